@@ -188,6 +188,28 @@ def test_a_failed_node_does_not_delay_others(three: Servers, how: str) -> None:
     assert set(seen.bodies.values()) == {1}
 
 
+def test_a_burst_names_the_nodes_whose_jobs_are_left(
+    three: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not wait for a node that is down; its last line is a warning then."""
+    caplog.set_level("INFO", "penstock")
+    for number in range(3):
+        add(three, number, range(10 * number, 10 * number + 10))
+    down, seen = three.all[1], Seen()
+    for levels, count in (["WARNING"], 20), (["INFO"], 30):
+        with three.client(retry_for=1) as ps:
+            if count == 20:
+                down.kill()
+            else:
+                down.restart()
+            caplog.clear()
+            Worker(ps, "q", seen, burst=True).run()
+        last = [one for one in caplog.records if "has ended" in one.message]
+        assert [one.levelname for one in last] == levels
+        assert (f"are left: 127.0.0.1:{down.port}" in last[0].message) == (count == 20)
+        assert len(seen.bodies) == count
+
+
 def test_a_job_is_done_while_its_home_is_down(three: Servers) -> None:
     """Its ack is kept as a hint: the job does not run again when its node is back later."""
     add(three, 1, ["x"], lease=2)

@@ -9,10 +9,11 @@ from penstock.core.logs import span
 from penstock.core.policy import BASE_MS, CAP_MS
 from penstock.core.views import Settings
 from penstock.worker.failures import stored_policy
+from penstock.worker.options import WorkerOptions
 from penstock.worker.results import Verdict
 from penstock.worker.status import RunningJob
 
-__all__ = ["FAILED", "ended", "is_last", "prospect", "shortened", "waits_for"]
+__all__ = ["FAILED", "ended", "is_last", "prospect", "started", "waits_for"]
 
 FAILED = ("retried", "dead", "rejected", "failed", "lost")
 """Outcomes that the last line of a worker counts as failures."""
@@ -28,6 +29,16 @@ def shortened(names: Iterable[str]) -> str:
     found = list(names)
     more = [f"{len(found) - MOST} more"] if len(found) > MOST else []
     return ", ".join(found[:MOST] + more)
+
+
+def started(
+    options: WorkerOptions, where: str, handlers: Sequence[str], schedules: Sequence[str]
+) -> str:
+    """Return what a worker does, for its first line."""
+    queues, known = ", ".join(options.queues), f"; handlers: {shortened(handlers)}"
+    if schedules:
+        known += f"; schedules: {shortened(schedules)}"
+    return f"jobs of {queues} from {where}{known}; concurrency {options.concurrency}"
 
 
 def waits_for(running: Sequence[RunningJob]) -> str:

@@ -40,7 +40,7 @@ from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.limits import Limits
 from penstock.worker.log import shown_by_default
 from penstock.worker.loop import work
-from penstock.worker.messages import ended, shortened, waits_for
+from penstock.worker.messages import ended, started, waits_for
 from penstock.worker.monitor import LoopEvent, Monitor
 from penstock.worker.options import (
     HeartbeatKind,
@@ -515,8 +515,7 @@ class Worker:
             finally:
                 self._client.close()
                 wake.close()
-                counts, seconds = state.statistics.snapshot().counts, monotonic() - began
-                state.log.info("%s has ended: %s", self.name, ended(counts, seconds))
+                self._say_end(state, monotonic() - began)
                 if not is_free and self._owns_process:
                     runners.at_end(_end_process)
 
@@ -539,16 +538,17 @@ class Worker:
         if backend.federation is None:
             where = f"{backend.node.facts.name} at {where}"
         schedules = [new.name for found in self._declared.values() for new in found]
-        state.log.info(
-            "penstock %s: %s takes jobs of %s from %s; handlers: %s%s; concurrency %d",
-            __version__,
-            self.name,
-            ", ".join(self.options.queues),
-            where,
-            shortened(handler.title for handler in self.handlers),
-            f"; schedules: {shortened(schedules)}" if schedules else "",
-            self.options.concurrency,
-        )
+        text = started(self.options, where, [one.title for one in self.handlers], schedules)
+        state.log.info("penstock %s: %s takes %s", __version__, self.name, text)
+
+    def _say_end(self, state: WorkerState, seconds: float) -> None:
+        text = ended(state.statistics.snapshot().counts, seconds)
+        federation = self._client.backend.federation
+        if state.options.burst and federation and (down := federation.down):
+            text += f". Jobs of nodes that can't be reached are left: {', '.join(down)}"
+            state.log.warning("%s has ended: %s", self.name, text)
+        else:
+            state.log.info("%s has ended: %s", self.name, text)
 
     def _say_stop(self, state: WorkerState) -> None:
         """Log once for which jobs the worker waits before it ends."""

@@ -97,6 +97,11 @@ class AsyncFederation:
         marks = [" (down)" if home.state.failures else "" for home in self.homes]
         return ", ".join(home.address + mark for home, mark in zip(self.homes, marks, strict=True))
 
+    @property
+    def down(self) -> list[str]:
+        """Addresses of the nodes that could not be reached."""
+        return [home.address for home in self.homes if home.state.failures]
+
     is_federated = True
     is_apart = True
     """Parts of a queue lie on several servers, each of which may fail by itself."""
