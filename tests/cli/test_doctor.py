@@ -106,6 +106,22 @@ def test_a_queue_with_results_is_well(cli: Cli, client: Penstock) -> None:
     assert queue.stats().kept == 2
 
 
+def test_a_queue_with_batches_and_keys_is_well(cli: Cli, client: Penstock) -> None:
+    """A callback that waits for its batch, and parked jobs, are no damage."""
+    queue = client.queue("q")
+    queue.configure(per_key=1)
+    with queue.batch(then="closed") as batch:
+        batch.enqueue_many([b"1", b"2"], key="k")
+    queue.batch(then="open").__enter__()
+    queue.schedule("hourly", every="1h", job=b"3")
+    result = cli("doctor", "--json")
+    assert broken(result) == []
+    assert found(result, "times", "warning") + found(result, "queues", "warning") == []
+    assert broken(cli("doctor", "--json", "--repair")) == []
+    stats = queue.stats()
+    assert (stats.batches, stats.scheduled, stats.parked) == (2, 2, 1)
+
+
 def test_the_report_for_people(cli: Cli, client: Penstock) -> None:
     """A line for each finding has level, check and message."""
     busy(client)
@@ -510,7 +526,8 @@ def test_fields_of_meta_that_are_no_numbers(
 ) -> None:
     """They are named, with advice."""
     client.queue("q").enqueue("x")
-    fields = {"lease": "soon", "acked": "many", "dangling": "some", "rate": "fast"}
+    fields = {"lease": "soon", "acked": "many", "cancelled": "few", "dangling": "some"}
+    fields |= {"kept": "all", "rate": "fast"}
     real_backend.sync_client().hset("penstock:{q}:meta", mapping=fields)
     told = found(cli("doctor", "--json"), "queues", "warning")
     assert [text.split()[2] for text in told] == list(fields)

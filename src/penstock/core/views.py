@@ -18,6 +18,7 @@ from penstock.wire import replies
 __all__ = [
     "RECEIPT",
     "SETTING_KINDS",
+    "TOTALS",
     "DedupStatus",
     "Holder",
     "JobResult",

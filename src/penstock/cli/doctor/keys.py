@@ -22,7 +22,7 @@ from penstock.cli.doctor.findings import Finding, broken, named, ok, warning
 from penstock.core.partitions import read_count
 from penstock.core.rate import rate_text
 from penstock.core.troubles import TYPES
-from penstock.core.views import SETTING_KINDS
+from penstock.core.views import SETTING_KINDS, TOTALS
 from penstock.wire.keys import (
     KINDS,
     STAGING,
@@ -51,13 +51,10 @@ DEDUP_ID = re.compile(rb"\A(?:@[^\n]*\n)?[1+][^\n]*?;d=([^;\n]+)")
 APART = re.compile(rb"\A(?:@[^\n]*\n)?\+")
 """A record whose body lies apart (protocol/core.md, Large bodies)."""
 NEVER_MS = 2**53 - 1
-"""The due time of a job that waits for another one's end (protocol/dedup.md)."""
+"""The due time of a job that waits for the end of others (protocol/dedup.md, batches.md)."""
 NUMBERS = (
     *(name for name, kind in SETTING_KINDS.items() if kind != "rate"),
-    "enqueued", "delivered", "acked", "nacked", "released", "crashed", "died",
-    "redriven", "trimmed", "expired", "expired_active", "deleted", "purged", "promoted",
-    "dequeued", "withdrawn",
-    "evicted", "dangling", "made", "seen",
+    *TOTALS.values(), "kept", "kept_bytes", "configured", "made", "seen",
 )  # fmt: skip
 """Fields of meta that are numbers."""
 INDEXES = ("active", "once", "scheduled", "parked", "dead")
@@ -382,13 +379,21 @@ def _dedup_ids(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
 
 
 def _successors(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
-    """Check that a job without a due time waits for the end of a job with the same dedup id."""
+    """Check that a job without a due time waits for the end of a job with the same dedup id.
+
+    The callback of a batch waits for the jobs of the batch.
+    """
     for number in queue.ask("ZRANGE", "scheduled", NEVER_MS, "+inf", "BYSCORE", "LIMIT", 0, FEW):
         name = DEDUP_ID.search(queue.ask("HGET", "held", number) or b"")
         dedup_id = name[1] if name else b""
-        commands: list[Command] = [("ZSCORE", "scheduled", number), ("HGET", "dedup", dedup_id)]
-        score, value = queue.transaction(commands)
-        if score and float(score) >= NEVER_MS and number not in NUMBER.findall(value or b"")[1:]:
+        commands: list[Command] = [
+            ("ZSCORE", "scheduled", number),
+            ("HEXISTS", "batches", number),
+            ("HGET", "dedup", dedup_id),
+        ]
+        score, calls_back, value = queue.transaction(commands)
+        waits = calls_back or number in NUMBER.findall(value or b"")[1:]
+        if score and float(score) >= NEVER_MS and not waits:
             yield number, "jobs that wait for the end of a job that does not exist"
 
 
