@@ -32,6 +32,7 @@ from penstock import (
 )
 from penstock.client._sync.client import twin_of
 from penstock.core.partitions import partition_of
+from penstock.core.record import key_hash
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot, partition_name, queue_crc, registry_key
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant, method_of
@@ -240,6 +241,28 @@ def test_figures_cover_all_partitions(ps: Penstock, q: Queue) -> None:
     assert [one.name for one in ps.scan_queues_iter()] == ["q"]
     assert sorted([view.id for view in ps.scan_iter()]) == sorted(ids)
     assert ps.info().registered_jobs == 10
+
+
+def test_a_callback_of_a_batch_is_listed_last(q: Queue) -> None:
+    """It has no due time, so jobs of other partitions that have one come before it."""
+    for number in range(COUNT):
+        with q.batch(then=number) as batch:
+            for delay in (60, 70):
+                batch.enqueue(delay + number, delay=delay + number)
+    due = [delay + number for delay in (60, 70) for number in range(COUNT)]
+    bodies = [view.body for view in q.peek(20, state="scheduled")]
+    assert (bodies[: 2 * COUNT], sorted(bodies[2 * COUNT :])) == (due, [*range(COUNT)])
+    last = [view.body for view in q.peek(COUNT, state="scheduled", newest=True)]
+    assert sorted(last) == [*range(COUNT)]
+
+
+def test_parked_jobs_are_listed_by_key(q: Queue) -> None:
+    """Also those of several partitions."""
+    q.configure(per_key=1)
+    keys = list("abcdef") * 3
+    q.enqueue_many(keys, key=lambda body: body)
+    parked = [view.body for view in q.peek(20, state="parked")]
+    assert parked == [key for key in sorted("abcdef", key=key_hash) for _ in range(2)]
 
 
 def test_settings_are_those_of_each(q: Queue) -> None:

@@ -281,7 +281,7 @@ def merged_peek(
 ) -> list[JobView]:
     """Merge the answers of the parts to `peek`.
 
-    The order within a part stays; parts are merged by the time that orders the state.
+    The order within a part stays; parts are merged by the time, or key, that orders the state.
 
     Args:
         found: the first jobs of each part; with `newest` or a negative `start` the last ones,
@@ -301,9 +301,9 @@ PLACES: Mapping[str, Callable[[JobView], float]] = {
     "ready": lambda view: (
         (view.created if view.due is None else view.due) - view.priority * PRIORITY_SPAN / 1000
     ),
-    "scheduled": lambda view: view.due or 0.0,
+    "scheduled": lambda view: math.inf if view.due is None else view.due,
     "active": lambda view: view.lease_until or math.inf,
-    "parked": lambda view: view.created,
+    "parked": lambda view: int(view.key_hash or "0", 16),
     "dead": lambda view: view.died or 0.0,
 }
 """Key by which jobs of a state are sorted across nodes."""

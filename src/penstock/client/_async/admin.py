@@ -176,8 +176,8 @@ class AsyncQueueAdmin:
             jobs: deliveries, or ids.
 
         Returns:
-            An outcome for each, in order: done, gone, expired, or refused (already ready; dead, see
-            `redrive`; or delivered at most once).
+            An outcome for each, in order: done, gone, expired, or refused (already ready; parked;
+            dead, see `redrive`; or delivered at most once).
         """
         return await self._settled(jobs, QueueOps.promote, resent_code=Code.REFUSED)
 
@@ -188,7 +188,7 @@ class AsyncQueueAdmin:
             jobs: deliveries, or ids, of jobs that could be reserved now.
 
         Returns:
-            An outcome for each, in order: done, gone, expired, or refused (not due,
+            An outcome for each, in order: done, gone, expired, or refused (not due, parked,
             leased, dead, or delivered at most once, which has no lease).
         """
         return await self._settled(jobs, QueueOps.dequeue, resent_code=Code.REFUSED)
@@ -387,8 +387,8 @@ class AsyncQueueAdmin:
             newest: go backwards from the end.
 
         With several nodes or partitions, n and start together are at most 1000, and jobs are merged
-        by time: consumers do not reserve in this order. `unreachable` of the list names the nodes
-        that did not answer.
+        by time (parked ones by key): consumers do not reserve in this order. `unreachable` of the
+        list names the nodes that did not answer.
 
         Examples:
             >>> added = await q.enqueue({"to": "ada"})

@@ -173,8 +173,8 @@ class QueueAdmin:
             jobs: deliveries, or ids.
 
         Returns:
-            An outcome for each, in order: done, gone, expired, or refused (already ready; dead, see
-            `redrive`; or delivered at most once).
+            An outcome for each, in order: done, gone, expired, or refused (already ready; parked;
+            dead, see `redrive`; or delivered at most once).
         """
         return self._settled(jobs, QueueOps.promote, resent_code=Code.REFUSED)
 
@@ -185,7 +185,7 @@ class QueueAdmin:
             jobs: deliveries, or ids, of jobs that could be reserved now.
 
         Returns:
-            An outcome for each, in order: done, gone, expired, or refused (not due,
+            An outcome for each, in order: done, gone, expired, or refused (not due, parked,
             leased, dead, or delivered at most once, which has no lease).
         """
         return self._settled(jobs, QueueOps.dequeue, resent_code=Code.REFUSED)
@@ -384,8 +384,8 @@ class QueueAdmin:
             newest: go backwards from the end.
 
         With several nodes or partitions, n and start together are at most 1000, and jobs are merged
-        by time: consumers do not reserve in this order. `unreachable` of the list names the nodes
-        that did not answer.
+        by time (parked ones by key): consumers do not reserve in this order. `unreachable` of the
+        list names the nodes that did not answer.
 
         Examples:
             >>> added = q.enqueue({"to": "ada"})
