@@ -69,6 +69,18 @@ async def test_a_value_comes_back(ps: AsyncPenstock, q: AsyncQueue, value: Any) 
     assert view.finished is not None
 
 
+async def test_of_a_kept_job_the_attempt_is_known(q: AsyncQueue) -> None:
+    """A view has the number of the last attempt, 0 without one, and no other counters."""
+    failed, waiting = await q.enqueue(b"1", result_ttl=60), await q.enqueue(b"2", result_ttl=60)
+    for _ in range(2):
+        await q.nack(await q.reserve(block=0), delay=0)
+    await q.ack(await q.reserve(block=0))
+    await q.cancel([waiting.id])
+    views = [await q.show(job.id) for job in (failed, waiting)]
+    found = [(one.state, one.attempt, one.nacks, one.redeliveries) for one in views if one]
+    assert found == [("done", 3, 0, 0), ("cancelled", 0, 0, 0)]
+
+
 async def test_nothing_is_kept_of_other_jobs(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     """A job without `result_ttl` leaves nothing, also beside jobs that have one."""
     plain, kept = await q.enqueue(1), await q.enqueue(2, result_ttl=60)
@@ -103,7 +115,7 @@ async def test_results_by_an_ack(q: AsyncQueue) -> None:
     assert [view and (view.state, view.attempt) for view in views] == [
         ("done", 1),
         ("done", 1),
-        ("done", 1),
+        ("done", 0),
     ]
     assert await jobs[0].result(timeout=0) is None
 

@@ -70,6 +70,18 @@ def test_a_value_comes_back(ps: Penstock, q: Queue, value: Any) -> None:
     assert view.finished is not None
 
 
+def test_of_a_kept_job_the_attempt_is_known(q: Queue) -> None:
+    """A view has the number of the last attempt, 0 without one, and no other counters."""
+    failed, waiting = q.enqueue(b"1", result_ttl=60), q.enqueue(b"2", result_ttl=60)
+    for _ in range(2):
+        q.nack(q.reserve(block=0), delay=0)
+    q.ack(q.reserve(block=0))
+    q.cancel([waiting.id])
+    views = [q.show(job.id) for job in (failed, waiting)]
+    found = [(one.state, one.attempt, one.nacks, one.redeliveries) for one in views if one]
+    assert found == [("done", 3, 0, 0), ("cancelled", 0, 0, 0)]
+
+
 def test_nothing_is_kept_of_other_jobs(ps: Penstock, q: Queue, raw: Raw) -> None:
     """A job without `result_ttl` leaves nothing, also beside jobs that have one."""
     plain, kept = q.enqueue(1), q.enqueue(2, result_ttl=60)
@@ -104,7 +116,7 @@ def test_results_by_an_ack(q: Queue) -> None:
     assert [view and (view.state, view.attempt) for view in views] == [
         ("done", 1),
         ("done", 1),
-        ("done", 1),
+        ("done", 0),
     ]
     assert jobs[0].result(timeout=0) is None
 

@@ -13,6 +13,7 @@ import redis
 from penstock import Dedup, Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
 from penstock.cli import output
 from penstock.core.job import set_result
+from penstock.core.record import key_hash
 from penstock.core.results import results_of
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, Result, following
@@ -335,6 +336,8 @@ def test_result_prints_the_value(cli: Cli, client: Penstock) -> None:
     assert cli("result", job).out == '{"ü": "y"}\n'
     assert cli("result", "q", job, "--json").document == {"ü": "y"}
     assert cli("show", job, "--json").document["state"] == "done"
+    told = [line.split()[0] for line in cli("show", job).out.splitlines()[2:]]
+    assert told == ["id", "queue", "state", "created", "finished", "age", "attempt"]
     (other,) = client.queue("q").enqueue_many([b"1"]).ids
     client.queue("q").delete([other])
     gone = cli("result", other)
@@ -771,6 +774,19 @@ def test_peek_shows_progress(cli: Cli, client: Penstock) -> None:
     jobs[0].progress(3, 10)
     queue.beat(jobs)
     assert "3 of 10 (30%)" in cli("peek", "q", "--state", "active").out
+
+
+def test_peek_shows_keys_and_cancelled_jobs(cli: Cli, client: Penstock) -> None:
+    """Jobs with a key have a column with its hash, active ones another one if one is cancelled."""
+    queue = client.queue("q")
+    queue.configure(per_key=1)
+    job, parked = (queue.enqueue("x", key="customer:7") for _ in range(2))
+    queue.reserve(1, block=0)
+    assert key_hash("customer:7") in cli("peek", "q", "--state", "parked").out
+    assert key_hash("customer:7") in cli("show", parked.id).out
+    assert "cancelled" not in cli("peek", "q", "--state", "active").out
+    queue.cancel([job.id])
+    assert "cancelled" in cli("peek", "q", "--state", "active").out
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,20 @@ def test_stats_shows_moved_jobs(cli: Cli, client: Penstock) -> None:
     assert [[one[name] for name in MOVED] for one in documents] == [[0] * 4, [4, 3, 2, 1]]
 
 
+def test_stats_shows_results_and_cancelled_jobs(cli: Cli, client: Penstock) -> None:
+    """Kept results, and jobs that were cancelled, have columns if there are any."""
+    queue = client.queue("q")
+    one, two, _ = queue.enqueue_many([b"1", b"2", b"3"], result_ttl=60)
+    assert [name for name in ("kept", "cancelled") if name in cli("stats").out] == []
+    queue.cancel([one.id])
+    queue.ack([two.id])
+    result = cli("stats")
+    heads = result.out.split("\n", 1)[0].split()
+    at = heads.index("kept")
+    assert heads[at : at + 2] == ["kept", "cancelled"]
+    assert [[cell.strip() for cell in row][at : at + 2] for row in result.rows] == [["2", "1"]]
+
+
 def test_stats_shows_staged_rows(cli: Cli, client: Penstock) -> None:
     """Rows of staged writes have columns while there are any, also if there is no queue yet."""
     ops, node = client.queue("q").ops, client.backend.node

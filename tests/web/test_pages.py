@@ -145,6 +145,7 @@ def test_a_kept_result(ps: Penstock, page: Browser) -> None:
     found = page.get(f"/jobs/{added.id}")
     assert "done" in found.text
     assert '"sent": 7' in found.text
+    assert "attempt 1 Timeline" in found.text  # lease and counters are not kept
 
 
 def test_bodies_are_hidden(ps: Penstock, open_page: Open) -> None:

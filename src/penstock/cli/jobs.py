@@ -226,7 +226,7 @@ def peek(
         "newest": newest,
         "jobs": [output.job_document(view) for view in views],
     }
-    rare = ("batch", "priority", "progress")
+    rare = ("key_hash", "batch", "priority", "cancelled", "progress")
     told = [name for name in rare if any(getattr(view, name) for view in views)]
     at = TIME_OF_STATE[state]
     columns = ("id", *_handler(views), at, "attempt", "owner", *told, "body", "error")
@@ -410,6 +410,9 @@ def _whole_document(view: JobView) -> dict[str, Any]:
 
 
 def _print_job(view: JobView) -> None:
+    if view.finished is not None:
+        output.facts({name: output.job_cell(view, name) for name in KEPT_FACTS})
+        return
     figures = {
         **{name.replace("_", " "): output.job_cell(view, name) for name in FACTS},
         "lease": output.span(view.lease) if view.lease else "none (at most once)",
@@ -432,11 +435,13 @@ def _print_job(view: JobView) -> None:
 
 
 FACTS = (
-    "id", "queue", "state", "dedup_id", "stable_id", *output.MOMENTS, *output.SPANS, "owner",
-    "attempt", "batch", "deliveries", "redeliveries", "nacks", "crashes", "releases", "snoozes",
-    "error", "progress",
+    "id", "queue", "state", "dedup_id", "key_hash", "stable_id", *output.MOMENTS, *output.SPANS,
+    "owner", "attempt", "batch", "deliveries", "redeliveries", "nacks", "crashes", "releases",
+    "snoozes", "error", "progress",
 )  # fmt: skip
 """Attributes of a job that `show` prints, in this order."""
+KEPT_FACTS = ("id", "queue", "state", "created", "finished", "age", "attempt")
+"""Those of a job that has ended, and whose result is kept."""
 
 
 def _policy_text(policy: RetryPolicy | None) -> str:

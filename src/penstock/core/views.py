@@ -81,7 +81,8 @@ class JobView:
         failures: its last failures, at most 10, the oldest first.
         trace: the end of the last traceback, at most 8 KiB; only `show` reads it and `failures`.
         stable_id: id of the enqueue, equal to `stable_id` of the delivered job.
-        finished: when a job ended whose result is kept: it has no body and no options any more.
+        finished: when a job ended whose result is kept: it has no body, options and counters any
+            more, but the number of the last attempt.
     """
 
     id: str
@@ -135,16 +136,20 @@ class JobView:
 
     @property
     def attempt(self) -> int:
-        """Return the number of the current or next attempt."""
-        return 1 + self.nacks + self.crashes
+        """Return the number of the current or next attempt.
+
+        Of a job whose result is kept that of the last one; 0 = it was never delivered.
+        """
+        return 1 + self.nacks + self.crashes if self.finished is None else self.deliveries
 
     @property
     def redeliveries(self) -> int:
         """Return the number of deliveries that ended without a nack (in Disque: additional ones).
 
-        It is exact until a redrive, which resets the nacks but not the deliveries.
+        It is exact until a redrive, which resets the nacks but not the deliveries. Of a job whose
+        result is kept it is 0.
         """
-        ended = self.deliveries - (self.state == "active")
+        ended = self.deliveries - (self.state == "active") if self.finished is None else 0
         return max(0, ended - self.nacks)
 
     @property
