@@ -261,12 +261,13 @@ def test_a_run_that_fails_is_an_error(q: Queue, otel: OpenTelemetry, spans: Span
 
 
 def test_raised_results_are_no_errors(q: Queue, otel: OpenTelemetry, spans: Spans) -> None:
-    """Raised results are no errors; a returned one may be a failure."""
+    """Raised results, and the end of a cancelled job, are no errors; a returned one may be one."""
     q.enqueue(1)
     [job] = reserved(q)
     spans.take()
-    with pytest.raises(LookupError), running((otel,), a_run(job), lambda _: "snoozed"):
-        raise LookupError("not yet")
+    for outcome in ("snoozed", "cancelled"):
+        with pytest.raises(LookupError), running((otel,), a_run(job), lambda _, end=outcome: end):
+            raise LookupError(outcome)
     rejected, mixed, well = a_run(job), a_run(job, job, job), a_run(job, job)
     with running((otel,), rejected):
         rejected.outcome = "rejected"
@@ -277,6 +278,7 @@ def test_raised_results_are_no_errors(q: Queue, otel: OpenTelemetry, spans: Span
     seen = [(span.status.status_code, dict(span.attributes or {}).get("error.type"), span.events)
             for span in spans.take()]  # fmt: skip
     assert seen == [
+        (StatusCode.UNSET, None, ()),
         (StatusCode.UNSET, None, ()),
         (StatusCode.ERROR, "rejected", ()),
         (StatusCode.ERROR, "retried", ()),

@@ -71,9 +71,9 @@ class RunEvent:
         queue: the queue's name.
         jobs: those it runs for; one, unless it is a chunk handler.
         handler: its name; None = the default one.
-        outcome: after the run: "done", "retried", "snoozed" or "rejected"; "settled" if the handler
-            has reported it itself; "lost" with its lease; "failed" if what becomes of the job is
-            not known yet; "mixed" if the jobs of a chunk ended differently.
+        outcome: after the run: "done", "retried", "snoozed", "rejected" or "cancelled"; "settled"
+            if the handler has reported it itself; "lost" with its lease; "failed" if what becomes
+            of the job is not known yet; "mixed" if the jobs of a chunk ended differently.
         outcomes: how many jobs of a chunk that is "mixed" ended how.
         error: what the handler raised, or a hook in its place.
         seconds: how long the handler took, hooks apart.

@@ -27,7 +27,7 @@ from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
 __all__ = ["OpenTelemetry"]
 
 Attributes = dict[str, str | int | bool]
-WELL = frozenset({"done", "snoozed", "settled"})
+WELL = frozenset({"done", "snoozed", "cancelled", "settled"})
 """Outcomes of a run that are no failure, even if an exception led to them."""
 MOST_LINKS = 128
 """Most links of a span that an SDK keeps by default."""
