@@ -168,7 +168,7 @@ def test_wrong(penstock):
 
 
 def test_assertions(run_pytest: RunPytest) -> None:
-    """`assert_enqueued` looks at the handler and its arguments, also of delayed jobs."""
+    """`assert_enqueued` looks at handler and arguments, also of delayed and parked jobs."""
     run = run_pytest(
         HANDLERS
         + """
@@ -178,6 +178,14 @@ def test_found(penstock):
     assert penstock.assert_enqueued(welcome, "ada", lang="de").queue == "emails"
     assert penstock.assert_enqueued(welcome, "bob").state == "scheduled"
     penstock.assert_enqueued(welcome)
+
+def test_parked(penstock):
+    queue = penstock.queue("emails")
+    queue.configure(per_key=1)
+    for name in ("ada", "bob"):
+        welcome.options(key="one").enqueue(queue, name)
+    assert penstock.assert_enqueued(welcome, "bob").state == "parked"
+    assert penstock.work(handlers) == {"done": 2}
 
 def test_not_found(penstock):
     with pytest.raises(AssertionError, match="no job of welcome waits; there are no jobs"):
@@ -197,7 +205,7 @@ async def test_with_asyncio(apenstock):
     await apenstock.assert_enqueued(welcome, "ada")
 """
     )
-    passed(run, 3)
+    passed(run, 4)
 
 
 def test_results_and_rare_outcomes(run_pytest: RunPytest) -> None:

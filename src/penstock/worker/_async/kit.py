@@ -11,7 +11,7 @@ from typing import Any
 from penstock.client._async.client import AsyncPenstock
 from penstock.core.job import Delivery, ops_of
 from penstock.core.middleware import HANDLER
-from penstock.core.options import Duration, duration_ms
+from penstock.core.options import Duration, StateName, duration_ms
 from penstock.core.outcomes import Outcome
 from penstock.core.results import results_of
 from penstock.core.views import JobView
@@ -31,6 +31,7 @@ __all__ = ["AsyncPenstockKit"]
 
 MOST = 1000
 """Most waiting jobs of a queue and state that an assertion looks at."""
+WAITING: tuple[StateName, ...] = ("ready", "scheduled", "parked")
 UNUSUAL = {
     Outcome.DEAD: "dead", Outcome.CANCELLED: "cancelled", Outcome.REFUSED: "failed"
 }  # fmt: skip
@@ -154,7 +155,7 @@ class AsyncPenstockKit(AsyncPenstock):
 
     async def _waiting(self, name: str) -> list[JobView]:
         queue = await self.open(name)
-        return [*await queue.peek(MOST), *await queue.peek(MOST, state="scheduled")]
+        return [view for state in WAITING for view in await queue.peek(MOST, state=state)]
 
 
 class _AsyncInline:

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.client._sync.client import Penstock
 from penstock.core.job import Delivery, ops_of
 from penstock.core.middleware import HANDLER
-from penstock.core.options import Duration, duration_ms
+from penstock.core.options import Duration, StateName, duration_ms
 from penstock.core.outcomes import Outcome
 from penstock.core.results import results_of
 from penstock.core.views import JobView
@@ -30,6 +30,7 @@ __all__ = ["PenstockKit"]
 
 MOST = 1000
 """Most waiting jobs of a queue and state that an assertion looks at."""
+WAITING: tuple[StateName, ...] = ("ready", "scheduled", "parked")
 UNUSUAL = {
     Outcome.DEAD: "dead", Outcome.CANCELLED: "cancelled", Outcome.REFUSED: "failed"
 }  # fmt: skip
@@ -153,7 +154,7 @@ class PenstockKit(Penstock):
 
     def _waiting(self, name: str) -> list[JobView]:
         queue = self.open(name)
-        return [*queue.peek(MOST), *queue.peek(MOST, state="scheduled")]
+        return [view for state in WAITING for view in queue.peek(MOST, state=state)]
 
 
 class _Inline:
