@@ -151,6 +151,19 @@ def test_rates(client: Penstock) -> None:
     assert row[7:9] == ["15", "5"]
 
 
+def test_parked_jobs_have_a_column(client: Penstock) -> None:
+    """It is there while a queue has some."""
+    board, medium = Board(), Medium(120)
+    queue = client.queue("q")
+    queue.configure(per_key=1)
+    for _ in range(2):
+        queue.enqueue("x", key="k")
+        board.show(list(client.scan_queues_iter()), 1.0)
+        heads, _, row = (line.split() for line in board.frame("t", medium, 24)[1:4])
+        assert ("parked" in heads) == (queue.stats().parked > 0)
+    assert row[3:7] == ["1", "0", "1", "0"]
+
+
 @pytest.mark.parametrize(
     "steps, chosen", [([1], "b"), ([1, 1, 1], "c"), ([1, 1, -1], "b"), ([-1], "a")]
 )

@@ -60,6 +60,17 @@ def test_queues_are_sorted(ps: Penstock, page: Browser) -> None:
         assert "".join(re.findall(r'href="/queues/(\w)"', html)) == expected
 
 
+def test_parked_jobs_have_a_column(ps: Penstock, page: Browser) -> None:
+    """It is there if a queue has some, and sorts."""
+    for name, count in (("a", 2), ("b", 3)):
+        ps.queue(name).configure(per_key=1)
+        ps.queue(name).enqueue_many(range(count), key="k")
+    found = page.get("/?sort=parked")
+    assert "parked 3" in found.text
+    assert "b 1 0 2 0 0" in found.text
+    assert re.findall(r'href="/queues/(\w)"', found.html) == ["b", "a"]
+
+
 def test_an_overview_of_nothing(page: Browser) -> None:
     """A server without queues has an overview, too."""
     assert "There are no queues yet" in page.get("/").text

@@ -26,8 +26,8 @@ from penstock.core.logs import printable
 
 __all__ = ["Board", "top"]
 
-COLUMNS = ("", "queue", "state", "ready", "active", "scheduled", "dead", "in/s", "done/s", "oldest")
-NUMBERS = ("ready", "active", "scheduled", "dead", "in/s", "done/s", "oldest")
+NUMBERS = ("ready", "active", "parked", "scheduled", "dead", "in/s", "done/s", "oldest")
+COLUMNS = ("", "queue", "state", *NUMBERS)
 SPARE = ("scheduled", "in/s", "oldest")
 KEYS = "↑↓ choose   p pause   r resume   d redrive   q quit"
 STEPS = {"j": 1, "\x1b[B": 1, "k": -1, "\x1b[A": -1}
@@ -110,7 +110,7 @@ class Board:
         state = "closed" if one.closed else f"paused {paused}" if paused else "open"
         added, done = self._rates.get(one.name, (0.0, 0.0))
         mark = "▸" if one.name == self.chosen else " "
-        counts = map(str, (one.ready, one.active, one.scheduled, one.dead))
+        counts = map(str, (one.ready, one.active, one.parked or "", one.scheduled, one.dead))
         rates = f"{max(added, 0):.0f}", f"{max(done, 0):.0f}"
         return [mark, printable(one.name), state, *counts, *rates, output.span(one.oldest)]
 

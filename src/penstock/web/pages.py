@@ -44,7 +44,7 @@ QUEUES = 100
 """Queues on a page."""
 PREVIEW = 120
 """Bytes of a body in a list."""
-SORTS = ("name", "ready", "scheduled", "active", "dead", "oldest")
+SORTS = (*get_args(StateName), "oldest")
 
 
 async def overview(site: Site, request: Request) -> Response:
@@ -52,11 +52,12 @@ async def overview(site: Site, request: Request) -> Response:
     sample, query = await site.sampler.sample(), request.query_params
     wanted, sort = query.get("q", ""), query.get("sort", "name")
     found = [one for one in sample.queues.values() if wanted.casefold() in one.name.casefold()]
-    if sort in SORTS[1:]:
+    if sort in SORTS:
         found.sort(key=lambda one: (-(getattr(one, sort) or 0), one.name))
     else:
         found.sort(key=lambda one: one.name)
     sums = {name: sum(getattr(one, name) for one in found) for name in get_args(StateName)}
+    states = [name for name, number in sums.items() if number or name != "parked"]
     start = _number(query.get("start", ""))
     live = request.headers.get("hx-request") == "true"
     return site.page(
@@ -70,8 +71,8 @@ async def overview(site: Site, request: Request) -> Response:
         next_start=start + QUEUES if start + QUEUES < len(found) else None,
         wanted=wanted,
         sort=sort,
-        sorts=SORTS,
-        sums={name: number for name, number in sums.items() if number or name != "parked"},
+        sorts=["name", *states, "oldest"],
+        sums={name: sums[name] for name in states},
         runs=site.runs.latest()[:5],
     )
 
