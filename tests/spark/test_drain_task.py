@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -23,7 +21,7 @@ from penstock.core.ids import parse_id
 from penstock.core.job import hinted_receipt, number_of, reservation_of
 from penstock.core.outcomes import Outcome, Settled
 from penstock.embedded import EmbeddedServer
-from penstock.spark import Drained, drain, drain_driver, drain_task
+from penstock.spark import drain_task
 from penstock.spark.drain_task import AckTask, DrainOutput, DrainResults, DrainTask, HeldJobs
 from penstock.spark.errors import Unreachable, WrongServer
 from penstock.spark.operations import delivery_maker
@@ -274,49 +272,6 @@ def test_a_task_takes_its_share(
     assert run(0) == "0 0 0 0 0 0 1"
     assert run() == "3 3 0 0 0 0 0"
     assert told == [(1, 2), (later, None)]
-
-
-@pytest.mark.parametrize(
-    "max_jobs, rounds, lefts",
-    [
-        (None, [(3, 1), (2, 0)], [None, None]),
-        (5, [(3, 1), (2, 1)], [5, 2]),
-        (1, [(0, 1)], [1]),  # a task without a share is cut
-    ],
-)
-def test_rounds_end(
-    ps: Penstock,
-    redis_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    max_jobs: int | None,
-    rounds: list[tuple[int, int]],
-    lefts: list[int | None],
-) -> None:
-    """Rounds end when no task was cut, none has taken a job, or all `max_jobs` are taken."""
-    told = list[Any]()
-    fields = [pa.field("result", pa.string())]
-
-    def one_round(self: Any, run: str, schema: str, left: int | None) -> Counter[str]:
-        told.append((self.work, run, schema, left))
-        taken, cut = rounds[len(told) - 1]
-        return Counter(taken=taken, done=taken, cut=cut)
-
-    monkeypatch.setattr(drain_driver._DrainJob, "_round", one_round)
-    monkeypatch.setattr(drain_driver, "_fields", lambda _: fields)  # it needs a JVM
-    report = drain(
-        *(None,), queue="mail", handler=nothing, url=redis_url, ack="output", path="out/",
-        parallelism=2, max_jobs=max_jobs, hold=3, round_time=1,
-    )  # fmt: skip
-    works, runs, schemas, given = zip(*told, strict=True)
-    assert list(given) == lefts
-    assert set(schemas) == {"result string"}
-    assert works[0].output == DrainOutput(fields, True, 1.0, 3000)
-    ps.queue("mail").enqueue(1)
-    [view] = ps.queue("mail").scan_iter()
-    assert works[0].expected == (parse_id(view.id).node,)
-    assert report == Drained(*2 * [sum(taken for taken, _ in rounds)], runs=runs)
-    assert re.fullmatch("out/run=[0-9]{8}T[0-9]{6}-[0-9a-f]{6}-0000", runs[0])
-    assert len(set(runs)) == len(runs)
 
 
 def test_tasks_that_reach_another_server(ps: Penstock, redis_url: str) -> None:

@@ -130,9 +130,9 @@ def drain(
         raise BadArgument("path", path, "is required: the directory of the results")
     seconds = duration_ms("round_time", round_time, zero=False) / 1000
     held = lease_ms("hold", hold, zero=False)
-    work = replace(work, output=DrainOutput(_fields(schema), schema is None, seconds, held))
     if held < 3000 * seconds:
         raise BadArgument("hold", hold, f"must be at least three times round_time ({seconds} s)")
+    work = replace(work, output=DrainOutput(_fields(schema), schema is None, seconds, held))
     return _DrainJob(spark, work, tasks, max_jobs).rounds(path, schema or "result string")
 
 
