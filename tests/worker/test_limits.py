@@ -199,27 +199,30 @@ def test_leases_are_renewed_together(
 def test_r10_no_script_is_slow_on_long_queues(
     server: EmbeddedServer, raw: redis.Redis, ps: Penstock
 ) -> None:
-    """R10: with 50,000 jobs in each state a script takes less than 5 ms of server time.
+    """R10: with 50,000 jobs in each state a script takes less than 5 ms of the server's CPU time.
 
-    A tenth of the calls may take longer by the wall clock, as a busy machine may delay them.
+    That is the mean of a worker's calls. No single call of a client takes more than 10 ms.
     """
     q = ps.queue("q")
     q.configure(lease=3600, dead_max=1_000_000)
     for state in ("dead", "active", "scheduled", "ready"):
         _fill(q, state, 50_000)
     seen = Seen()
-    raw.config_set("slowlog-log-slower-than", 10_000)
-    raw.config_set("slowlog-max-len", 10_000)
-    raw.slowlog_reset()
     before, spent = sent(raw)["evalsha"], _spent(raw)
     for prefetch, jobs in ((50, 10_000), (1000, 30_000)):
         with at_work("threads", server.url, "q", seen, prefetch=prefetch):
             wait_for(lambda jobs=jobs: len(seen.bodies) > jobs, 60)
     calls, spent = sent(raw)["evalsha"] - before, _spent(raw) - spent
-    slow = [one for one in raw.slowlog_get(10_000) if one["command"].startswith(b"EVALSHA")]
     assert calls > 100  # few calls settle the rest of the jobs
     assert spent / calls < 0.005
-    assert len(slow) <= calls * 0.1
+    costs = []
+    for _ in range(50):
+        spent = _spent(raw)
+        jobs = q.reserve(100, block=0)
+        costs.append(_spent(raw) - spent)
+        assert q.ack(jobs).done == 100
+        costs.append(_spent(raw) - spent - costs[-1])
+    assert max(costs) < 0.01
 
 
 def _spent(raw: redis.Redis) -> float:
