@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import EmbeddedServerError
+from penstock.errors import BadArgument, EmbeddedServerError
 
 __all__ = ["EmbeddedServer", "ServerBinary", "find_binaries", "find_server"]
 
@@ -127,6 +127,14 @@ def find_server(prefer: str | Sequence[str] = PREFERENCE) -> ServerBinary:
     )
 
 
+def _binary(given: object) -> ServerBinary:
+    if given is None:
+        return find_server()
+    if isinstance(given, ServerBinary):
+        return given
+    raise BadArgument("binary", given, "must be a ServerBinary, as find_server() returns it")
+
+
 class EmbeddedServer:
     """A server that runs from construction to `stop()`, with a directory of its own.
 
@@ -141,6 +149,7 @@ class EmbeddedServer:
         port: its TCP port, or None with a unix socket.
 
     Raises:
+        BadArgument: `binary` is something else, such as a path.
         EmbeddedServerError: no binary was found, or the server did not start; the message ends with
             the last lines of its log.
     """
@@ -153,7 +162,7 @@ class EmbeddedServer:
         appendonly: bool = False,
         args: Sequence[str] = (),
     ) -> None:
-        self.binary = binary or find_server()
+        self.binary = _binary(binary)
         self.directory = _temporary_directory()
         self.args = tuple(args)
         self._tcp = tcp

@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from penstock import embedded
 from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries, find_server
-from penstock.errors import EmbeddedServerError
+from penstock.errors import BadArgument, EmbeddedServerError
 
 BINARIES = find_binaries()
 
@@ -169,6 +169,12 @@ def test_a_binary_that_is_not_one_has_a_reason(
     path.write_text("", encoding="utf-8")
     with pytest.raises(EmbeddedServerError, match="no-server"):
         EmbeddedServer(ServerBinary("path", path))
+
+
+def test_a_path_is_no_binary() -> None:
+    """The error says what returns one."""
+    with pytest.raises(BadArgument, match=r"binary='redis-server'.*find_server\(\)"):
+        EmbeddedServer("redis-server")  # type: ignore[arg-type]  # that is tested
 
 
 def test_a_server_that_fails_to_start_has_a_reason(
