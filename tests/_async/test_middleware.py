@@ -10,8 +10,11 @@ import pytest
 from penstock import (
     AsyncPenstock,
     AsyncQueue,
+    AsyncWorker,
     BadArgument,
+    Done,
     EnqueueEvent,
+    Handlers,
     IncompleteEnqueue,
     Middleware,
     QueueFull,
@@ -55,14 +58,20 @@ def inner() -> Tracing:
 
 
 @pytest.fixture
-async def observed(backend: Backend, outer: Tracing, inner: Tracing) -> AsyncIterator[AsyncQueue]:
-    """A queue of a client with both."""
+async def client(backend: Backend, outer: Tracing, inner: Tracing) -> AsyncIterator[AsyncPenstock]:
+    """A client with both."""
     async with (
         backend.async_client() as lent,
         AsyncPenstock(lent, middleware=iter([outer, inner])) as client,
     ):
         assert client.middleware == (outer, inner)
-        yield client.queue("q")
+        yield client
+
+
+@pytest.fixture
+async def observed(client: AsyncPenstock) -> AsyncQueue:
+    """A queue of it."""
+    return client.queue("q")
 
 
 async def test_an_enqueue_passes_through_all(
@@ -139,6 +148,58 @@ async def test_duplicates_are_answers_not_errors(observed: AsyncQueue, outer: Tr
     assert [event.results[0].duplicate for event in outer.events] == [False, True]
     many = await observed.enqueue_many(["a", "b", "b"], dedup_id=str)
     assert (many.duplicates, len(many)) == (2, 3)
+
+
+async def test_next_jobs_pass_through_when_they_are_made(
+    client: AsyncPenstock, outer: Tracing
+) -> None:
+    """The ack adds them later, so the event has no results; a refusal fails the job before."""
+    handlers = Handlers()
+
+    @handlers.handler("next")
+    async def following() -> None: ...
+
+    @handlers.handler("first")
+    async def first() -> Done:
+        if refused:
+            outer.refusal = LookupError("no")
+        return Done(then=[following.options(headers={"mine": "x"}).job()])
+
+    refused: set[str] = set()
+    await first.enqueue(client.queue("q"))
+    await AsyncWorker(client, "q", handlers, max_jobs=1).run()
+    [view] = await client.queue("q").peek()
+    assert view.headers == {
+        "handler": "next",
+        "mine": "x",
+        "outer": "2 before",
+        "inner": "3 before",
+    }
+    event = outer.events[-1]
+    assert (event.queue, event.count, event.handler, event.results) == ("q", 1, "next", ())
+    await client.queue("q").clear()
+    await first.enqueue(client.queue("q"))
+    refused.add("q")
+    await AsyncWorker(client, "q", handlers, max_jobs=1).run()
+    [view] = await client.queue("q").peek(state="scheduled")
+    assert (view.headers["handler"], view.error) == ("first", "LookupError: no")
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+async def test_jobs_of_a_batch_and_its_callback_pass_through(
+    client: AsyncPenstock, outer: Tracing, partitions: int | None
+) -> None:
+    """The callback does when it is made, so its event has no results."""
+    queue = client.queue("q", partitions=partitions)
+    async with queue.batch(then="callback") as batch:
+        added = await batch.enqueue(b"1")
+    callback, member = outer.events
+    assert (callback.queue, callback.count, callback.results) == ("q", 1, ())
+    assert member.results == (added,)
+    for name in (batch.id, added.id):
+        view = await queue.show(name)
+        assert view is not None
+        assert view.headers == {"outer": "0 before", "inner": "1 before"}
 
 
 async def test_without_middleware_a_queue_is_a_plain_one(q: AsyncQueue, ps: AsyncPenstock) -> None:

@@ -10,12 +10,15 @@ import pytest
 
 from penstock import (
     BadArgument,
+    Done,
     EnqueueEvent,
+    Handlers,
     IncompleteEnqueue,
     Middleware,
     Penstock,
     Queue,
     QueueFull,
+    Worker,
 )
 from penstock.client._sync.observed import ObservedQueue
 from tests.support.backends import Backend
@@ -56,14 +59,20 @@ def inner() -> Tracing:
 
 
 @pytest.fixture
-def observed(backend: Backend, outer: Tracing, inner: Tracing) -> Iterator[Queue]:
-    """A queue of a client with both."""
+def client(backend: Backend, outer: Tracing, inner: Tracing) -> Iterator[Penstock]:
+    """A client with both."""
     with (
         backend.sync_client() as lent,
         Penstock(lent, middleware=iter([outer, inner])) as client,
     ):
         assert client.middleware == (outer, inner)
-        yield client.queue("q")
+        yield client
+
+
+@pytest.fixture
+def observed(client: Penstock) -> Queue:
+    """A queue of it."""
+    return client.queue("q")
 
 
 def test_an_enqueue_passes_through_all(observed: Queue, outer: Tracing, inner: Tracing) -> None:
@@ -138,6 +147,56 @@ def test_duplicates_are_answers_not_errors(observed: Queue, outer: Tracing) -> N
     assert [event.results[0].duplicate for event in outer.events] == [False, True]
     many = observed.enqueue_many(["a", "b", "b"], dedup_id=str)
     assert (many.duplicates, len(many)) == (2, 3)
+
+
+def test_next_jobs_pass_through_when_they_are_made(client: Penstock, outer: Tracing) -> None:
+    """The ack adds them later, so the event has no results; a refusal fails the job before."""
+    handlers = Handlers()
+
+    @handlers.handler("next")
+    def following() -> None: ...
+
+    @handlers.handler("first")
+    def first() -> Done:
+        if refused:
+            outer.refusal = LookupError("no")
+        return Done(then=[following.options(headers={"mine": "x"}).job()])
+
+    refused: set[str] = set()
+    first.enqueue(client.queue("q"))
+    Worker(client, "q", handlers, max_jobs=1).run()
+    [view] = client.queue("q").peek()
+    assert view.headers == {
+        "handler": "next",
+        "mine": "x",
+        "outer": "2 before",
+        "inner": "3 before",
+    }
+    event = outer.events[-1]
+    assert (event.queue, event.count, event.handler, event.results) == ("q", 1, "next", ())
+    client.queue("q").clear()
+    first.enqueue(client.queue("q"))
+    refused.add("q")
+    Worker(client, "q", handlers, max_jobs=1).run()
+    [view] = client.queue("q").peek(state="scheduled")
+    assert (view.headers["handler"], view.error) == ("first", "LookupError: no")
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_jobs_of_a_batch_and_its_callback_pass_through(
+    client: Penstock, outer: Tracing, partitions: int | None
+) -> None:
+    """The callback does when it is made, so its event has no results."""
+    queue = client.queue("q", partitions=partitions)
+    with queue.batch(then="callback") as batch:
+        added = batch.enqueue(b"1")
+    callback, member = outer.events
+    assert (callback.queue, callback.count, callback.results) == ("q", 1, ())
+    assert member.results == (added,)
+    for name in (batch.id, added.id):
+        view = queue.show(name)
+        assert view is not None
+        assert view.headers == {"outer": "0 before", "inner": "1 before"}
 
 
 def test_without_middleware_a_queue_is_a_plain_one(q: Queue, ps: Penstock) -> None:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 from penstock.core.bulk import JobOptions, NewJob
-from penstock.core.codec import Codec
 from penstock.core.options import check_choice, lease_ms
 from penstock.errors import BadArgument
 from penstock.wire.replies import ListBatches
 
-__all__ = ["BatchCondition", "BatchState", "BatchStatus", "callback_record", "statuses"]
+__all__ = ["BatchCondition", "BatchState", "BatchStatus", "callback_job", "statuses"]
 
 BatchCondition: TypeAlias = Literal["success", "finished"]
 BatchState: TypeAlias = Literal["open", "waiting", "called", "failed", "abandoned"]
@@ -58,8 +57,8 @@ class BatchStatus:
         return 1 - self.open / self.total if self.total else 1.0
 
 
-def callback_record(then: Any, on: BatchCondition, codec: Codec | None) -> bytes:
-    """Return the record of a callback.
+def callback_job(then: Any, on: BatchCondition) -> NewJob:
+    """Return the callback of a batch.
 
     Raises:
         BadArgument: it has an option that a callback can't have, or `on` is unknown.
@@ -70,7 +69,7 @@ def callback_record(then: Any, on: BatchCondition, codec: Codec | None) -> bytes
     lease = job.options.given.get("lease")
     if lease is not None and lease_ms("lease", lease) == 0:
         raise BadArgument("lease", lease, "a callback is delivered at least once: omit lease=0")
-    return job.options.prepared(codec).record(job.body)
+    return job
 
 
 def statuses(reply: ListBatches, ids: list[str]) -> list[BatchStatus]:

@@ -14,7 +14,7 @@ from penstock.core.dedup import Dedup, dedup_of, with_id
 from penstock.core.durable import Durable, enqueue_wait
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
 from penstock.core.logs import get_logger
-from penstock.core.middleware import HANDLER
+from penstock.core.middleware import HANDLER, Middleware, enqueue_event, enqueuing
 from penstock.core.options import (
     BATCH,
     UNSET,
@@ -433,6 +433,26 @@ def headers_of(bodies: Any, headers: Any) -> Any:
     if type(bodies) not in (NewJob, NewJobs):
         return headers
     return _merged(bodies.options.given, {"headers": headers})["headers"]
+
+
+def hooked(job: NewJob, queue: str, middleware: Iterable[Middleware]) -> NewJob:
+    """Return a job with the headers that middleware adds, for a job that another call adds later.
+
+    Args:
+        job: the job.
+        queue: the name of its queue.
+        middleware: of the client; none = the job stays as it is.
+
+    Raises:
+        BadArgument: the headers can't be used.
+        Any exception of the middleware.
+    """
+    if not middleware:
+        return job
+    event = enqueue_event(queue, 1, job.options.headers)
+    with enqueuing(middleware, event):
+        pass
+    return replace(job, options=job.options.updated({"headers": event.headers}))
 
 
 def chunks(

@@ -40,6 +40,8 @@ NOTHING: AbstractContextManager[None] = nullcontext()
 class EnqueueEvent:
     """One call of `enqueue` or `enqueue_many`, however many chunks it is sent in.
 
+    Or a next job or the callback of a batch, which a later call adds: then there are no results.
+
     Attributes:
         queue: the queue's name.
         count: 1, or None in bulk: the bodies are read as the chunks go out.

@@ -36,7 +36,8 @@ class Prometheus(Middleware):
 
     | metric | type, labels | value |
     |---|---|---|
-    | `penstock_enqueued_total` | counter: queue | jobs added; duplicates are not |
+    | `penstock_enqueued_total` | counter: queue | jobs added; without duplicates, and without next
+      jobs, callbacks of batches and jobs of schedules |
     | `penstock_jobs_total` | counter: queue, handler, outcome | jobs run |
     | `penstock_handling_seconds` | histogram: queue, handler | time of a handler; a chunk is one |
     | `penstock_queueing_seconds` | histogram: queue | from enqueue to delivery, delay included, at

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.client._async.settling import check_jobs
 from penstock.core import flows
-from penstock.core.batches import BatchCondition, BatchStatus, callback_record
-from penstock.core.bulk import EnqueueOptions
+from penstock.core.batches import BatchCondition, BatchStatus, callback_job
+from penstock.core.bulk import EnqueueOptions, hooked
 from penstock.core.job import BulkEnqueued, Enqueued, JobName
 from penstock.errors import BatchClosed
 
@@ -119,7 +119,9 @@ class AsyncQueueBatches(AsyncQueueAdmin):
             >>> [job.body for job in await q.reserve()]  # when both are done
             ['report']
         """
-        return AsyncBatch(self, callback_record(then, on, self.ops.codec), on)
+        job = hooked(callback_job(then, on), self.name, self.backend.terms.middleware)
+        record = job.options.prepared(self.ops.codec).record(job.body)
+        return AsyncBatch(self, record, on)
 
     async def _opened(self, record: bytes, on: BatchCondition) -> tuple[str, AsyncQueue]:
         """Open a batch; return its id, and a queue whose jobs join it."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.client._sync.admin import QueueAdmin
 from penstock.client._sync.settling import check_jobs
 from penstock.core import flows
-from penstock.core.batches import BatchCondition, BatchStatus, callback_record
-from penstock.core.bulk import EnqueueOptions
+from penstock.core.batches import BatchCondition, BatchStatus, callback_job
+from penstock.core.bulk import EnqueueOptions, hooked
 from penstock.core.job import BulkEnqueued, Enqueued, JobName
 from penstock.errors import BatchClosed
 
@@ -120,7 +120,9 @@ class QueueBatches(QueueAdmin):
             >>> [job.body for job in q.reserve()]  # when both are done
             ['report']
         """
-        return Batch(self, callback_record(then, on, self.ops.codec), on)
+        job = hooked(callback_job(then, on), self.name, self.backend.terms.middleware)
+        record = job.options.prepared(self.ops.codec).record(job.body)
+        return Batch(self, record, on)
 
     def _opened(self, record: bytes, on: BatchCondition) -> tuple[str, Queue]:
         """Open a batch; return its id, and a queue whose jobs join it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.core.bulk import NewJob
+from penstock.core.bulk import NewJob, hooked
 from penstock.core.job import Delivery, ops_of
 from penstock.core.next_jobs import records_of, repeatable
 
@@ -36,6 +36,7 @@ def hand_over(client: Any, job: Delivery, then: Sequence[NewJob]) -> tuple[tuple
             own.append(new)
         else:
             others.append((place, new))
+    own = [hooked(new, job.queue_name, client.middleware) for new in own]
     records = records_of(own, ops.codec)
     for place, new in others:
         queue = client.open(new.queue or job.queue_name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.queue import AsyncQueue
 
 if TYPE_CHECKING:
@@ -43,4 +44,9 @@ class AsyncShard(AsyncQueue):
         return cast("AsyncFederatedNode", self.home)
 
     def _twin(self) -> AsyncShard:
-        return AsyncShard(self.ops.queue, self.home, self.backend, self.number)
+        made = AsyncObservedShard if self.backend.terms.middleware else AsyncShard
+        return made(self.ops.queue, self.home, self.backend, self.number)
+
+
+class AsyncObservedShard(AsyncObservedQueue, AsyncShard):
+    """A part through which jobs join a batch, and pass through the middleware of their client."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.queue import Queue
 
 if TYPE_CHECKING:
@@ -44,4 +45,9 @@ class Shard(Queue):
         return cast("FederatedNode", self.home)
 
     def _twin(self) -> Shard:
-        return Shard(self.ops.queue, self.home, self.backend, self.number)
+        made = ObservedShard if self.backend.terms.middleware else Shard
+        return made(self.ops.queue, self.home, self.backend, self.number)
+
+
+class ObservedShard(ObservedQueue, Shard):
+    """A part through which jobs join a batch, and pass through the middleware of their client."""
