@@ -157,14 +157,24 @@ def test_a_task_runs_later(api: Any) -> None:
     assert abs(both[0].due - both[1].due) < 1
 
 
+def test_a_task_with_a_priority_comes_first(api: Any) -> None:
+    """The priorities of Django are those of jobs, in steps."""
+    for priority in (0, 1, 50, 100):
+        api.tasks.add.using(priority=priority).enqueue(priority)
+    assert [view.priority for view in api.client.queue("default").peek()] == [9, 5, 1, 0]
+    worked()
+    assert [first for first, _ in api.tasks.seen] == [100, 50, 1, 0]
+
+
 def test_tasks_that_can_not_run_are_refused(api: Any) -> None:
-    """As DEP 14 demands, when the task is made: another queue, a priority, a naive time, a local
-    function.
+    """As DEP 14 demands, when the task is made: another queue, a priority below the usual one, a
+    naive time, a local function.
     """
     add = api.tasks.add
     for changes in (
         {"queue_name": "unknown"},
-        {"priority": 5},
+        {"priority": -1},
+        {"priority": 101},
         {"run_after": datetime.now(timezone.utc).replace(tzinfo=None)},
     ):
         with pytest.raises(api.invalid):
@@ -176,7 +186,7 @@ def test_tasks_that_can_not_run_are_refused(api: Any) -> None:
     assert api.client.queue("default").stats().ready == 0
     backend = add.get_backend()
     flags = ("supports_defer", "supports_async_task", "supports_get_result", "supports_priority")
-    assert [getattr(backend, flag) for flag in flags] == [True, True, False, False]
+    assert [getattr(backend, flag) for flag in flags] == [True, True, False, True]
     with pytest.raises(NotImplementedError):
         add.get_result("1")
 

@@ -15,4 +15,5 @@ class PenstockBackend(TaskBackend, BaseTaskBackend):
 
     base = base
     exceptions = exceptions
+    invalid = exceptions.InvalidTask
     signals = signals

@@ -15,4 +15,5 @@ class PenstockBackport(TaskBackend, BaseTaskBackend):
 
     base = base
     exceptions = exceptions
+    invalid = exceptions.InvalidTaskError
     signals = signals

@@ -6,6 +6,7 @@ Both have the same classes in other modules; `backend.py` and `backport.py` name
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from math import ceil
 from traceback import format_exception
 from types import ModuleType
 from typing import Any
@@ -46,17 +47,17 @@ class TaskBackend:
 
     base: ModuleType
     exceptions: ModuleType
+    invalid: type[Exception]
     signals: ModuleType
     alias: str
     queues: set[str]
     options: dict[str, Any]
     task_class: Any
-    validate_task: Any
 
     supports_defer = True
     supports_async_task = True
     supports_get_result = False
-    supports_priority = False
+    supports_priority = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         make: Any = super().__init__
@@ -65,6 +66,18 @@ class TaskBackend:
         check_count("max_attempts", self._max_attempts)
         self._result_ttl = self.options.get("result_ttl", 0)
         self.supports_get_result = duration_ms("result_ttl", self._result_ttl) > 0
+
+    def validate_task(self, task: Any) -> None:
+        """Check a task when it is made, and when it is enqueued.
+
+        Raises:
+            InvalidTaskError (django-tasks), InvalidTask (Django): the task can't run here.
+        """
+        inherited: Any = super()
+        inherited.validate_task(task)
+        if task.priority < 0:
+            text = f"priority={task.priority}: must be 0 to 100; no job comes after the usual ones."
+            raise self.invalid(text)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Add a task's job, at once or when the transaction commits.
@@ -95,7 +108,7 @@ class TaskBackend:
         body = {"args": result.args, "kwargs": result.kwargs}
         ttl = self._result_ttl or None
         return self._client.queue(task.queue_name).enqueue(
-            body, at=at, headers=headers, result_ttl=ttl
+            body, at=at, headers=headers, result_ttl=ttl, priority=ceil(task.priority * 9 / 100)
         )
 
     @property
