@@ -400,8 +400,8 @@ class DedupStatus:
 
     Attributes:
         dedup_id: the id.
-        state: state of the job that has the id: ready, scheduled, active; or "window": that job
-            is done, and the id stays taken for a time.
+        state: state of the job that has the id: ready, scheduled, parked, active; or "window":
+            that job is done, and the id stays taken for a time.
         job: the job that has the id; in a window the job that runs when it ends, or None.
         successor: the job that runs when `job` has ended, or None.
         window_ends: seconds since 1970 by the server's clock, None = no window is open.
