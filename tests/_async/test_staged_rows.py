@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from penstock import AsyncQueue
+from penstock import AsyncPenstock, AsyncQueue
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from tests.support.keyspace import Raw
 
@@ -81,3 +81,15 @@ async def test_a_thousand_writes_are_counted(q: AsyncQueue, raw: Raw) -> None:
         about_staged(q.ops, "commit", AT._replace(writer="bb22"), 0, 9000, 2, "b", 1)
     )
     assert (reply.code, raw.hlen(index)) == (1, 1000)
+
+
+async def test_a_node_with_staged_rows_is_not_drained(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Its queue may still get the rows: a node that is forgotten would keep them."""
+    await q.configure(lease=60)
+    await staged(q, "a:0", 3)
+    run, end = q.backend.node.run, about_staged(q.ops, "unstage", AT, 0, "")
+    [node] = await ps.nodes.list()
+    found = await ps.nodes.drained(node)
+    assert (bool(found), found.waiting, found.rows) == (False, 0, 3)
+    await run(end)
+    assert await ps.nodes.drained(node)

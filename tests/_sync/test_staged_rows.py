@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from penstock import Queue
+from penstock import Penstock, Queue
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from tests.support.keyspace import Raw
 
@@ -82,3 +82,15 @@ def test_a_thousand_writes_are_counted(q: Queue, raw: Raw) -> None:
         about_staged(q.ops, "commit", AT._replace(writer="bb22"), 0, 9000, 2, "b", 1)
     )
     assert (reply.code, raw.hlen(index)) == (1, 1000)
+
+
+def test_a_node_with_staged_rows_is_not_drained(ps: Penstock, q: Queue) -> None:
+    """Its queue may still get the rows: a node that is forgotten would keep them."""
+    q.configure(lease=60)
+    staged(q, "a:0", 3)
+    run, end = q.backend.node.run, about_staged(q.ops, "unstage", AT, 0, "")
+    [node] = ps.nodes.list()
+    found = ps.nodes.drained(node)
+    assert (bool(found), found.waiting, found.rows) == (False, 0, 3)
+    run(end)
+    assert ps.nodes.drained(node)

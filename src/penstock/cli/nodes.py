@@ -71,4 +71,5 @@ def _show_drain(session: Session, left: Drain) -> None:
     figures = asdict(left)
     session.answer({"drained": bool(left), **figures}, lambda: output.facts(figures))
     if not left:
-        raise Failed("the node is not empty yet: it has waiting or active jobs, or hints")
+        text = "the node is not empty yet: it has waiting or active jobs, staged rows, or hints"
+        raise Failed(text)

@@ -41,16 +41,18 @@ class Drain:
         waiting: jobs that are ready, scheduled or parked.
         active: leased jobs.
         hints: calls that it stores for other nodes.
+        rows: rows of staged writes that are not in their queues yet.
         dead: dead letters; they are never delivered.
     """
 
     waiting: int
     active: int
     hints: int
+    rows: int
     dead: int
 
     def __bool__(self) -> bool:
-        return not (self.waiting or self.active or self.hints)
+        return not (self.waiting or self.active or self.hints or self.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,8 @@ class Nodes:
     def drained(self, node: str | NodeView) -> Drain:
         """Count the jobs left on a node. The result is true if none is waiting or leased.
 
-        Dead letters don't count. Delivered jobs of lease 0 do, until their ttl.
+        Dead letters don't count. Delivered jobs of lease 0 do, until their ttl. So do rows of
+        staged writes, if their queue exists.
 
         Raises:
             As `leave`.
@@ -118,9 +119,12 @@ class Nodes:
         home = self._find(node)
         found = home.living()
         kept = home.node.command("HLEN", hints_key(home.terms.prefix))
-        waiting = sum(one.ready + one.scheduled + one.parked for one in found)
         return Drain(
-            waiting, sum(one.active for one in found), kept, sum(one.dead for one in found)
+            waiting=sum(one.ready + one.scheduled + one.parked for one in found),
+            active=sum(one.active for one in found),
+            hints=kept,
+            rows=sum(one.staged + one.promised for one in found),
+            dead=sum(one.dead for one in found),
         )
 
     def _unused(self, node: object) -> str:
