@@ -167,6 +167,32 @@ def test_wrong(penstock):
     passed(run, 5)
 
 
+def test_schedules(run_pytest: RunPytest) -> None:
+    """`work` runs the ticks that are due by the moved clock, one after the other."""
+    run = run_pytest(
+        HANDLERS
+        + """
+def test_ticks(penstock):
+    queue = penstock.queue("emails", partitions=2)
+    queue.schedule("welcome", every="20s", job=welcome.job("ada"))
+    penstock.travel(40)
+    counts = penstock.work(handlers)
+    [schedule] = queue.schedules()
+    assert (schedule.skipped, counts) == (0, {"done": schedule.runs})
+    assert schedule.runs >= 2
+    penstock.travel(3600)
+    assert penstock.work(handlers, "emails")["done"] < 5  # one for all that were missed
+
+@pytest.mark.asyncio
+async def test_with_asyncio(apenstock):
+    await apenstock.queue("emails").schedule("bob", every="1h", job=welcome.job("bob"))
+    apenstock.travel(3600)
+    assert await apenstock.work(handlers) == {"done": 1}
+"""
+    )
+    passed(run, 2)
+
+
 def test_assertions(run_pytest: RunPytest) -> None:
     """`assert_enqueued` looks at handler and arguments, also of delayed and parked jobs."""
     run = run_pytest(

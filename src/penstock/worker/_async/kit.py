@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.client._async.client import AsyncPenstock
+from penstock.client._async.sharded.parts import operations_of
+from penstock.client._async.transport.connection import monotonic
+from penstock.core.calls import Call
+from penstock.core.effects import Run
 from penstock.core.job import Delivery, ops_of
+from penstock.core.logs import get_logger
 from penstock.core.middleware import HANDLER
 from penstock.core.options import Duration, StateName, duration_ms
 from penstock.core.outcomes import Outcome
@@ -25,10 +30,12 @@ from penstock.worker.options import check_handlers
 from penstock.worker.polls import Finished, FinishedJobs, verdict_call
 from penstock.worker.registered import AnyHandler
 from penstock.worker.runners import Item
+from penstock.worker.schedules import Ticker, run_ticks
 from penstock.worker.state import OUTCOMES
 
 __all__ = ["AsyncPenstockKit"]
 
+logger = get_logger("penstock.worker")
 MOST = 1000
 """Most waiting jobs of a queue and state that an assertion looks at."""
 WAITING: tuple[StateName, ...] = ("ready", "scheduled", "parked")
@@ -64,7 +71,8 @@ class AsyncPenstockKit(AsyncPenstock):
     ) -> dict[str, int]:
         """Run all jobs that can be taken now, one after the other, in this thread or task.
 
-        Jobs that the handlers add are run too, and so are jobs that are tried again at once.
+        Jobs that the handlers add are run too, and so are jobs that are tried again at once, and
+        those of schedules that are due. The schedules of handlers are not stored.
 
         Args:
             handlers: as of a worker.
@@ -107,6 +115,11 @@ class AsyncPenstockKit(AsyncPenstock):
 
     async def _taken(self, queues: Sequence[str], n: int) -> Sequence[Delivery]:
         names = queues or await self.queues()
+        for name in names:
+            for ops in operations_of(await self.open(name)):
+                ticker = Ticker(look_at=0.0, is_checked=True)
+                ticks = run_ticks(ticker, ops, [ops], _run, monotonic, logger)
+                await self.backend.driver.drive(ticks)
         try:
             return await self.reserve(names, n, block=0) if names else []
         except QueueClosed:
@@ -183,6 +196,10 @@ class _AsyncInline:
     def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:  # noqa: ARG002  # same
         """Return False: nothing else ends a run."""
         return False
+
+
+def _run(call: Call[Any]) -> Generator[Run, Any, Any]:
+    return (yield Run(call))
 
 
 def _plain(body: Any) -> Any:
