@@ -110,7 +110,7 @@ def test_the_beginning_of_several_ids(cli: Cli, client: Penstock) -> None:
         assert sum(one in result.err for one in ids) == 5
     for text in ("zzzzzzzz", "D-"):
         assert "job whose id begins so" in cli("delete", "q", text).err
-        assert "job whose id begins so" in cli("show", text).err
+        assert "no queue has a job whose id begins so" in cli("show", text).err
     assert queue.stats().ready == 8
 
 

@@ -65,8 +65,9 @@ def _only(queue: str | None, text: str, ids: Sequence[str]) -> str:
     if len(ids) == 1:
         return ids[0]
     if not ids:
-        place = "no queue has" if queue is None else f"queue {queue!r} has no"
+        place = "no queue has a" if queue is None else f"queue {queue!r} has no"
         reason = f"{place} job whose id begins so; give {FEWEST} characters or more"
+        reason += ", or the whole id of a job that has ended"
         raise BadJobId("id", text, reason)
     listed = ", ".join(sorted(ids)[:SHOWN])
     more = ", …" if len(ids) > SHOWN else ""

@@ -369,7 +369,8 @@ def result(session: Session, job: JobArgument, timeout: float | None = None) -> 
     """Wait for the end of a job, and print the value that its handler returned, as JSON.
 
     Args:
-        job: the queue may be omitted: the id finds it. The beginning of an id is enough.
+        job: the queue may be omitted: the id finds it. The beginning of an id is enough until the
+            job has ended.
         timeout: seconds to wait; 0 = look once. Default: for ever.
 
     Examples:
