@@ -494,6 +494,83 @@ def test_jobs_of_a_node_that_is_down(
     assert figures.to_pylist() == [{"receipts": "0 1 0 0 0 1 0"}]
 
 
+def finished(ps: Penstock, url: str) -> tuple[Any, Callable[[], str]]:
+    """Take all jobs that can be taken, and keep their results.
+
+    Return a function that passes the results on, and one that acknowledges what was passed on.
+    """
+    jobs, handlers, passed = ps.queue("mail"), Handlers(), list[pa.RecordBatch]()
+    handlers.handler(None)(nothing)
+    [handler] = handlers
+    results = DrainResults(DrainOutput([pa.field("r", pa.string())], True, 3600.0, 600_000))
+    for job in jobs.reserve(10):
+        results.take(handler, [job], None)
+
+    def pass_on() -> DrainResults:
+        batch = results.batch(jobs)
+        passed.extend([] if batch is None else [batch.select(["receipts"]).slice(len(batch) - 1)])
+        return results
+
+    def acknowledged() -> str:
+        task = AckTask(Connection.parse({"queue": "mail", "url": url}), ())
+        return str(next(task.run(passed)).column(0)[0])
+
+    return pass_on, acknowledged
+
+
+@pytest.mark.parametrize(
+    "settings, figures",
+    [
+        ({}, "0 3 0 0 0 0 0"),
+        ({"ordered": True}, "0 1 0 0 0 0 1"),
+        ({"per_key": 2}, "0 2 0 0 0 0 1"),
+        ({"rate": "1/h"}, "0 1 0 0 0 0 0"),
+    ],
+)
+def test_acks_that_free_jobs_ask_for_another_round(
+    settings: dict[str, Any], figures: str, ps: Penstock, redis_url: str
+) -> None:
+    """Jobs of a key are parked until then. A rate that is used up ends the drain."""
+    jobs = ps.queue("mail")
+    jobs.configure(**settings)
+    jobs.enqueue_many(range(3), key="customer:7")
+    pass_on, acknowledged = finished(ps, redis_url)
+    pass_on()
+    assert acknowledged() == figures
+
+
+def test_acks_that_free_a_callback_ask_for_another_round(ps: Penstock, redis_url: str) -> None:
+    """The callback of a batch is ready when all its jobs are acknowledged."""
+    with ps.queue("mail").batch(then=b"all done") as batch:
+        batch.enqueue_many(range(3))
+    pass_on, acknowledged = finished(ps, redis_url)
+    pass_on()
+    assert acknowledged() == "0 3 0 0 0 0 1"
+
+
+def test_results_of_a_queue_that_was_made_anew(
+    ps: Penstock, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their jobs are lost: before the output has them, while it is written, and after that."""
+    jobs = ps.queue("mail")
+
+    def make_anew() -> None:
+        ps.clear(["mail"])
+        jobs.enqueue(1, lease=60)
+
+    make_anew()
+    pass_on, _ = finished(ps, redis_url)
+    make_anew()
+    assert pass_on().lost == 1
+    pass_on, acknowledged = finished(ps, redis_url)
+    pass_on()
+    make_anew()
+    monkeypatch.setattr(drain_task, "monotonic", lambda: math.inf)  # leases are renewed
+    assert pass_on().lost == 0
+    assert acknowledged().startswith("0 0 0 0 0 1")
+    assert jobs.stats().ready == 1
+
+
 def test_leases_are_renewed_until_the_task_ends(
     ps: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

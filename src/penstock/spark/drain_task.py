@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter, itemgetter
 from threading import Event
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from penstock.core.options import MAX_DURATION_MS
 from penstock.core.outcomes import Outcome
 from penstock.spark.columns import Origin, id_column, times_and_sequences
 from penstock.spark.errors import Unreachable
-from penstock.spark.operations import delivery_maker
+from penstock.spark.operations import delivery_maker, outcomes_of
 from penstock.spark.options import Connection
 from penstock.spark.rows import task
 from penstock.spark.shards import new_client, open_in_task
@@ -45,7 +46,7 @@ __all__ = ["COUNTS", "FIGURES", "KEYS", "AckTask", "DrainOutput", "DrainTask"]
 logger = get_logger("penstock")
 
 COUNTS = ("taken", "done", "failed", "dead", "released", "lost", "cut")
-"""Figures of a task; `cut` is 1 if the task ended before the queue was empty."""
+"""Figures of a task; `cut` is 1 if the task has left jobs that can be taken."""
 OUTCOMES = {
     "done": ("done", "settled"),
     "failed": ("retried",),
@@ -222,9 +223,11 @@ class AckTask:
             queue = made.open(self.connection.queue)
             for window, held in held_jobs(queue, groups):
                 seconds = None if window is None else window / 1000
-                outcomes = queue.ack(held, dedup_window=seconds)
+                outcomes = outcomes_of(partial(queue.ack, dedup_window=seconds), held)
                 done = outcomes.count(Outcome.DONE) + outcomes.count(Outcome.HINTED)
                 tally.update(done=done, lost=len(held) - done)
+            stats = queue.stats()  # the acks may have freed other jobs: of their keys, a callback
+            tally["cut"] = int(stats.ready > 0 and not stats.settings.rate)
         yield figures(tally, FIGURES)
 
 
@@ -302,7 +305,7 @@ class ResultPage:
     def extend(self, queue: Queue, seconds: float) -> int:
         """Renew the leases; drop the jobs that are lost, and return their number."""
         ((_, jobs),) = held_jobs(queue, [self.held()])
-        answers = queue.extend(jobs, seconds, late=True)
+        answers = outcomes_of(partial(queue.extend, lease=seconds, late=True), jobs)
         kept = [type(one) is float or one is Outcome.UNKNOWN for one in answers]
         self.numbers = list(itertools.compress(self.numbers, kept))
         self.rows = list(itertools.compress(self.rows, kept))
@@ -424,7 +427,7 @@ class DrainResults:
         if monotonic() > self._renewal:
             self._renewal = monotonic() + self._hold / 6
             for _, jobs in held_jobs(queue, self._held):
-                queue.extend(jobs, self._hold, late=True)
+                outcomes_of(partial(queue.extend, lease=self._hold, late=True), jobs)
 
 
 def _is_usual(value: Any) -> bool:

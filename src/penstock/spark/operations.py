@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import settle_each
@@ -21,8 +21,10 @@ from penstock.spark.rows import Column, Fields, as_list, batches, columns_of
 from penstock.spark.shards import OpenShards
 from penstock.wire.codes import Code
 
-__all__ = ["Settler", "delivery_maker"]
+__all__ = ["Settler", "delivery_maker", "outcomes_of"]
 
+J = TypeVar("J")
+R = TypeVar("R")
 RECEIPT = re.compile("[1-9][0-9]*-[0-9a-f]{3}").fullmatch
 Place = tuple[str, int, str]
 """Node, crc and epoch of job ids: jobs with the same ones are settled together."""
@@ -45,6 +47,14 @@ def delivery_maker(
     shared.hinted = receipt
     counters = b"" if deliveries == "1" else f"{deliveries} 0 0 0".encode()
     return lambda number: Delivery(shared, number, counters, b"1\n")
+
+
+def outcomes_of(call: Callable[[list[J]], Sequence[R]], jobs: list[J]) -> Sequence[R | Outcome]:
+    """Return the outcomes of a call; of jobs of an earlier queue, which was deleted, it is gone."""
+    try:
+        return call(jobs)
+    except WrongEpoch:
+        return [Outcome.GONE] * len(jobs)
 
 
 class Settler:
@@ -102,11 +112,8 @@ class Settler:
         if shard is None:
             raise NodesUnavailable(f"node {node} has jobs of these rows and can't be reached")
         self._counts["rows"] += len(names)
-        try:
-            outcomes: Sequence[Outcome] = self._call(shard)(names)
-        except WrongEpoch:  # the queue was deleted and re-created
-            outcomes = [Outcome.GONE] * len(names)
-        self._counts.update(outcome.value for outcome in outcomes)
+        found = outcomes_of(self._call(shard), names)
+        self._counts.update(outcome.value for outcome in found)
 
     def _call(self, shard: Queue) -> Callable[[list[JobName]], Settled]:
         """Return the method of the operation, with its options."""
