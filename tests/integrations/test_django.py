@@ -236,9 +236,10 @@ async def test_results_of_tasks(api: Any) -> None:
     assert failed.errors[0].traceback == "text"
     assert (await add.aget_result(done.id)).kwargs == {"b": 2}
     assert add.get_backend().supports_get_result
-    unkept = api.tasks.add.enqueue(1)
+    unkept, cancelled = api.tasks.add.enqueue(1), add.enqueue(1)
+    api.client.queue("default").cancel([cancelled.id])
     await asyncio.to_thread(worked)
-    for job_id in (unkept.id, "no id"):
+    for job_id in (unkept.id, cancelled.id, "no id"):
         with pytest.raises(api.gone):
             add.get_result(job_id)
 

@@ -382,7 +382,8 @@ class Enqueued:
     """The result of an enqueue.
 
     Attributes:
-        state: where the job is: ready, scheduled, active, or "window".
+        state: where the job is: ready or scheduled; of a duplicate also parked, active, or
+            "window". A new job that is parked behind others of its key counts as ready.
         duplicate: True = an existing job stands for this one, which was not added.
         replicas: how many replicas confirmed; 0 when none was asked for.
         action: "added"; "requeued" = added, to run when the one that is there has ended;

@@ -26,7 +26,7 @@ from penstock.worker.results import MAX_TEXT
 
 __all__ = ["TaskBackend"]
 
-STATUS = {"active": "RUNNING", "dead": "FAILED", "expired": "FAILED", "cancelled": "FAILED"}
+STATUS = {"active": "RUNNING", "dead": "FAILED", "expired": "FAILED"}
 """The statuses of tasks by the states of their jobs; all others are ready."""
 
 
