@@ -30,9 +30,20 @@ from penstock.worker import Worker, state
 from penstock.worker.handlers import Handlers
 from penstock.worker.results import Done, Reject, Retry, Snooze
 
+make_delivery = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")
+
 
 def nothing(job: Any) -> None:
     """Do nothing."""
+
+
+def one_column(kind: Any = None) -> tuple[Any, DrainResults]:
+    """Return a handler, and the results of a task with one column; without a kind it is text."""
+    handlers = Handlers()
+    handlers.handler(None)(nothing)
+    [handler] = handlers
+    output = DrainOutput([pa.field("r", kind or pa.string())], kind is None, 3600.0, 600_000)
+    return handler, DrainResults(output)
 
 
 def test_failures_are_treated_as_a_worker_does(ps: Penstock, redis_url: str) -> None:
@@ -455,10 +466,7 @@ def test_a_job_that_is_lost_before_its_row_is_written(
 
 def test_a_page_whose_jobs_are_all_lost(ps: Penstock) -> None:
     """There is no batch, and the jobs are counted."""
-    jobs, handlers = ps.queue("mail"), Handlers()
-    handlers.handler(None)(nothing)
-    [handler] = handlers
-    results = DrainResults(DrainOutput([pa.field("r", pa.string())], True, 3600.0, 600_000))
+    jobs, (handler, results) = ps.queue("mail"), one_column()
     jobs.enqueue(1, lease=60)
     [job] = jobs.reserve(1)
     results.take(handler, [job], None)
@@ -471,10 +479,7 @@ def test_jobs_of_a_node_that_is_down(
     ps: Penstock, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their rows are written, as they may be held; acks that another node keeps count as done."""
-    jobs, handlers = ps.queue("mail"), Handlers()
-    handlers.handler(None)(nothing)
-    [handler] = handlers
-    results = DrainResults(DrainOutput([pa.field("r", pa.string())], True, 3600.0, 600_000))
+    jobs, (handler, results) = ps.queue("mail"), one_column()
     jobs.enqueue_many(range(3), lease=60)
     for job in jobs.reserve(3):
         results.take(handler, [job], str(job.body))
@@ -586,10 +591,7 @@ def test_leases_are_renewed_until_the_task_ends(
 
     clock = [0.0]
     monkeypatch.setattr(drain_task, "monotonic", lambda: clock[0])
-    jobs, handlers = ps.queue("mail"), Handlers()
-    handlers.handler(None)(nothing)
-    [handler] = handlers
-    results = DrainResults(DrainOutput([pa.field("r", pa.string())], True, 3600.0, 600_000))
+    jobs, (handler, results) = ps.queue("mail"), one_column()
     jobs.enqueue_many(range(2))
     held = jobs.reserve(2)
     for job in held:
@@ -606,20 +608,31 @@ def test_leases_are_renewed_until_the_task_ends(
 
 def test_handlers_wait_while_many_results_wait_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch takes all results, and the handlers go on."""
-    room, handlers = mock.Mock(), Handlers()
-    monkeypatch.setattr(drain_task, "Event", lambda: room)
+    waits = threading.Event()
+
+    class Room(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.set()
+            return super().wait()
+
+    monkeypatch.setattr(drain_task, "Event", Room)
     monkeypatch.setattr(drain_task, "WAITING", 1)
-    handlers.handler(None)(nothing)
-    [handler] = handlers
-    results = DrainResults(DrainOutput([pa.field("r", pa.string())], True, 3600.0, 600_000))
-    make = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")
+    handler, results = one_column()
+
+    def handle() -> None:
+        for number in range(5):
+            results.take(handler, [make_delivery(b"1795000000000-%010d" % number)], None)
+
+    runner = threading.Thread(target=handle, daemon=True)
+    runner.start()
     for _ in range(2):
-        for number in range(3):
-            results.take(handler, [make(b"1795000000000-%010d" % number)], None)
+        assert waits.wait(20)
+        waits.clear()
         batch = results.batch(mock.Mock())
         assert batch is not None
-        assert len(batch) == 3
-    assert room.mock_calls == 2 * [mock.call.clear(), mock.call.wait(1), mock.call.set()]
+        assert len(batch) == 2
+    runner.join(20)
+    assert not runner.is_alive()
 
 
 @pytest.mark.parametrize(
@@ -640,12 +653,8 @@ def test_handlers_wait_while_many_results_wait_for_spark(monkeypatch: pytest.Mon
 )
 def test_values_of_one_column(kind: Any, value: Any, told: Any) -> None:
     """The only column takes the value itself; without a schema it is text, or becomes JSON."""
-    handlers = Handlers()
-    handlers.handler(None)(nothing)
-    [handler] = handlers
-    field = pa.field("r", kind or pa.string())
-    results = DrainResults(DrainOutput([field], kind is None, 3600.0, 600_000))
-    job = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")(b"1795000000000-0000000001")
+    handler, results = one_column(kind)
+    job = make_delivery(b"1795000000000-0000000001")
     if told is TypeError:
         with pytest.raises(TypeError, match=r"does not fit the columns of the schema: ."):
             results.take(handler, [job], value)
@@ -671,11 +680,8 @@ def test_values_of_one_column(kind: Any, value: Any, told: Any) -> None:
 )
 def test_results_without_a_value(value: Any, is_done: bool) -> None:
     """A job that is done has a row of nulls, and one that is not done has none."""
-    handlers = Handlers()
-    handlers.handler(None)(nothing)
-    [handler] = handlers
-    results = DrainResults(DrainOutput([pa.field("r", pa.int64())], False, 3600.0, 600_000))
-    job = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")(b"1795000000000-0000000001")
+    handler, results = one_column(pa.int64())
+    job = make_delivery(b"1795000000000-0000000001")
     results.take(handler, [job], value)
     batch = results.batch(mock.Mock())
     rows = [] if batch is None else batch.column("r").to_pylist()
@@ -685,12 +691,10 @@ def test_results_without_a_value(value: Any, is_done: bool) -> None:
 @pytest.mark.parametrize("value", [5, "ab", (1,), [1, 2, 3], {"c": 1}])
 def test_values_that_do_not_fit_two_columns(value: Any) -> None:
     """The handler has failed."""
-    handlers = Handlers()
-    handlers.handler(None)(nothing)
-    [handler] = handlers
+    handler, _ = one_column()
     fields = [pa.field(name, pa.int64()) for name in "ab"]
     results = DrainResults(DrainOutput(fields, False, 3600.0, 600_000))
-    job = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")(b"1795000000000-0000000001")
+    job = make_delivery(b"1795000000000-0000000001")
     with pytest.raises(TypeError, match=r"does not fit the columns of the schema: ."):
         results.take(handler, [job], value)
     assert not job.settled
@@ -702,8 +706,7 @@ def test_a_list_needs_a_result_for_each_job() -> None:
     handlers.chunk(None, size=2)(nothing)
     [handler] = handlers
     results = DrainResults(DrainOutput([pa.field("r", pa.int64())], False, 3600.0, 600_000))
-    make = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")
-    jobs = [make(b"1795000000000-000000000%d" % at) for at in range(2)]
+    jobs = [make_delivery(b"1795000000000-000000000%d" % at) for at in range(2)]
     with pytest.raises(TypeError, match="3 results for 2 jobs"):
         results.take(handler, jobs, [1, 2, 3])
     assert results.batch(mock.Mock()) is None
