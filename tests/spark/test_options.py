@@ -32,6 +32,7 @@ HERE = {"queue": "mail", "url": "redis://h:1/0"}
         ({**HERE, "frobnicate": "1"}, "frobnicate"),
         ({**HERE, "batchsize": "0"}, "batchSize"),
         ({**HERE, "batchsize": "many"}, "batchSize"),
+        ({**HERE, "batchsize": "1_0"}, "batchSize"),
         ({**HERE, "operation": "retry"}, "operation"),
         ({**HERE, "commitmode": "some"}, "commitMode"),
         ({**HERE, "onfull": "drop"}, "onFull"),
@@ -64,8 +65,33 @@ def test_an_option_that_cannot_be_used_is_named(given: dict[str, str], named: st
 @pytest.mark.parametrize("text", ["0", "50ms", "25d"])
 def test_a_too_short_lease_is_refused(text: str) -> None:
     """A lease is renewed after a third of its time; every few ms would overload a server."""
-    with pytest.raises(OptionError, match=r"leaseDuration.*at least 100 ms and at most 2073600 s"):
+    words = f"leaseDuration='{text}': must be at least 100 ms and at most 2073600 s"
+    with pytest.raises(OptionError, match=words):
         Stream.parse({**HERE, "leaseDuration": text})
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "ready,", "ready,gone", "[]", '["ready"', '["ready", ""]', '["ready", 5]']
+)
+def test_a_list_that_cannot_be_used_is_named(text: str) -> None:
+    """Each of its texts must be one of those that are known, and there must be one."""
+    with pytest.raises(OptionError, match=r"option states=.*: must be one or more of ready, "):
+        Read.parse({**HERE, "states": text})
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("Path", "option 'queue': must be empty: name the queue"),
+        ("batchSiz", "'batchSiz': unknown; did you mean 'batchSize'"),
+        ("maxJobsPerTrigger", "'maxJobsPerTrigger': can't be used here"),
+        ("frobnicate", "'frobnicate': unknown$"),
+    ],
+)
+def test_an_unknown_option_leads_to_a_known_one(name: str, words: str) -> None:
+    """The error has a similar name, or says where an option belongs."""
+    with pytest.raises(OptionError, match=words):
+        Connection.parse({**HERE, name: "1"}, strict=True)
 
 
 def test_a_slice_is_shown_without_its_url() -> None:
@@ -152,7 +178,7 @@ def test_no_part_of_a_generated_password_is_shown(
 
 
 def test_passwords_come_from_where_options_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A password is read from an environment variable or a file; a missing one is named."""
     monkeypatch.setenv("QUEUE_PASSWORD", "a:b@c")
@@ -164,10 +190,21 @@ def test_passwords_come_from_where_options_point(
     assert made == "redis://ada:a%3Ab%40c@h:1/0?socket_timeout=3&socket_connect_timeout=10"
     by_file = Connection.parse({**HERE, "passwordFile": str(file)})
     assert "//:line@" in shards._completed("url", by_file.url, shards._password(by_file))
-    for name, value in (("passwordEnv", "NOWHERE"), ("passwordFile", str(tmp_path / "none"))):
+    (tmp_path / "binary").write_bytes(b"\xff")
+    for name, value, shown, reason in (
+        ("passwordEnv", "NOWHERE", "NOWHERE", "before Spark starts"),
+        ("passwordEnv", "MAYBE A SECRET", "<not shown>", "before Spark starts"),
+        ("passwordFile", str(tmp_path / "none"), "none", "No such file"),
+        ("passwordFile", str(tmp_path / "binary"), "binary", "must be a text file"),
+    ):
         missing = Connection.parse({**HERE, name: value})
-        with pytest.raises(OptionError, match=rf"{name}.*(before Spark starts|No such file)"):
+        with pytest.raises(OptionError, match=f"{name}=.*{shown}.*{reason}"):
             shards.client(missing)
+    monkeypatch.setenv("QUEUE_URL", "redis://:b@h:1/0")
+    shards.new_client(Connection.parse({"queue": "mail", "urlEnv": "QUEUE_URL"}))
+    assert caplog.text == ""
+    shards.new_client(Connection.parse({"queue": "mail", "url": "redis://:b@h:1/0"}))
+    assert "option 'url' has a password" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -366,12 +366,14 @@ def test_held_jobs_of_a_partition_are_read_last(wanted: int, client: Penstock) -
     assert any(found[-1] == "active" for found in places.values())
 
 
-def at_a_cut(monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any]) -> None:
+def at_a_cut(
+    monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any], name: str = "ZRANGE", number: int = 10
+) -> None:
     """Call a function in the middle of a plan: when the tenth place in a sorted set is read."""
     asked, command = itertools.count(1), Node.command
 
     def spied(self: Node, *args: Any) -> Any:
-        if args[0] == "ZRANGE" and next(asked) == 10:
+        if args[0] == name and next(asked) == number:
             do()
         return command(self, *args)
 
@@ -399,6 +401,27 @@ def test_a_slice_has_no_later_jobs_if_jobs_go_meanwhile(
     at_a_cut(monkeypatch, lambda: queue.reserve(30))
     found = rows("id string, state string", states="ready", numPartitions=20)
     assert {row["state"] for row in found} == {"ready"}
+
+
+@pytest.mark.parametrize("command", ["XRANGE", "XREVRANGE"])
+def test_a_stream_that_is_emptied_while_it_is_divided(
+    command: str, client: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan ends, and there are no jobs to read."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"x"] * 40)
+    at_a_cut(monkeypatch, lambda: queue.ack(queue.reserve(40)), command, 1)
+    assert rows("id string", numPartitions=4) == []
+
+
+def test_a_job_that_is_delivered_after_it_was_read_comes_once(client: Penstock) -> None:
+    """Also if no column needs its record: the note of its delivery is read all the same."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"x"] * 20)
+    queue.reserve(1)
+    assert (
+        len(rows("queue string", lambda: queue.reserve(20, block=0), states="ready,active")) == 20
+    )
 
 
 def test_a_plan_needs_few_commands(client: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:

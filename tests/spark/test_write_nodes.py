@@ -15,7 +15,7 @@ from penstock.spark import OptionError, enqueue_partition
 from penstock.spark.errors import Unreachable
 from penstock.spark.writer import BatchWriter
 from tests.spark.hands import PLAIN, arrow, close_all, running, schema
-from tests.spark.test_writer import settle
+from tests.spark.test_writer import TO, settle
 
 BODIES = [b"%d" % number for number in range(40)]
 
@@ -100,8 +100,12 @@ def test_a_node_that_is_away_when_a_write_is_planned(mode: str, urls: list[str])
     with running():
         more = {"queue": "other", "commitmode": "direct"}
         assert enqueue_partition(rows, **{**given, **more})["added"] == len(BODIES)
+    writer = BatchWriter({**given, "commitmode": "direct", "queuecolumn": "to"}, schema(TO), False)
+    with running():
+        rows_to = {name: [str(number) for number in range(40)] for name in ("payload", "id")}
+        writer.write(iter(arrow({**rows_to, "to": ["third"] * 40})))
     with Penstock(urls[0]) as ps:
-        for name in ("mail", "other"):
+        for name in ("mail", "other", "third"):
             assert sorted(job.raw for job in ps.queue(name).scan_iter()) == sorted(BODIES)
 
 

@@ -149,7 +149,6 @@ class OpenShard:
     """A shard that this process has reached. Its `key` is its name in offsets."""
 
     def __init__(self, made: Penstock, name: str, address: ShardAddress = ShardAddress()) -> None:
-        made.connect()
         self.name = name
         self.queue = Queue(made.backend.member, name, address.number)
         self.ops = self.queue.ops
