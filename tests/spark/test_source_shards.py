@@ -632,7 +632,7 @@ def test_partitions_are_learned_when_there_are_some(make: Make) -> None:
     first = life.latest(start, 10)
     assert sorted(ground.read(life.partitions(start, first))) == bodies(0, 9)
     assert all("/" in key for key in first["nodes"])
-    ground.queues[1] = ground.clients[1].queue("q", partitions=2)
+    ground.queues[1] = ground.clients[1].queue("q", partitions=9)
     ground.add(9, at=1)
     second = life.latest(first, 20)
     assert sorted(ground.read(life.partitions(first, second))) == sorted(bodies(9, 18))
