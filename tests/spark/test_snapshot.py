@@ -187,6 +187,15 @@ def test_a_time_that_is_far_away(year: int, client: Penstock) -> None:
     assert rows(enqueuedAfter=f"{year}-01-01") == []
 
 
+@pytest.mark.parametrize("moment", ["0", "1.5", "1970-01-01", "2001-01-01"])
+def test_a_time_long_ago(moment: str, client: Penstock) -> None:
+    """It is earlier than every job, also if it has fewer digits in ms."""
+    client.queue("q").enqueue_many([b"x"] * 3)
+    client.queue("q").enqueue(b"later", delay=60)
+    assert len(rows(enqueuedAfter=moment)) == 4
+    assert rows(enqueuedBefore=moment) == []
+
+
 @pytest.mark.parametrize("columns", ["id string", "state string", "payload string, attempt int"])
 def test_some_columns(columns: str, client: Penstock) -> None:
     """A schema with fewer columns fetches less; a payload may be text."""

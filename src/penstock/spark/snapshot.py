@@ -41,7 +41,8 @@ HIGHEST = "9999999999999-9999999999"
 """Higher than every job number."""
 END = f"{2**53 - 1} {HIGHEST}"
 """The end of a sorted set."""
-MOST_MS = 10**13 - 1
+FEWEST_MS, MOST_MS = 10**12, 10**13 - 1
+"""The times that a number can have: from 2001 on, with 13 digits."""
 A_MS = 10**10
 """Places in the stream within a ms: a sequence has ten digits."""
 
@@ -70,8 +71,8 @@ def bounds(options: Read) -> tuple[str, str]:
     Each is the highest number of the ms before a time. Numbers are compared as text.
     """
     times = (options.enqueued_after, options.enqueued_before)
-    last = [None if ms is None else min(max(ms - 1, 0), MOST_MS) for ms in times]
-    low, high = ("" if ms is None else f"{ms:013d}-{HIGHEST[14:]}" for ms in last)
+    last = [None if ms is None else min(max(ms - 1, FEWEST_MS), MOST_MS) for ms in times]
+    low, high = ("" if ms is None else f"{ms}-{HIGHEST[14:]}" for ms in last)
     return low, high or HIGHEST
 
 
