@@ -16,12 +16,21 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import NotReplicated, Penstock, QueueClosed, QueueFull, QueuePaused
+from penstock import (
+    BadArgument,
+    NotReplicated,
+    OutOfMemory,
+    Penstock,
+    QueueClosed,
+    QueueFull,
+    QueuePaused,
+)
 from penstock.client._sync.transport.node import Node
 from penstock.core.sweeping import IDLE_MS
 from penstock.embedded import EmbeddedServer
 from penstock.spark import OptionError
 from penstock.spark.errors import StagesLost
+from penstock.spark.staged_commit import StagedCommit
 from penstock.spark.writer import BatchWriter, StreamWriter
 from tests.spark.hands import PLAIN, ROWS, arrow, bodies, close_all, running, schema, write
 from tests.support.proxy import Proxy
@@ -216,6 +225,7 @@ def test_a_staged_write_with_too_few_replicas(ps: Penstock, options: Any) -> Non
     with pytest.raises(NotReplicated, match="0 of 1") as caught:
         staged(given, ROWS)
     assert not caught.value.withdrawn
+    assert "0 of 1 replicas confirmed; all rows are added" in str(caught.value)
     assert len(bodies(ps)) == 6
     staged({**given, "replicas": "0"}, ROWS)
     assert len(bodies(ps)) == 12
@@ -439,6 +449,41 @@ def test_a_promise_that_a_closed_or_paused_queue_holds_up(ps: Penstock, options:
         go()
     writer.commit(messages)
     assert len(bodies(ps)) == 6
+
+
+def test_an_error_while_rows_are_published_has_the_name(
+    ps: Penstock, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With that name another write adds the missing rows, and none twice."""
+    publish = StagedCommit._publish_chunk
+
+    def fails(self: StagedCommit, at: Any, field: str) -> None:
+        if ps.queue("mail").stats().ready:
+            raise OutOfMemory("the server is full")
+        publish(self, at, field)
+
+    writer = BatchWriter(options(commitMode="staged", batchSize=1), schema(PLAIN), False)
+    messages = write(writer, ROWS)
+    monkeypatch.setattr(StagedCommit, "_publish_chunk", fails)
+    with pytest.raises(OutOfMemory) as caught:
+        writer.commit(messages)
+    monkeypatch.setattr(StagedCommit, "_publish_chunk", publish)
+    assert str(caught.value).startswith("the server is full. To add the missing rows")
+    name = str(caught.value).rpartition("writeId=")[2]
+    assert len(bodies(ps)) == 1
+    staged(options(commitMode="staged", writeId=name), ROWS)
+    assert len(bodies(ps)) == 6
+
+
+def test_priorities_are_refused_before_rows_of_an_ordered_queue_are_staged(
+    ps: Penstock, options: Any
+) -> None:
+    """The rows could never be published."""
+    ps.queue("mail").configure(ordered=True)
+    with pytest.raises(BadArgument, match="column='Priority': queue 'mail' is ordered"):
+        BatchWriter(options(), schema("payload binary, Priority int"), False)
+    ps.queue("mail").configure(ordered=None)
+    BatchWriter(options(), schema("payload binary, Priority int"), False)
 
 
 # -- staged commit: any order of attempts, commits, aborts, crashes and repeats ------------------

@@ -15,6 +15,7 @@ import redis
 from pyspark.sql import Row
 
 from penstock import (
+    AckNotReplicated,
     BadArgument,
     NotReplicated,
     Penstock,
@@ -699,6 +700,21 @@ def test_jobs_are_acknowledged_failed_redriven_and_deleted_by_rows(
     assert settle(options(operation="ack"), text, no_receipts) == {"rows": 3, "done": 3}
 
 
+def test_acks_wait_for_replicas(ps: Penstock, options: Any) -> None:
+    """There is no replica: the write fails, although the jobs are acknowledged.
+
+    Other operations have no such wait, so they refuse the option.
+    """
+    given = options(operation="ack", replicas=1, replicationTimeout="10ms")
+    ids = [job.id for job in ps.queue("mail").enqueue_many([b"0", b"1"])]
+    with pytest.raises(AckNotReplicated, match="0 of 1"):
+        settle(given, "id string", {"id": ids})
+    assert ps.queue("mail").stats().acked == 2
+    for operation in ("nack", "redrive", "delete"):
+        with pytest.raises(OptionError, match="replicas='1'"):
+            settle({**given, "operation": operation}, "id string", {"id": ids})
+
+
 def test_a_failed_job_waits_for_the_delay_or_its_backoff(ps: Penstock, options: Any) -> None:
     """`delay` has a unit; without it the job waits as its policy says."""
     queue = ps.queue("mail")
@@ -806,7 +822,10 @@ def test_reports_of_the_driver_are_logged(
     assert "finished tasks: 6 rows; none of its rows are added" in caplog.text
     aside.commit(write(aside, ROWS))
     aside.abort(write(aside, ROWS))
-    assert "To publish the rest, repeat the write with writeId=load 7" in caplog.text
+    assert (
+        "To add the missing rows and none twice, repeat the write with writeId=load 7"
+        in caplog.text
+    )
     assert json.dumps(ids.options.url) not in caplog.text
     caplog.clear()
     BatchWriter(options(operation="delete"), schema("id string"), False).abort([])

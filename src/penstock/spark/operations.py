@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import settle_each
+from penstock.core.durable import Durable
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, JobName, QueueIdentity, Reservation
 from penstock.core.operations import QueueOps
@@ -123,4 +124,7 @@ class Settler:
             return partial(shard.nack, delay=delay, error=options.error)
         if options.operation == "redrive":
             return partial(settle_each, shard, build=QueueOps.redrive, resent_code=Code.REFUSED)
-        return shard.ack if options.operation == "ack" else shard.delete
+        if options.operation == "delete":
+            return shard.delete
+        durable = Durable(options.replicas, timeout=options.replication_timeout / 1000)
+        return partial(shard.ack, durable=durable)

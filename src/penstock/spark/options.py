@@ -235,6 +235,8 @@ class Write(Connection):
             raise OptionError("delay", None, reason)
         if self.operation != "nack" and self.error:
             raise OptionError("error", None, "is for operation=nack")
+        if self.operation not in ("enqueue", "ack") and self.replicas is not None:
+            raise OptionError("replicas", str(self.replicas), "is for operation=enqueue or ack")
         if self.commit_mode == "staged" and self.queue_column:
             reason = "is not for staged writes, the default without ids: set idColumn (or "
             reason += "commitMode=direct, if a repeat may add rows again)"

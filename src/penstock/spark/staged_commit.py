@@ -190,6 +190,8 @@ class StagedCommit:
             wanted = reply.replicas if self._wait.replicas is None else self._wait.replicas
             if self._short is None and confirmed.replicas < wanted:
                 self._short = NotReplicated(wanted, confirmed.replicas, withdrawn=False)
+                text = f"{confirmed.replicas} of {wanted} replicas confirmed; all rows are added"
+                self._short.args = (text,)
             return most
 
         patiently(self._options, MORE_THAN_A_CHUNK, put)

@@ -18,7 +18,7 @@ from pyspark.sql import datasource as api
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.core.logs import get_logger
-from penstock.errors import QueueClosed, QueueFull, QueuePaused
+from penstock.errors import BadArgument
 from penstock.spark.calls import Staged
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler
@@ -74,7 +74,8 @@ class QueueWriter:
         given = Write.parse(options)
         self.fields = tuple(map(_field, schema.fields))
         self.own = secrets.token_hex(8)
-        self.has_ids = "id" in columns_of(self.fields, given)
+        columns = columns_of(self.fields, given)
+        self.has_ids = "id" in columns
         if given.operation == "enqueue":
             mode = given.commit_mode or ("direct" if self.has_ids else "staged")
             given = replace(given, commit_mode=mode)
@@ -84,7 +85,10 @@ class QueueWriter:
         found = open_on_driver(given, whole=needs_all)
         self.nodes = found.nodes
         if given.commit_mode == "staged":
-            shard_of(given, self.nodes[0], found)
+            shard = shard_of(given, self.nodes[0], found)
+            if "priority" in columns and shard.queue.stats().settings.ordered:
+                reason = f"queue {given.queue!r} is ordered and has no priorities: drop the column"
+                raise BadArgument("column", self.fields[columns["priority"]][0], reason)
 
     def write(self, iterator: Iterator[Any]) -> TaskReport:
         """Write one partition: one attempt of one task."""
@@ -124,16 +128,16 @@ class QueueWriter:
             try:
                 commit = StagedCommit(self.options, name, is_named=is_named)
                 total["added"] = commit.run(attempts, total["rows"])
-            except (QueueClosed, QueueFull, QueuePaused) as refusal:
-                refusal.args = (f"{refusal}. {self._rest()}",)
+            except Exception as error:
+                error.args = (f"{error}. {self._rest()}",)
                 raise
         logger.info("%s: written %s", self._place(batchId), _told(total))
 
     def _rest(self) -> str:
         if self.streams:
-            return "The next start of the query publishes the rest"
+            return "The next start of the query adds the missing rows"
         name = self.options.write_id or self.own
-        return f"To publish the rest, repeat the write with writeId={name}"
+        return f"To add the missing rows and none twice, repeat the write with writeId={name}"
 
     def abort(self, messages: Sequence[Any], batchId: int | None = None) -> None:  # noqa: N803  # Spark's name
         """Remove the staged rows, unless they were committed: a task, or commit, has failed."""
