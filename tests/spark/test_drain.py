@@ -242,10 +242,18 @@ def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_
     assert (stats.acked, stats.dead) == (5, 1)
 
 
-@pytest.mark.parametrize("schema", ["x nonsense(", "id int", "x int, x int", "Receipts int"])
-def test_a_bad_schema_is_named(spark: Any, redis_url: str, schema: str) -> None:
-    """An error before the first task has the argument."""
-    with pytest.raises(BadArgument) as caught:
+@pytest.mark.parametrize(
+    "schema, words",
+    [
+        ("x nonsense(", r"must be columns as DDL: \[[A-Z_.]+\] "),  # Spark's reason
+        ("id int", "has the column 'id' twice"),
+        ("x int, x int", "has the column 'x' twice"),
+        ("Receipts int", "has the column 'Receipts' twice"),
+    ],
+)
+def test_a_bad_schema_is_named(spark: Any, redis_url: str, schema: str, words: str) -> None:
+    """An error before the first task has the argument, and the reason in one line."""
+    with pytest.raises(BadArgument, match=words) as caught:
         drain(
             *(spark,), queue="mail", handler=nothing, url=redis_url, ack="output", path="out",
             schema=schema,
