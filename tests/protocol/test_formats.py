@@ -12,7 +12,7 @@ from penstock.core.ids import ORDERED, encode_id, parse_id, ttl_code
 from penstock.core.job import parse_counters
 from penstock.core.operations import QueueOps
 from penstock.core.policy import RetryPolicy
-from penstock.core.record import encode_body, encode_head, parse_record
+from penstock.core.record import encode_body, encode_head, key_hash, parse_record
 from penstock.errors import BadArgument, BadJobId
 from penstock.wire.keys import KINDS, QueueKeys, check_prefix, check_queue_name, queue_crc, tag
 from penstock.wire.scripts import script
@@ -120,6 +120,13 @@ def test_invalid_ids_of_the_vectors(case: dict[str, Any]) -> None:
         parse_id(case["id"])
 
 
+def _policy(parts: dict[str, int]) -> RetryPolicy:
+    seconds = {
+        name: parts[f"{name}_ms"] / 1000 for name in ("base", "cap") if f"{name}_ms" in parts
+    }
+    return RetryPolicy(parts.get("max_attempts"), **seconds)
+
+
 @pytest.mark.parametrize("case", _cases("records", "records"), ids=lambda case: case["case"])
 def test_records(case: dict[str, Any]) -> None:
     """A record is parsed as the vector says, and encoded to exactly those bytes."""
@@ -129,7 +136,11 @@ def test_records(case: dict[str, Any]) -> None:
     assert (record.codec, dict(record.headers)) == (case["codec"], case["headers"])
     assert record.raw == case["body"].encode("latin-1")
     assert record.dedup_id == case.get("dedup_id", "")
-    policy = RetryPolicy(**case["retry"]) if "retry" in case else None
+    policy = _policy(case["retry"]) if "retry" in case else None
+    assert record.stable_id == case.get("stable_id", "")
+    assert record.result_ms == case.get("keep_ms", 0)
+    hashed = key_hash(case["key"]) if "key" in case else ""
+    assert record.key_hash == hashed
     assert (record.retry, record.priority) == (policy, case.get("priority", 0))
     if "value" in case:
         assert record.body() == case["value"]
@@ -146,10 +157,14 @@ def test_records(case: dict[str, Any]) -> None:
             dedup="" if dedup is None else dedup.fields,
             retry=policy,
             priority=case.get("priority"),
+            result_ms=case.get("keep_ms"),
+            key=hashed,
         )
         body = encode_body(case["value"])[0] if "value" in case else record.raw
         head = as_json if case["codec"] else plain
-        assert (head if dedup is None else with_id(head, case["dedup_id"])) + body == data
+        head = head if dedup is None else with_id(head, case["dedup_id"])
+        stable = f";i={record.stable_id}".encode() if record.stable_id else b""
+        assert head.replace(b"\n", stable + b"\n") + body == data
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class Script:
 
     Attributes:
         name: the file's name without `.lua`.
-        purpose: the first header line.
+        purpose: the text of the header before its fields.
         keys: the key kinds, in the order of KEYS.
         args: the names of the fixed arguments, in the order of ARGV.
         rest: the names of the repeated arguments at the end of ARGV, empty if there are none.
@@ -137,7 +137,7 @@ def script(name: str) -> Script:
     bindings += _bind_meta(meta)
     source = "".join(head) + bindings + _resolved(body)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    purpose = head[0][4:].strip()
+    purpose = " ".join(re.split(r"^KEYS", header, flags=re.MULTILINE)[0].split())
     return Script(name, purpose, keys, args, rest, meta, header, bindings, body, source, sha)
 
 

@@ -1,8 +1,8 @@
 --- Read the state of batches, by number or all of them. Nothing changes.
 --- KEYS     ready held scheduled expiry batches meta
 --- ARGV     nonce wanted cursor [number...]
----          cursor  without numbers: '0', then that of the last reply. Batches that are opened or end meanwhile may be missing or
----                  come twice
+---          cursor  with numbers ''; without: '0', then that of the last reply. Batches that are opened or end meanwhile may be
+---                  missing or come twice
 ---          number  of callbacks, 1 to 100
 --- META     v epoch seen off
 --- RETURNS  {1, nonce, now, epoch, cursor, batches: (number, state, on, total, done, failed, dead)...}  cursor: '0' = there are no

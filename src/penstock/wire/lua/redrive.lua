@@ -1,8 +1,8 @@
 --- Bring dead letters back, to the place of their creation. Their attempts count from 0 again.
 --- KEYS     ready held active scheduled urgent dead tally expiry finished members batches meta wake once dedup windows parked tickets
 --- ARGV     nonce wanted limit skip [number...]
----          limit   without numbers: how many of the oldest dead letters, 1 to 1000
----          skip    without numbers: how many of the oldest to skip
+---          limit   without numbers: how many of the oldest dead letters, 1 to 1000; else ''
+---          skip    without numbers: how many of the oldest to skip; else ''
 ---          number  dead letters by number
 --- META     v epoch uses seen off paused
 --- RETURNS  {1, nonce, done, more, kept}  without numbers; more: dead letters behind those that this call looked at;

@@ -7,7 +7,7 @@
 ---          owner  the client that takes the jobs: printable, no line break, at most 200 bytes
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
 ---          role   '' or the consumer's exclusive role: fence and token of acquire, joined by a dash
----          asked  may be left out: ms, at least 1: the lease in place of the queue's
+---          asked  ms, at least 1: the lease in place of the queue's; '' or left out = the queue's
 --- META     v epoch seen off paused uses alarm full lease delivered
 --- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, counters, record)...}  next: -1 nothing is due, 0 more can be
 ---                                               reserved now, -2 closed and drained, else ms until the next event;
@@ -23,7 +23,7 @@
 --@include lib/check_owner
 --@include lib/now
 --@include lib/is_lease
-if asked and not is_lease(asked, 1) then
+if (asked or '') ~= '' and not is_lease(asked, 1) then
   return {-19, nonce, 'asked', string.sub(asked, 1, 200)}
 end
 lease = asked and tonumber(asked) or lease

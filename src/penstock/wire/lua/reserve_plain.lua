@@ -10,7 +10,7 @@
 --@include lib/server_time
 --@include lib/check_plain
 --@include lib/is_lease
-if asked and not is_lease(asked, 1) then
+if (asked or '') ~= '' and not is_lease(asked, 1) then
   return {-20, nonce}
 end
 lease = asked and tonumber(asked) or lease
