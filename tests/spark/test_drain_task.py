@@ -499,7 +499,7 @@ def test_jobs_of_a_node_that_is_down(
     assert figures.to_pylist() == [{"receipts": "0 1 0 0 0 1 0"}]
 
 
-def finished(ps: Penstock, url: str) -> tuple[Any, Callable[[], str]]:
+def finished(ps: Penstock, url: str, age: float = 0.0) -> tuple[Any, Callable[[], str]]:
     """Take all jobs that can be taken, and keep their results.
 
     Return a function that passes the results on, and one that acknowledges what was passed on.
@@ -517,7 +517,7 @@ def finished(ps: Penstock, url: str) -> tuple[Any, Callable[[], str]]:
         return results
 
     def acknowledged() -> str:
-        task = AckTask(Connection.parse({"queue": "mail", "url": url}), ())
+        task = AckTask(Connection.parse({"queue": "mail", "url": url}), (), age)
         return str(next(task.run(passed)).column(0)[0])
 
     return pass_on, acknowledged
@@ -542,6 +542,16 @@ def test_acks_that_free_jobs_ask_for_another_round(
     pass_on, acknowledged = finished(ps, redis_url)
     pass_on()
     assert acknowledged() == figures
+
+
+def test_jobs_that_are_added_meanwhile_ask_for_no_other_round(ps: Penstock, redis_url: str) -> None:
+    """A drain of a queue in use ends: only jobs count that are older than the drain."""
+    jobs = ps.queue("mail")
+    jobs.enqueue(1)
+    pass_on, acknowledged = finished(ps, redis_url, age=60)
+    pass_on()
+    jobs.enqueue(2)
+    assert acknowledged() == "0 1 0 0 0 0 0"
 
 
 def test_acks_that_free_a_callback_ask_for_another_round(ps: Penstock, redis_url: str) -> None:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any, Literal
 
@@ -144,6 +144,7 @@ class _DrainJob:
     work: DrainTask
     tasks: int | None
     max_jobs: int | None
+    began: float = field(default_factory=time.monotonic)
 
     def once(self) -> Drained:
         """Run one Spark job, whose tasks acknowledge."""
@@ -187,7 +188,8 @@ class _DrainJob:
             raise
         found = _sum(told.get["figures"].splitlines())
         receipts = self.spark.read.schema(FIGURES_DDL).parquet(run).where("receipts IS NOT NULL")
-        ack_task = AckTask(self.work.connection, self.work.expected)
+        age = time.monotonic() - self.began
+        ack_task = AckTask(self.work.connection, self.work.expected, age)
         told_acks = receipts.mapInArrow(ack_task.run, FIGURES_DDL).collect()
         found.update(_sum(row[0] for row in told_acks))
         return found

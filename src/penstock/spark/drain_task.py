@@ -30,6 +30,7 @@ from penstock.core.job import (
 from penstock.core.logs import RateLimit, get_logger
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.outcomes import Outcome
+from penstock.core.views import QueueStats
 from penstock.spark.columns import Origin, id_column, times_and_sequences
 from penstock.spark.errors import Unreachable
 from penstock.spark.operations import delivery_maker, outcomes_of
@@ -208,10 +209,15 @@ def figures(tally: Counter[str], schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass
 class AckTask:
-    """Acknowledges jobs whose results are safe. Spark calls it for parts of the output."""
+    """Acknowledges jobs whose results are safe. Spark calls it for parts of the output.
+
+    Attributes:
+        age: seconds since the drain began. Jobs that waited longer are taken in another round.
+    """
 
     connection: Connection
     expected: tuple[str, ...]
+    age: float = 0.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Acknowledge the jobs of a column of receipts; return the figures."""
@@ -226,9 +232,17 @@ class AckTask:
                 outcomes = outcomes_of(partial(queue.ack, dedup_window=seconds), held)
                 done = outcomes.count(Outcome.DONE) + outcomes.count(Outcome.HINTED)
                 tally.update(done=done, lost=len(held) - done)
-            stats = queue.stats()  # the acks may have freed other jobs: of their keys, a callback
-            tally["cut"] = int(stats.ready > 0 and not stats.settings.rate)
+            tally["cut"] = int(self._has_freed(queue.stats()))
         yield figures(tally, FIGURES)
+
+    def _has_freed(self, stats: QueueStats) -> bool:
+        """Return whether the acks have freed other jobs: of their keys, or the callback of a batch.
+
+        A job of a key is due since its creation. Jobs that producers add meanwhile do not count:
+        with them a drain of a queue in use would never end.
+        """
+        is_old = stats.oldest is not None and stats.oldest > self.age
+        return stats.ready > 0 and not stats.settings.rate and (is_old or stats.batches > 0)
 
 
 class HeldJobs(NamedTuple):
