@@ -37,6 +37,7 @@ FORMS = {
     "owner": "must be at most 200 bytes without a line feed",
     "asked": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
     "lease": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
+    "next": "must be ms",
     "priority": "can't be used with ordered=True: use per_key, or another queue",
     "ordered": "can't be set while jobs have priorities: wait until they have ended, then sweep()",
 }

@@ -13,7 +13,11 @@
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-19, nonce, name, value}     malformed argument: next
 --@include lib/check_version
+if not string.find(next, '^%d+$') then
+  return {-19, nonce, 'next', string.sub(next, 1, 200)}
+end
 --@include lib/now (gives: changes)
 local created = 0
 if not epoch then

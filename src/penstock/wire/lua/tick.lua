@@ -23,8 +23,8 @@
 ---          {-14, nonce}                                      closed for producers
 ---          {-15, nonce, kind, owner, left}                   another producer has the role
 ---          {-16, nonce, kind}                                the role of the call has ended
----          {-19, nonce, name, value}                         malformed argument: the lease of the record, or its priority, as
----                                                            in enqueue
+---          {-19, nonce, name, value}                         malformed argument: next, the lease of the record, or its
+---                                                            priority, as in enqueue
 --- FROM none  TO ready
 local create, bound, delay, wait, n, sweep_limit, list = '', '', '0', '0', 1, 102, {record}
 --@include lib/check_producer (gives: raw, now, changes, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
@@ -34,6 +34,9 @@ local due, is_tick = tonumber(redis.call('ZSCORE', ticks, name) or -1), expected
 local is_due = what == 'move' or raw >= (tonumber(expected) or 0)
 if not last_run or string.sub(hashes, 1, 16) ~= hash or is_tick and not (is_due and due == tonumber(expected)) then
   return {0, nonce}
+end
+if is_tick and not string.find(next, '^%d+$') then
+  return {-19, nonce, 'next', string.sub(next, 1, 200)}
 end
 local is_running = what == 'alone' and last_run ~= '-' and (redis.call('HEXISTS', held, last_run) == 1
   and not redis.call('ZSCORE', dead, last_run) or #redis.call('XRANGE', ready, last_run, last_run) == 1)
