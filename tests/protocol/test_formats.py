@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from penstock.errors import BadArgument, BadJobId
 from penstock.wire.keys import KINDS, QueueKeys, check_prefix, check_queue_name, queue_crc, tag
 from penstock.wire.scripts import script
 from tests.protocol.clock import T0, run
+from tests.protocol.pages import PAGES
 from tests.protocol.seeds import EPOCH
 from tests.protocol.vectors import FOLDER
 from tests.support.backends import Backend
@@ -199,3 +202,13 @@ def test_values_of_held(case: dict[str, Any], backend: Backend) -> None:
     job = run(raw, keys, "show", (1, EPOCH, number))[5]
     assert job[3] == str(case["delivered_ms"] or 0).encode()
     assert (job[4], job[6]) == (case["owner"].encode(), case["record"].encode("latin-1"))
+
+
+def test_hashes_in_the_pages() -> None:
+    """The examples of a key's hash and of a schedule's hash can be computed again."""
+    own, page = key_hash("customer:7"), PAGES["protocol/keys.md"]
+    assert f"q={own}" in page
+    assert re.findall(r":(?:tickets|parked) +\S+  (\d+)", page) == [str(int(own, 16))] * 2
+    (entry,) = re.findall(r":schedules +report +(.*)", PAGES["protocol/schedules.md"])
+    head, _, value = entry.replace("<LF>", "\n").partition("\n")
+    assert head.split()[5] == hashlib.sha1(value.encode(), usedforsecurity=False).hexdigest()[:16]
