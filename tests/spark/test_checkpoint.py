@@ -507,7 +507,7 @@ def test_jobs_that_were_taken_from_a_batch(
     life.latest(end, 10)
     assert ground.queue.stats().acked == 10
     assert (
-        "queue 'q': 3 jobs of batch 1 were held no more: others have settled them, or"
+        "queue 'q': 3 jobs of batch 1 were not held any more: others have settled them"
         in caplog.text
     )
     life.stop()

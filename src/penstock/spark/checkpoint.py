@@ -121,10 +121,8 @@ class Batches:
                 call = self.shard.ops.call("ack", self.epoch, proof, "", *numbers)
                 acked += self.shard.run(call).acked
             if acked < found:
-                text = (
-                    "queue %r: %d jobs of batch %d were held no more: others have settled them, or "
-                )
-                text += "their leases had ended, and they may be done twice"
+                text = "queue %r: %d jobs of batch %d were not held any more: others have settled "
+                text += "them, or their leases had ended, and they may be done twice"
                 logger.warning(text, self.shard.name, found - acked, batch)
             self._run("dismiss", self._fence, batch)
         if self.batch == batch:

@@ -19,6 +19,7 @@ from penstock.spark.drain_task import COUNTS, KEYS, AckTask, DrainOutput, DrainT
 from penstock.spark.options import Connection
 from penstock.spark.shards import open_on_driver
 from penstock.worker.handlers import Handlers
+from penstock.worker.options import check_handlers, refuse_coroutines
 
 __all__ = ["Drained", "drain"]
 
@@ -89,7 +90,7 @@ def drain(
         schema: with "output": columns of the results (a value, a tuple or a dict), as DDL; default
             `result string`, which holds texts, and other values as JSON.
         parallelism: how many tasks; None = Spark's default.
-        size: call the function with a list of up to so many jobs; see `Handlers.batch`.
+        size: call the function with a list of up to so many jobs; see `Handlers.chunk`.
         batch_size: most jobs that a task holds. A task holds up to 16 jobs at first, and more if
             they are done quickly. For handlers that take many seconds choose 1.
         max_jobs: most jobs of all tasks; each task takes an equal part.
@@ -220,24 +221,17 @@ def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Hand
             name = "retry" if size is None else "size"
             reason = "belongs to each handler of the set: pass it there"
             raise BadArgument(name, retry or size, reason)
-        made = handler
-    elif not callable(handler):
-        raise BadArgument("handler", handler, "must be a function, or Handlers")
-    else:
+    elif callable(handler):
         made = Handlers()
         if size is None:
             made.handler(None, retry=retry)(handler)
         else:
             made.chunk(None, size=size, retry=retry)(handler)
-    made.check()
-    for one in made:
-        if one.is_async:
-            reason = "must be a plain function: only AsyncWorker runs coroutines"
-            raise BadArgument("handler", one, reason)
-    if not list(made):
-        reason = "must be a function, or Handlers with at least one handler"
-        raise BadArgument("handler", handler, reason)
-    return made
+        handler = made
+    found = check_handlers(handler, "handler")
+    found.check()
+    refuse_coroutines(found, "handler")
+    return found
 
 
 def _fields(schema: str | None) -> list[Field]:

@@ -21,12 +21,7 @@ from penstock import Penstock
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER
-from penstock.core.job import (
-    OWN_TERMS,
-    Delivery,
-    Reservation,
-    parts_of,
-)
+from penstock.core.job import OWN_TERMS, Delivery, Reservation, parts_of
 from penstock.core.logs import RateLimit, get_logger
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.outcomes import Outcome

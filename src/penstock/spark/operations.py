@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import settle_each
@@ -24,8 +24,6 @@ from penstock.wire.codes import Code
 
 __all__ = ["Settler", "delivery_maker", "outcomes_of"]
 
-J = TypeVar("J")
-R = TypeVar("R")
 RECEIPT = re.compile("[1-9][0-9]*-[0-9a-f]{3}").fullmatch
 Place = tuple[str, int, str]
 """Node, crc and epoch of job ids: jobs with the same ones are settled together."""
@@ -50,7 +48,7 @@ def delivery_maker(
     return lambda number: Delivery(shared, number, counters, b"1\n")
 
 
-def outcomes_of(call: Callable[[list[J]], Sequence[R]], jobs: list[J]) -> Sequence[R | Outcome]:
+def outcomes_of(call: Callable[[list[Any]], Sequence[Any]], jobs: list[Any]) -> Sequence[Any]:
     """Return the outcomes of a call; of jobs of an earlier queue, which was deleted, it is gone."""
     try:
         return call(jobs)
@@ -113,8 +111,8 @@ class Settler:
         if shard is None:
             raise NodesUnavailable(f"node {node} has jobs of these rows and can't be reached")
         self._counts["rows"] += len(names)
-        found = outcomes_of(self._call(shard), names)
-        self._counts.update(outcome.value for outcome in found)
+        outcomes = outcomes_of(self._call(shard), names)
+        self._counts.update(outcome.value for outcome in outcomes)
 
     def _call(self, shard: Queue) -> Callable[[list[JobName]], Settled]:
         """Return the method of the operation, with its options."""

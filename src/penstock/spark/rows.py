@@ -44,6 +44,8 @@ Fields = Sequence[tuple[str, str]]
 Types = Mapping[str, Sequence[str]]
 Column = Any
 """A list, or an Arrow array."""
+Head = tuple[bytes, bytes, int | str]
+"""The header of a record before and behind its dedup id, and its delay."""
 ROWS = 1000
 """Rows that are converted at a time."""
 DIGEST = 15
@@ -153,14 +155,6 @@ def preferred(key: str, nodes: Sequence[str]) -> str:
     return max(nodes, key=lambda node: blake2b(f"{node} {key}".encode(), digest_size=8).digest())
 
 
-class Head(NamedTuple):
-    """The header of a record before and behind its dedup id, and its delay."""
-
-    front: bytes
-    tail: bytes
-    delay: int | str
-
-
 class Encoder:
     """Converts the rows of one partition to records, a column at a time.
 
@@ -207,7 +201,7 @@ class Encoder:
         if "queue" in given:
             queues = self._converted("queue", check_queue_name, given["queue"])
         heads = self._heads(given, count)
-        delays = [head.delay for head in heads]
+        delays = [delay for _, _, delay in heads]
         if self._start:
             delays = self._starts(given[self._start])
         own_keys: list[Any] = []
@@ -277,7 +271,7 @@ class Encoder:
     def _keyed(self, heads: Sequence[Head], keys: list[Any]) -> list[Head]:
         fields = self._converted("key", partial(_remembered, _key_field), keys)
         pairs = zip(heads, fields, strict=True)
-        return [Head(front + field, tail, delay) for (front, tail, delay), field in pairs]
+        return [(front + field, tail, delay) for (front, tail, delay), field in pairs]
 
     def _starts(self, column: Column) -> list[int | str]:
         """Return the delays of rows, by the column of times."""
@@ -320,7 +314,7 @@ def _head(dedup: Dedup, is_json: bool, columns: tuple[str, ...], *values: Any) -
     retry = RetryPolicy(**policy) if policy else None
     made = prepared(**_arguments(RULES, found), retry=retry, dedup=dedup)
     front, _, tail = (made.coded_head if is_json else made.head).partition(ID_FIELD)
-    return Head(front, tail, made.delay)
+    return front, tail, made.delay
 
 
 def _hashable(value: Any) -> Any:

@@ -212,8 +212,12 @@ def joined(sets: list[Handlers]) -> Handlers:
     return whole
 
 
-def check_handlers(handlers: Any) -> Handlers:
+def check_handlers(handlers: Any, argument: str = "handlers") -> Handlers:
     """Return the handlers of a worker.
+
+    Args:
+        handlers: `Handlers`, or a function.
+        argument: the name that errors tell.
 
     Raises:
         BadArgument: neither `Handlers` nor a function, or no handler at all.
@@ -224,10 +228,10 @@ def check_handlers(handlers: Any) -> Handlers:
         found = Handlers()
         found.default(handlers)
     else:
-        raise BadArgument("handlers", handlers, "must be Handlers or a function")
+        raise BadArgument(argument, handlers, "must be Handlers or a function")
     if not list(found):
         reason = "must have at least one handler: register a function, @handlers.handler"
-        raise BadArgument("handlers", handlers, reason)
+        raise BadArgument(argument, handlers, reason)
     return found
 
 
@@ -259,7 +263,7 @@ def refuse_other_kind(source: object, wanted: type, worker: type) -> None:
             raise BadArgument("source", shown(source), reason)
 
 
-def refuse_coroutines(handlers: Handlers) -> None:
+def refuse_coroutines(handlers: Handlers, argument: str = "handlers") -> None:
     """Refuse coroutine functions, which threads can't run.
 
     Raises:
@@ -267,8 +271,5 @@ def refuse_coroutines(handlers: Handlers) -> None:
     """
     for handler in handlers:
         if handler.is_async:
-            raise BadArgument(
-                "handlers",
-                handler,
-                "a coroutine function needs an AsyncWorker: use that, or a plain function",
-            )
+            reason = "a coroutine function needs an AsyncWorker: use that, or a plain function"
+            raise BadArgument(argument, handler, reason)
