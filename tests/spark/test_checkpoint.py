@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock import BatchLost, CheckpointTaken, Penstock
@@ -21,7 +22,7 @@ from penstock.spark import stream
 from penstock.spark.calls import about_batch
 from penstock.spark.checkpoint import Batches
 from penstock.spark.shards import OpenShard, OpenShards
-from penstock.spark.stream import BatchSlice, StreamReader
+from penstock.spark.stream import StreamReader
 from penstock.wire.keys import end_of, score_of
 from penstock.wire.replies import Fetch
 from tests.model.clock import CLOCK, TestClock, use_test_clock
@@ -67,10 +68,10 @@ class Ground:
         added = self.queue.stats().enqueued
         self.queue.enqueue_many([b"%d" % (added + i) for i in range(count)])
 
-    def read(self, slices: list[BatchSlice]) -> list[bytes]:
+    def read(self, slices: list[InputPartition]) -> list[bytes]:
         """Return the bodies of these slices, as tasks read them."""
         shard, bodies = OpenShard(self.client, "q"), list[bytes]()
-        for consumer, one in [(a.consumer, b) for a in slices for b in a.ranges]:
+        for consumer, one in [(a.value[0], b) for a in slices for b in a.value[1]]:
             at = one.start
             while at < one.end:
                 args = (one.batch, at, one.end - at, 2)
@@ -689,7 +690,7 @@ def test_slices(more: dict[str, str], ground: Ground, monkeypatch: pytest.Monkey
     life = ground.life(**more)
     end = life.latest(life.initialOffset(), 103)
     slices = life.partitions(life.initialOffset(), end)
-    assert [one.end - one.start for each in slices for one in each.ranges] == [26, 26, 26, 25]
+    assert [one.end - one.start for each in slices for one in each.value[1]] == [26, 26, 26, 25]
     assert len(set(ground.read(slices))) == 103
     life.stop()
 

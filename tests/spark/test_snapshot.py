@@ -13,6 +13,7 @@ from typing import Any
 import fakeredis
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -29,7 +30,7 @@ from penstock.client._sync.transport.node import Node
 from penstock.errors import QueueMissing
 from penstock.spark import OptionError
 from penstock.spark.options import STATES
-from penstock.spark.snapshot import PIECES, SnapshotReader, SnapshotSlice
+from penstock.spark.snapshot import PIECES, SnapshotReader
 from penstock.spark.source import SCHEMA
 from tests.model.clock import TestClock, use_test_clock
 
@@ -367,7 +368,7 @@ def test_held_jobs_of_a_partition_are_read_last(wanted: int, client: Penstock) -
     parts: Any = reader.partitions()
     assert len(parts) <= wanted
     places: dict[int, list[str]] = {}
-    for one in (each for part in parts for each in part.ranges):
+    for one in (each for part in parts for each in part.value):
         places.setdefault(one.address.number, []).append(one.place)
     assert len(places) == 64
     for found in places.values():
@@ -506,10 +507,10 @@ def test_a_slice_goes_to_the_node_of_the_plan(client: Penstock) -> None:
     client.queue("q").enqueue(b"x")
     reader = SnapshotReader({"queue": "q", "url": URL}, schema("id string"))
     [part] = reader.partitions()
-    [one] = part.ranges
+    [one] = part.value
     wrong = one._replace(address=replace(one.address, node="00000000"))
     with pytest.raises(WrongServer):
-        list(reader.read(SnapshotSlice((wrong,))))
+        list(reader.read(InputPartition([wrong])))
 
 
 # -- with Spark ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 import fakeredis
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import BatchLost, CheckpointTaken, Penstock
@@ -24,7 +25,6 @@ from penstock.spark.errors import Unreachable
 from penstock.spark.options import STATES
 from penstock.spark.shards import OpenShard, OpenShards
 from penstock.spark.snapshot import SnapshotReader
-from penstock.spark.stream import BatchSlice
 from tests.model.clock import TestClock, use_test_clock
 from tests.spark.hands import schema
 from tests.spark.streams import QuietReader
@@ -71,7 +71,7 @@ class Ground:
         options = self.options(leaseDuration="60s", **given)
         return QuietReader(options, schema("id string, payload binary"))
 
-    def read(self, parts: Sequence[BatchSlice], **given: Any) -> list[bytes]:
+    def read(self, parts: Sequence[InputPartition], **given: Any) -> list[bytes]:
         """Return the bodies of a batch, as tasks read them."""
         reader = QuietReader(self.options(**given), schema("id string, payload binary"))
         batches = [batch for part in parts for batch in reader.read(part)]
@@ -485,10 +485,10 @@ def test_a_slice_has_jobs_of_several_shards(wanted: int | None, slices: int, mak
     made = life.partitions(life.initialOffset(), end)
     assert len(end["nodes"]) == 16
     assert len(made) == slices
-    jobs = [sum(one.end - one.start for one in each.ranges) for each in made]
+    jobs = [sum(one.end - one.start for one in each.value[1]) for each in made]
     assert sum(jobs) == 100 == len(set(ground.read(made)))
     assert max(jobs) == -(-100 // slices)
-    assert all(one.start < one.end for each in made for one in each.ranges)
+    assert all(one.start < one.end for each in made for one in each.value[1])
     life.stop()
 
 

@@ -8,7 +8,7 @@ Arrow splits the values. Headers that are equal apart from their ids are parsed 
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, groupby
@@ -31,7 +31,7 @@ from penstock.wire.keys import PRIORITY_SPAN, end_of
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["Origin", "Page", "Shape", "id_column", "pages", "times_and_sequences"]
+__all__ = ["Origin", "Page", "Replies", "Shape", "id_column", "pages", "times_and_sequences"]
 
 T = TypeVar("T")
 
@@ -48,6 +48,7 @@ _PLACES[:13, 0], _PLACES[14:, 1] = 10.0 ** np.arange(12, -1, -1), 10.0 ** np.ara
 """The worth of each digit of a number for its time and its sequence: exact, as below 2 ** 53."""
 Ints = Any
 """A numpy array of int64."""
+Replies = Iterator[tuple["Origin", list[bytes]]]
 _TIME = pa.timestamp("us", tz="UTC")
 _MAP = pa.map_(pa.string(), pa.string())
 TYPES = {
@@ -115,7 +116,7 @@ class Shape:
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
 
 
-def pages(replies: Iterable[tuple[Origin, list[bytes]]]) -> Iterator[Page]:
+def pages(replies: Replies) -> Iterator[Page]:
     """Yield pages of jobs; replies with the same origin are joined."""
     for origin, group in groupby(replies, itemgetter(0)):
         elements, size = list[bytes](), 0
@@ -130,17 +131,11 @@ def pages(replies: Iterable[tuple[Origin, list[bytes]]]) -> Iterator[Page]:
 
 
 class SplitValues(NamedTuple):
-    """Values, split into note, header and body, a column each.
+    """Values, split into notes of the last delivery, headers of the records, and bodies."""
 
-    Attributes:
-        notes: of the last delivery, empty = none; None = no job has one.
-        heads: the headers of the records.
-        bodies: the encoded bodies.
-    """
-
-    notes: pa.Array | None
+    notes: pa.Array | None  # empty = none; None = no job has one
     heads: pa.Array
-    bodies: pa.Array
+    bodies: pa.Array  # as they are stored
 
 
 class Distinct(Generic[T]):

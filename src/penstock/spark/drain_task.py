@@ -204,15 +204,11 @@ def figures(tally: Counter[str], schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass
 class AckTask:
-    """Acknowledges jobs whose results are safe. Spark calls it for parts of the output.
-
-    Attributes:
-        age: seconds since the drain began. Jobs that waited longer are taken in another round.
-    """
+    """Acknowledges jobs whose results are safe. Spark calls it for parts of the output."""
 
     connection: Connection
     expected: tuple[str, ...]
-    age: float = 0.0
+    age: float = 0.0  # seconds since the drain began
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Acknowledge the jobs of a column of receipts; return the figures."""
@@ -273,18 +269,12 @@ def held_jobs(
 
 @dataclass(frozen=True)
 class DrainOutput:
-    """Settings of the output.
-
-    Attributes:
-        encodes_json: whether the only field is a text, and other results become JSON.
-        seconds: after which a task takes no more jobs.
-        hold_ms: the leases of finished jobs.
-    """
+    """Settings of the output."""
 
     fields: Sequence[pa.Field]
-    encodes_json: bool
-    seconds: float
-    hold_ms: int
+    encodes_json: bool  # the only field is a text, and other results become JSON
+    seconds: float  # after which a task takes no more jobs
+    hold_ms: int  # the leases of finished jobs
 
 
 class ResultPage:
@@ -414,9 +404,8 @@ class DrainResults:
         found = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
         for kind, part in itertools.groupby(found, itemgetter(0)):
             _, numbers, rows = zip(*part, strict=True)
-            pages.append(ResultPage(kind, numbers, rows))
-        for page in pages:
-            self.kept += len(page.rows) if page.receipt else 0
+            pages.append(page := ResultPage(kind, numbers, rows))
+            self.kept += len(rows) if page.receipt else 0
             if page.is_short:
                 self.lost += page.extend(queue, self._hold)
         pages = [page for page in pages if page.rows]

@@ -82,16 +82,12 @@ TYPES: Mapping[str, Types] = {
 
 
 class Encoded(NamedTuple):
-    """Converted rows, as a list of each part. A delay is in ms, or `@` and an absolute time.
-
-    Attributes:
-        keys: the keys of the jobs, or else their ids; they choose node and partition.
-    """
+    """Converted rows, as a list of each part."""
 
     queues: list[str]
-    delays: list[int | str]
+    delays: list[int | str]  # ms, or `@` and an absolute time
     records: list[bytes]
-    keys: list[str]
+    keys: list[str]  # of the jobs, or else their ids: they choose node and partition
 
 
 def columns_of(fields: Fields, options: Write) -> dict[str, int]:

@@ -10,7 +10,6 @@ import heapq
 import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
@@ -19,14 +18,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.core.logs import get_logger
 from penstock.errors import WrongEpoch
-from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
+from penstock.spark.columns import COLUMNS, Origin, Page, Replies, Shape, pages
 from penstock.spark.options import Read
 from penstock.spark.shards import OpenShard, ShardAddress, open_listed, open_shards
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["SnapshotRange", "SnapshotReader", "SnapshotSlice"]
+__all__ = ["SnapshotRange", "SnapshotReader"]
 
 logger = get_logger("penstock")
 
@@ -56,13 +55,6 @@ class SnapshotRange(NamedTuple):
     place: str
     start: str
     end: str
-
-
-@dataclass(frozen=True)
-class SnapshotSlice(InputPartition):
-    """A Spark partition of a snapshot. It may have jobs of several structures and shards."""
-
-    ranges: tuple[SnapshotRange, ...]
 
 
 def bounds(options: Read) -> tuple[str, str]:
@@ -180,8 +172,11 @@ def _order(place: str) -> tuple[float, str]:
     return float(score or "-inf"), number
 
 
-def share_out(plans: Sequence[ShardPlan], wanted: int | None) -> list[SnapshotSlice]:
-    """Return slices with about the same number of jobs, at most as many as wanted."""
+def share_out(plans: Sequence[ShardPlan], wanted: int | None) -> list[InputPartition]:
+    """Return slices with about the same number of jobs, at most as many as wanted.
+
+    A slice is a list of ranges, perhaps of several structures and shards.
+    """
     jobs, end = sum(plan.jobs for plan in plans), 0.0
     most = min(jobs, wanted or min(-(-jobs // ROWS_A_SLICE), MOST_SLICES))
     slices: list[list[SnapshotRange]] = [[] for _ in range(most)]
@@ -192,7 +187,7 @@ def share_out(plans: Sequence[ShardPlan], wanted: int | None) -> list[SnapshotSl
         parts = plan.divide([(edge - start) / (end - start) for edge in inner])
         for number, part in enumerate(parts, first):
             slices[number] += part
-    return [SnapshotSlice(tuple(found)) for found in slices if found]
+    return [InputPartition(found) for found in slices if found]
 
 
 class SnapshotReader(DataSourceReader):
@@ -211,10 +206,10 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the jobs of a slice."""
-        if isinstance(partition, SnapshotSlice):  # without slices Spark passes one of its own
-            shards = open_listed(self.options, [one.address for one in partition.ranges])
-            for found, one in zip(shards, partition.ranges, strict=True):
-                yield from self._batches(found, one)
+        ranges = getattr(partition, "value", None) or []  # without slices Spark passes None
+        shards = open_listed(self.options, [one.address for one in ranges])
+        for found, one in zip(shards, ranges, strict=True):
+            yield from self._batches(found, one)
 
     def _batches(self, found: OpenShard, one: SnapshotRange) -> Iterator[RecordBatch]:
         seen = set[bytes]()
@@ -226,9 +221,7 @@ class SnapshotReader(DataSourceReader):
         except WrongEpoch as error:
             logger.info("%s: the queue was deleted while it was read", error)
 
-    def _replies(
-        self, found: OpenShard, one: SnapshotRange
-    ) -> Iterator[tuple[Origin, list[bytes]]]:
+    def _replies(self, found: OpenShard, one: SnapshotRange) -> Replies:
         packed = found.ops.place(one.epoch.encode()).packed
         origin = Origin(found.name, found.node, packed, one.place, one.asof)
         # Notes show which jobs have moved; ids need the records.

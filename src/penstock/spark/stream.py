@@ -12,7 +12,6 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -25,7 +24,7 @@ from penstock.core.logs import get_logger
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
 from penstock.spark.calls import about_batch
 from penstock.spark.checkpoint import Batches
-from penstock.spark.columns import Origin, Shape, pages
+from penstock.spark.columns import Origin, Replies, Shape, pages
 from penstock.spark.options import STATES, Stream
 from penstock.spark.shards import OpenShards, ShardAddress, open_listed, open_shards
 from penstock.wire.replies import Fetch
@@ -33,7 +32,7 @@ from penstock.wire.replies import Fetch
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchRange", "BatchSlice", "StreamReader"]
+__all__ = ["BatchRange", "StreamReader"]
 
 try:
     from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
@@ -60,14 +59,6 @@ class BatchRange(NamedTuple):
     batch: int
     start: int
     end: int
-
-
-@dataclass(frozen=True)
-class BatchSlice(InputPartition):
-    """A Spark partition of a batch. It may have jobs of several shards."""
-
-    consumer: str
-    ranges: tuple[BatchRange, ...]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -213,8 +204,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let the query end after the jobs that are ready now."""
         self._left = self.reportLatestOffset()["ready"]
 
-    def partitions(self, start: Offset, end: Offset) -> list[BatchSlice]:
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Return the slices of the batch between two offsets, one for each task.
+
+        A slice has the consumer and a list of ranges, perhaps of several shards.
 
         If a node that has jobs of it can't be reached, that is an error: otherwise these jobs would
         be acknowledged unprocessed.
@@ -239,7 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif count:
                 ranges.append(BatchRange(known[key].shard.address, batch, 0, count))
         self._start_heartbeat()
-        return [BatchSlice(_consumer(end), tuple(one)) for one in self._cut(ranges)]
+        return [InputPartition((_consumer(end), one)) for one in self._cut(ranges)]
 
     def _cut(self, ranges: Sequence[BatchRange]) -> Iterator[list[BatchRange]]:
         """Yield the ranges of each slice. All slices but the last have the same number of jobs."""
@@ -279,16 +272,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._on_usable(found, lambda key: found[key].shard.queue.stats()).values()
         return {name: sum(getattr(stats, name) for stats in known) for name in STATES}
 
-    def _on_usable(
-        self, found: Mapping[str, Batches], do: Callable[[str], R | None]
-    ) -> dict[str, R]:
+    def _on_usable(self, of: Mapping[str, Batches], do: Callable[[str], R | None]) -> dict[str, R]:
         """Call a function with the key of each shard.
 
         Leave out shards for which it returns None, and those that can't be used now.
         """
 
         def tried(key: str) -> R | None:
-            shard = found[key].shard
+            shard = of[key].shard
             try:
                 return do(key)
             except QueuePartitioned:  # it was created after the shards were listed
@@ -299,7 +290,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logger.warning("node %s is not used for now: %s", shard.node, error)
             return None
 
-        results = self._on_each(found, tried)
+        results = self._on_each(of, tried)
         return {key: one for key, one in results.items() if one is not None}
 
     def _on_each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
@@ -334,16 +325,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the jobs of a slice that the query still holds."""
-        assert isinstance(partition, BatchSlice)
-        yield from map(self.shape.batch, pages(self._replies(partition)))
+        yield from map(self.shape.batch, pages(self._replies(*partition.value)))
 
-    def _replies(self, whole: BatchSlice) -> Iterator[tuple[Origin, list[bytes]]]:
-        shards = open_listed(self.options, [one.address for one in whole.ranges])
-        for found, (_, batch, at, end) in zip(shards, whole.ranges, strict=True):
+    def _replies(self, consumer: str, ranges: list[BatchRange]) -> Replies:
+        shards = open_listed(self.options, [one.address for one in ranges])
+        for found, (_, batch, at, end) in zip(shards, ranges, strict=True):
             while at < end:
                 count = min(self.options.fetch_size, end - at)
                 args = (batch, at, count, self.shape.full)
-                reply = found.run(about_batch(found.ops, "fetch", whole.consumer, *args))
+                reply = found.run(about_batch(found.ops, "fetch", consumer, *args))
                 if not isinstance(reply, Fetch) or reply.next <= at:  # forgotten, or finished
                     self._report_lost(batch)
                     break
