@@ -33,13 +33,14 @@ const records = vectors('records')
 for (const one of records.records) {
   const bytes = Buffer.from(one.record, 'latin1')
   const { lease_ms: lease, ttl_ms: ttl, priority, codec, headers } = one
+  const { keep_ms: keep, key: jobKey, stable_id: stable } = one
   const body = Buffer.from(one.body, 'latin1')
   assert.deepEqual(formats.decodeRecord(bytes), { lease, ttl, codec, headers, body })
-  const { max_attempts: attempts, base, cap } = one.retry ?? {}
-  const retry = one.retry && [attempts, base && base * 1000, cap && cap * 1000]
+  const { max_attempts: attempts, base_ms: base, cap_ms: cap } = one.retry ?? {}
+  const retry = one.retry && [attempts, base, cap]
   const isOurs = one.canonical && !one.dedup_id // that is a level of its own
-  const encoded = formats.encodeRecord({ lease, ttl, retry, priority, codec, headers, body })
-  if (isOurs) assert.deepEqual(encoded, bytes)
+  const options = { lease, ttl, retry, priority, keep, jobKey, codec, headers, stable, body }
+  if (isOurs) assert.deepEqual(formats.encodeRecord(options), bytes)
   count += 1
 }
 for (const one of records.counters) {

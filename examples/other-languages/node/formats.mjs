@@ -1,4 +1,5 @@
 // Keys, ids, records, counters and receipts: protocol/core.md, Keys to Counters.
+import { createHash } from 'node:crypto'
 import { crc32 as crc } from 'node:zlib'
 
 const ALPHABET = '-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz'
@@ -38,11 +39,18 @@ export function decodeId(id) {
 const latin1 = (text) => Buffer.from(text).toString('latin1')
 const escape = (text) => latin1(text).replace(/[^ -~]|[%;=\\]/g, percent)
 
-/** `retry` is the policy, [attempts, base, cap]; null leaves a part to the queue. `priority`: 1 to 9. */
-export function encodeRecord({ body, codec, lease, ttl, retry, priority, headers = {}, stable }) {
+const keyHash = (text) => createHash('sha1').update(text).digest('hex').slice(0, 13)
+
+/**
+ * `retry` is the policy, [attempts, base, cap]; null leaves a part to the queue. `priority`: 1 to 9.
+ * `keep`: ms for which the result is kept. `jobKey`: the key of the job (protocol/keys.md).
+ */
+export function encodeRecord(options) {
+  const { body, codec, lease, ttl, retry, priority, keep, jobKey, headers = {}, stable } = options
   const named = Object.entries(headers).map(([name, value]) => [`h.${escape(name)}`, escape(value)])
   const policy = priority ? [...(retry ?? [null, null, null]), priority] : retry
-  const first = Object.entries({ l: lease, t: ttl, p: policy?.join(','), c: codec || null })
+  const [p, q] = [policy?.join(','), jobKey && keyHash(jobKey)]
+  const first = Object.entries({ l: lease, t: ttl, p, k: keep, q, c: codec || null })
   const given = [...first, ...named, ['i', stable]].filter(([, value]) => value != null)
   const head = given.map(([name, value]) => `;${name}=${value}`)
   return Buffer.concat([Buffer.from(`1${head.join('')}\n`), Buffer.from(body)])
