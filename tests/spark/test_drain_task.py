@@ -547,7 +547,9 @@ def test_acks_that_free_jobs_ask_for_another_round(
 def test_jobs_that_are_added_meanwhile_ask_for_no_other_round(ps: Penstock, redis_url: str) -> None:
     """A drain of a queue in use ends: only jobs count that are older than the drain."""
     jobs = ps.queue("mail")
-    jobs.enqueue(1)
+    with jobs.batch(then=b"all done") as batch:
+        batch.enqueue(1)
+        batch.enqueue(3, delay=60)  # the batch waits for it
     pass_on, acknowledged = finished(ps, redis_url, age=60)
     pass_on()
     jobs.enqueue(2)

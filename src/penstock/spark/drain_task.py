@@ -25,7 +25,6 @@ from penstock.core.job import OWN_TERMS, Delivery, Reservation, parts_of
 from penstock.core.logs import RateLimit, get_logger
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.outcomes import Outcome
-from penstock.core.views import QueueStats
 from penstock.spark.columns import Origin, id_column, times_and_sequences
 from penstock.spark.errors import Unreachable
 from penstock.spark.operations import delivery_maker, outcomes_of
@@ -53,6 +52,8 @@ OUTCOMES = {
 """Outcomes of a worker, by figure. Jobs that it hands back were not begun, and don't count."""
 FIRST = 16
 """Most jobs that a task holds at first. If handlers are slow, other tasks can take the rest."""
+SEEN = 100
+"""Most waiting jobs whose age is compared with that of the drain."""
 TRIAL, QUICK = 100, 0.4
 """A task that does this number of jobs within these seconds holds more jobs from then on."""
 LOOK = 0.1
@@ -223,17 +224,18 @@ class AckTask:
                 outcomes = outcomes_of(partial(queue.ack, dedup_window=seconds), held)
                 done = outcomes.count(Outcome.DONE) + outcomes.count(Outcome.HINTED)
                 tally.update(done=done, lost=len(held) - done)
-            tally["cut"] = int(self._has_freed(queue.stats()))
+            tally["cut"] = int(self._has_freed(queue))
         yield figures(tally, FIGURES)
 
-    def _has_freed(self, stats: QueueStats) -> bool:
+    def _has_freed(self, queue: Queue) -> bool:
         """Return whether the acks have freed other jobs: of their keys, or the callback of a batch.
 
-        A job of a key is due since its creation. Jobs that producers add meanwhile do not count:
-        with them a drain of a queue in use would never end.
+        Such a job is older than the drain. Jobs that producers add meanwhile do not count: with
+        them a drain of a queue in use would never end.
         """
-        is_old = stats.oldest is not None and stats.oldest > self.age
-        return stats.ready > 0 and not stats.settings.rate and (is_old or stats.batches > 0)
+        if queue.stats().settings.rate:
+            return False
+        return any(view.now - view.created > self.age for view in queue.peek(SEEN))
 
 
 class HeldJobs(NamedTuple):
