@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import HealthCheck, settings
 
 from penstock.embedded import EmbeddedServer
-from tests.support import backends, tiers
+from tests.support import backends, profiles, tiers
 from tests.support.backends import Backend, Running, Spec
 from tests.support.binaries import first_binary
 
@@ -23,24 +22,19 @@ SPECS = backends.all_specs()
 RUNNABLE = [spec for spec in SPECS if spec.runs]
 REAL = [spec for spec in RUNNABLE if not spec.is_fake]
 
-# A machine that is busy with other tests may be slow to draw the first examples.
-settings.register_profile("long", suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("short", settings.get_profile("long"), max_examples=5)
-settings.load_profile("long")
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--whole`: see tests/support/tiers.py."""
     parser.addoption("--whole", action="store_true", help="run every case, slow ones too")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Try fewer examples in a short run, and collect no garbage while tests are collected: that
-    takes half the time.
+    """Choose what Hypothesis draws, and collect no garbage while tests are collected: that takes
+    half the time.
     """
     gc.disable()
-    if not config.getoption("--whole") and not config.getoption("--hypothesis-profile"):
-        settings.load_profile("short")
+    profiles.choose_profile(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -56,9 +50,9 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_report_header() -> list[str]:
-    """Return each back end with its version, and the absent ones with the reason."""
-    return backends.header(SPECS)
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Return each back end with its version, the absent ones with the reason, and the seed."""
+    return [*backends.header(SPECS), profiles.header(config)]
 
 
 @pytest.fixture(scope="session", autouse=True)

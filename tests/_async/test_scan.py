@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import AsyncPenstock, AsyncQueue, BadArgument, JobView, Penstock, ScanPage
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance
+from tests.support.profiles import at_most
 from tests.support.twins import spawn
 
 STATES = ("ready", "scheduled", "active", "dead")
@@ -236,14 +237,7 @@ async def mixed(q: AsyncQueue) -> set[str]:
     return keep
 
 
-@settings(
-    max_examples=min(12, settings().max_examples),  # fewer in a short run
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate],
-)
+@at_most(12)
 @given(n=st.sampled_from([1, 2, 5, 13, 40]), events=st.lists(WHATS, min_size=3, max_size=15))
 async def test_jobs_that_stay_are_found(
     real_ps: AsyncPenstock, real_raw: Raw, n: int, events: list[str]

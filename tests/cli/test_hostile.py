@@ -7,7 +7,7 @@ import io
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from penstock import Penstock
 from penstock.cli import output
@@ -18,7 +18,6 @@ EVIL = "a\x1b]0;x\x07\x9b2J\x7f\u202e\u2066\u200f\r\nforged"
 
 
 @given(HOSTILE)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_every_way_to_print(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """A line stays one line, and a table has as many lines as with harmless text."""
     for show, count in [

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import AsyncPenstock, BadArgument, Penstock
@@ -19,12 +19,7 @@ from penstock.cli import main
 from penstock.core.urls import check_url, redacted, shown
 from penstock.pressure import AsyncPressureQueue, PressureQueue
 from tests.support.passwords import MARKS, URLS, seen_in
-
-THOROUGH = settings(
-    max_examples=min(60, settings().max_examples),  # fewer in a short run
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+from tests.support.profiles import at_most
 
 
 def use(source: Any) -> None:
@@ -79,7 +74,7 @@ ENTRIES: dict[str, Callable[[Any], None]] = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-@THOROUGH
+@at_most(60)
 @given(url=URLS)
 def test_no_part_of_a_password_is_in_an_error(
     caplog: pytest.LogCaptureFixture, entry: Callable[[Any], None], url: str
@@ -100,7 +95,7 @@ def test_no_part_of_a_password_is_in_an_error(
     [["queues"], ["stats"], ["doctor"], ["nodes"], ["--json", "doctor"]],
     ids=" ".join,
 )
-@settings(THOROUGH, max_examples=min(25, THOROUGH.max_examples))
+@at_most(25)
 @given(url=URLS, behind=st.booleans())
 @example(url="redis://127.0.0.1:1/0?password=hunter2secret 918273645", behind=True)
 @example(url="redis://:hunter2secret918273645", behind=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -19,7 +18,7 @@ from hypothesis.stateful import (
 
 from penstock import BatchClosed, Dedup, Job, Outcome, Penstock, Queue, parse_id
 from tests.model.clock import TestClock, use_test_clock
-from tests.model.test_model import EXAMPLES, PROFILE
+from tests.model.test_model import profile
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
 
@@ -303,6 +302,4 @@ def test_batches_agree_with_their_model(backend: Backend, monkeypatch: pytest.Mo
     class Machine(BatchesMachine):
         raw = backend.sync_client()
 
-    run_state_machine_as_test(
-        Machine, settings=settings(PROFILE, max_examples=EXAMPLES or 15, stateful_step_count=25)
-    )
+    run_state_machine_as_test(Machine, settings=profile(15, steps=25))

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from penstock.wire.scripts import all_scripts
@@ -17,20 +17,10 @@ from tests.model.faults import Faults
 from tests.model.machine import IdsMachine
 from tests.model.side import Bench, Dice
 from tests.support.backends import Backend
+from tests.support.profiles import at_most
 
 EXAMPLES = int(os.environ.get("PENSTOCK_MODEL_EXAMPLES", "0"))
 STEPS = int(os.environ.get("PENSTOCK_MODEL_STEPS", "50"))
-PROFILE = settings(
-    derandomize=not EXAMPLES,  # the same examples in every run, unless more are requested
-    max_examples=EXAMPLES or 100,
-    stateful_step_count=STEPS,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate, Phase.shrink],
-)
 
 
 def test_the_bounds_of_scripts_are_found() -> None:
@@ -39,8 +29,15 @@ def test_the_bounds_of_scripts_are_found() -> None:
         assert any(text in script.source for script in all_scripts())
 
 
-def _examples(usual: int) -> int:
-    return EXAMPLES or min(usual, settings().max_examples)
+def profile(usual: int, steps: int) -> settings:
+    """Return the settings of a machine with so many examples in a whole run."""
+    return settings(
+        at_most(usual),
+        **{"max_examples": EXAMPLES, "derandomize": False} if EXAMPLES else {},
+        stateful_step_count=steps,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 def _run(
@@ -59,9 +56,8 @@ def _run(
     faults = Faults(monkeypatch)
     bench = Bench(backend.sync_client(), faults, dice, backend.is_fake)
     machine = type("Machine", (kind,), {"bench": bench})
-    count = _examples(fake if backend.is_fake else real)
-    profile = settings(PROFILE, max_examples=count, stateful_step_count=steps)
-    run_state_machine_as_test(machine, settings=profile)
+    count = fake if backend.is_fake else real
+    run_state_machine_as_test(machine, settings=profile(count, steps))
 
 
 def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

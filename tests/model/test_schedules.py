@@ -31,6 +31,7 @@ from penstock.errors import PenstockError
 from penstock.wire.keys import QueueKeys
 from penstock.worker.schedules import LOOK, Ticker, run_ticks
 from tests.protocol.clock import T0, frozen
+from tests.support.profiles import at_most
 
 PRODUCER = b"00000000445566ff"
 LOG = get_logger("penstock.tests")
@@ -321,5 +322,5 @@ class ScheduleMachine(RuleBasedStateMachine):
 def test_schedules_hold_against_the_model() -> None:
     """No interleaving of workers, changes, kills and clocks runs a tick twice, or loses one."""
     run_state_machine_as_test(  # type: ignore[no-untyped-call]  # of Hypothesis
-        ScheduleMachine, settings=settings(max_examples=40, stateful_step_count=25, deadline=None)
+        ScheduleMachine, settings=settings(at_most(40), stateful_step_count=25)
     )

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import fakeredis
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.wire.keys import QueueKeys
 from tests.protocol.clock import T0, run
+from tests.support.profiles import at_most
 
 EPOCH = "e0e0e0e0"
 RATES = st.tuples(
@@ -60,7 +61,7 @@ def _fill(raw: fakeredis.FakeRedis, keys: QueueKeys, call: int) -> None:
     run(raw, keys, "enqueue", [call, EPOCH, 0, "", 0, "", *["1\nx"] * 400])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@at_most(60)
 @given(rate=RATES, calls=CALLS)
 def test_deliveries_are_those_of_a_gcra(
     rate: tuple[int, int, int, int], calls: list[tuple[int, int]]
@@ -90,7 +91,7 @@ def test_deliveries_are_those_of_a_gcra(
             assert last - first + 1 <= allowed
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@at_most(20)
 @given(
     jumps=st.lists(st.sampled_from([-40 * 86_400_000, -5000, 700, 10**10]), min_size=1, max_size=6)
 )

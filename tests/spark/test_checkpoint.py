@@ -10,7 +10,7 @@ from typing import Any
 
 import fakeredis
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from pyspark.sql.datasource import InputPartition
@@ -31,15 +31,7 @@ from tests.spark.streams import QuietReader
 
 T0 = 1_800_000_000_000
 LEASE = 60_000
-FEW = settings(
-    derandomize=True,
-    max_examples=40,
-    stateful_step_count=30,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate, Phase.shrink],
-)
+FEW = settings(max_examples=40, stateful_step_count=30, suppress_health_check=list(HealthCheck))
 OPTIONS = {"queue": "q", "url": "redis://not-used", "leaseDuration": "60s"}
 Offset = dict[str, Any]
 

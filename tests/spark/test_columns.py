@@ -91,7 +91,7 @@ def scored(place: str, job: Any) -> bytes:
     return b"%d" % (score_of(job[1], job[2]) if place == "active" else job[1])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(jobs, min_size=1, max_size=8), st.sampled_from(["ready", "active", "dead"]))
 def test_every_column_equals_the_clients_view(found: list[Any], place: str) -> None:
     """Columns agree for any jobs: with and without notes, headers, dedup ids, or damaged."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import BadArgument
@@ -161,7 +161,7 @@ def test_no_error_shows_a_password(options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("way", ["url", "urlenv", "nodes"])
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100)
 @given(url=URLS)
 def test_no_part_of_a_generated_password_is_shown(
     monkeypatch: pytest.MonkeyPatch, way: str, url: str

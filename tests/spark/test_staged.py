@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import (
@@ -587,9 +587,7 @@ STEP = st.tuples(
 
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20)
 @given(steps=st.lists(STEP, max_size=6), parts=st.integers(1, 4), seed=st.integers(0, 99))
 def test_repeats_in_other_partitions_after_crashes(
     steps: list[tuple[str, int, int, bool]], parts: int, seed: int, mode: str,
