@@ -343,6 +343,9 @@ class ModelState(ModelKeys):
     def configure(self, values: dict[str, int | None]) -> None:
         """Set settings, or drop them (None)."""
         self._begin()
+        if values.get("ordered") and not self.settings.get("ordered"):
+            for job in self.jobs.values():  # those of earlier limits keep their tickets
+                job.is_late |= job.has_ticket
         for name, value in values.items():
             if value is None:
                 self.settings.pop(name, None)

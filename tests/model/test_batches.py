@@ -174,6 +174,8 @@ class BatchesMachine(RuleBasedStateMachine):
                 group.done.add(number(job.id))
                 if how == "hand over":
                     group.members |= self.present() - before
+                    if group.state == "open":
+                        group.deadline = self.clock.ms + HOUR_MS
 
     # -- ends ------------------------------------------------------------------------------
 

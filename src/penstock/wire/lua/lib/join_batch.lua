@@ -1,4 +1,4 @@
--- join_batch(ids, batch) makes new jobs members of a batch. The deadline of an open one begins again.
+-- join_batch(ids, batch) makes new jobs members of a batch. The deadline of an open one begins again, unless it has come.
 --- NEEDS  scheduled expiry members batches now
 --- GIVES  join_batch
 local function join_batch(ids, batch)
@@ -11,7 +11,7 @@ local function join_batch(ids, batch)
   if on then
     redis.call('HSET', batches, batch, on .. ' ' .. total + #ids .. rest)
     local deadline = string.sub(rest, -1) == '1' and redis.call('ZSCORE', expiry, batch)
-    if deadline and redis.call('ZSCORE', scheduled, batch) == deadline then -- it was not promoted
+    if deadline and tonumber(deadline) > now and redis.call('ZSCORE', scheduled, batch) == deadline then -- it was not promoted
       redis.call('ZADD', scheduled, string.format('%.0f', now + 3600000), batch)
       redis.call('ZADD', expiry, string.format('%.0f', now + 3600000), batch)
     end
