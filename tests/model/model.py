@@ -10,7 +10,7 @@ calls; reports, moves and removals are here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from penstock import Outcome
 from tests.model.delivering import ModelDelivering
@@ -410,6 +410,15 @@ class Model(ModelDelivering):
             count += self._purge_part(place, later)
         self.totals["purged"] += count
         return count
+
+    @script
+    def purge_admitted(self, present: Collection[Number]) -> int:
+        """Remove jobs that this purge has admitted, and that one of its later steps has removed."""
+        gone = [self.jobs[one] for one in self.freed if one in self.jobs and one not in present]
+        for job in gone:
+            self._drop(job)
+        self.totals["purged"] += len(gone)
+        return len(gone)
 
     @script
     def _purge_part(self, place: str, later: int) -> int:

@@ -283,7 +283,7 @@ class QueueAdmin:
 
         Args:
             states: ready, scheduled, parked, active or dead; none given = ready, scheduled and
-                parked.
+                parked. A long purge of ready jobs also removes parked ones that it makes ready.
 
         Returns:
             Number of jobs removed. A crash midway leaves the rest as it was.
