@@ -194,6 +194,21 @@ async def test_a_pause_stays_after_a_change(ps: AsyncPenstock, q: AsyncQueue, ra
     assert found.next > raw_time(raw)
 
 
+async def test_a_pause_and_a_change_repeat_no_tick(q: AsyncQueue, raw: Raw) -> None:
+    """After a small step back of the server's clock the next tick is later than the last one."""
+    await q.schedule("s", every=10, job="x")
+    last = int(raw_time(raw) // 10 + 3) * 10
+    key = q.ops.keys["schedules"]
+    front, line, value = raw.hget(key, "s").partition(b"\n")
+    run, _, rest = front.split(b" ", 2)
+    raw.hset(key, "s", b"%b %d000 %b%b%b" % (run, last, rest, line, value))
+    await q.pause_schedule("s")
+    await q.resume_schedule("s")
+    assert (await one(q)).next == last + 10
+    await q.schedule("s", every=10, job="y")
+    assert (await one(q)).next == last + 10
+
+
 async def test_a_worker_runs_a_due_tick(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     """The job knows the time of its tick; the next tick is that of the spec."""
     await q.schedule("s", every=HOUR, job={"n": 1})

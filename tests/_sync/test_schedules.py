@@ -195,6 +195,21 @@ def test_a_pause_stays_after_a_change(ps: Penstock, q: Queue, raw: Raw) -> None:
     assert found.next > raw_time(raw)
 
 
+def test_a_pause_and_a_change_repeat_no_tick(q: Queue, raw: Raw) -> None:
+    """After a small step back of the server's clock the next tick is later than the last one."""
+    q.schedule("s", every=10, job="x")
+    last = int(raw_time(raw) // 10 + 3) * 10
+    key = q.ops.keys["schedules"]
+    front, line, value = raw.hget(key, "s").partition(b"\n")
+    run, _, rest = front.split(b" ", 2)
+    raw.hset(key, "s", b"%b %d000 %b%b%b" % (run, last, rest, line, value))
+    q.pause_schedule("s")
+    q.resume_schedule("s")
+    assert one(q).next == last + 10
+    q.schedule("s", every=10, job="y")
+    assert one(q).next == last + 10
+
+
 def test_a_worker_runs_a_due_tick(ps: Penstock, q: Queue, raw: Raw) -> None:
     """The job knows the time of its tick; the next tick is that of the spec."""
     q.schedule("s", every=HOUR, job={"n": 1})

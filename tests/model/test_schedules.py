@@ -6,11 +6,12 @@ A worker may be killed before or after any of its calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import fakeredis
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -29,7 +30,7 @@ from penstock.core.refusals import refusal
 from penstock.core.schedules import MISSED_MS, NewSchedule, Spec, check_spec, new_schedule
 from penstock.errors import PenstockError
 from penstock.wire.keys import QueueKeys
-from penstock.worker.schedules import LOOK, Ticker, run_ticks
+from penstock.worker.schedules import CHECK_INTERVAL, LOOK, Ticker, run_ticks
 from tests.protocol.clock import T0, frozen
 from tests.support.profiles import at_most
 
@@ -122,7 +123,13 @@ class Model:
         self.new = new
         self.next: int | None = new.spec.after(now_ms)
         self.ran: list[int] = []
+        self.last = 0
         self.skipped = 0
+
+    def first_tick(self, now_ms: int) -> int:
+        """Return the first tick that has not run."""
+        has_run = self.last if self.last <= now_ms + MISSED_MS else 0
+        return self.new.spec.after(max(now_ms, has_run))
 
 
 class ScheduleMachine(RuleBasedStateMachine):
@@ -135,8 +142,8 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.workers = [Worker(self.server) for _ in range(count)]
         self.model: dict[str, Model] = {}
         self.seen: set[bytes] = set()
-        self.steady = True
-        """Return True if the server's clock has never gone back."""
+        self.latest = T0
+        """The highest time of the server's clock since it last went back far."""
         self.store("a", spec, False)
 
     def _spec(self, name: str) -> Spec:
@@ -155,7 +162,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         elif what == 2:
             self.model[name].new = new
             if self.model[name].next is not None:
-                self.model[name].next = spec.after(self.server.now_ms)
+                self.model[name].next = self.model[name].first_tick(self.server.now_ms)
         else:
             assert what == (flows.SAME if self.model[name].new == new else flows.REPLACED)
             assert not (what == flows.REPLACED and force)
@@ -170,11 +177,12 @@ class ScheduleMachine(RuleBasedStateMachine):
     def pause(self, name: str, resume: bool) -> None:
         """Pause or resume a schedule."""
         ops, now, one = self.server.ops, self.server.now_ms, self.model.get(name)
-        next_ms = one.new.spec.after(now) if one is not None and resume else now + 1000
+        listed = self.server.run(ops.schedules(names=[name]))
+        next_ms = listed.entries[0].first_tick(now) if listed.entries else now + 1000
         call = ops.resume_schedule(name, next_ms) if resume else ops.pause_schedule(name)
         assert bool(self.server.run(call).code) == (one is not None)
         if one is not None and resume and one.next is None:
-            one.next = next_ms
+            one.next = one.first_tick(now)
         elif one is not None and not resume:
             one.next = None
 
@@ -184,18 +192,22 @@ class ScheduleMachine(RuleBasedStateMachine):
         self._pass(ms)
 
     def _pass(self, ms: int) -> None:
-        self.server.now_ms += ms
+        self._set_clock(self.server.now_ms + ms)
         for worker in self.workers:
             worker.clock += ms / 1000
 
     @rule(ms=st.one_of(st.integers(-20_000, 20_000), st.integers(-(10**9), 10**9)))
     def the_clock_jumps(self, ms: int) -> None:
         """The server's clock is set; those of the workers are not."""
-        self.server.now_ms = max(T0 - 10**9, self.server.now_ms + ms)
-        if ms < 0:
-            self.steady = False
+        self._set_clock(max(T0 - 10**9, self.server.now_ms + ms))
+
+    def _set_clock(self, now_ms: int) -> None:
+        self.server.now_ms = now_ms
+        if now_ms < self.latest - MISSED_MS:
+            self.latest = now_ms
             for one in self.model.values():
-                one.ran.clear()  # after a jump back the times may come again
+                one.ran.clear()  # after a large step back the times may come again
+        self.latest = max(self.latest, now_ms)
 
     @rule(at=st.integers(0, 2))
     def a_worker_acts(self, at: int) -> None:
@@ -273,16 +285,17 @@ class ScheduleMachine(RuleBasedStateMachine):
         assert tick == one.next, "a tick ran that was not the next one"
         assert tick <= self.server.now_ms, "a tick ran too early"
         one.ran.append(tick)
+        one.last = tick
         self._following(one)
 
     def _moved(self, one: Model, stored: int) -> None:
         """The tick was skipped, or brought forward."""
         assert one.next is not None
         if stored < one.next:
-            assert not self.steady or one.next > self.server.now_ms
+            assert one.next > self.server.now_ms + MISSED_MS
             one.next = stored
             return
-        one.skipped += 1
+        one.skipped, one.last = one.skipped + 1, one.next
         assert not one.new.spec.overlap or one.new.spec.missed == "skip"
         self._following(one)
         assert one.next == stored
@@ -307,12 +320,21 @@ class ScheduleMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule(at=st.integers(0, 2))
     def a_worker_that_goes_on_loses_no_tick(self, at: int) -> None:
-        """One worker acts for two looks: then no tick is due and none lies beyond its spec."""
+        """One worker acts for a minute: then no tick is due and none lies beyond its spec."""
         worker = self.workers[at % len(self.workers)]
+        self._pass(int(CHECK_INTERVAL * 1000) + 1)
+        self.go_on(worker)
+        self.no_tick_lies_too_late()
+
+    def go_on(self, worker: Worker) -> None:
+        """Let one worker act for three looks."""
         for _ in range(3):
             self._pass(int(LOOK * 1000) + 1)
             while worker.ticker.due_at <= worker.clock:
                 self._turn(worker, None, after=False)
+
+    def no_tick_lies_too_late(self) -> None:
+        """No tick is due, and none lies beyond its spec."""
         for one in self.model.values():
             now_ms = self.server.now_ms
             assert one.next is None or one.next > now_ms
@@ -324,3 +346,101 @@ def test_schedules_hold_against_the_model() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]  # of Hypothesis
         ScheduleMachine, settings=settings(at_most(40), stateful_step_count=25)
     )
+
+
+def started(spec: Spec) -> ScheduleMachine:
+    """Return a queue with a schedule and two workers; the second one has looked at it."""
+    machine = ScheduleMachine()
+    machine.begin(count=2, spec=spec)
+    machine.a_worker_acts(1)
+    return machine
+
+
+@pytest.mark.parametrize("spec", [*SPECS, CRON], ids=lambda spec: spec.text)
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_clock_that_steps_forward_and_back_by_less(at: int, spec: Spec) -> None:
+    """Each worker brings the tick forward with its next look. The second one has only seen that
+    the clock steps forward.
+    """
+    machine = started(spec)
+    machine.the_clock_jumps(707_327)
+    machine.a_worker_acts(0)
+    machine.time_passes(1)
+    machine.the_clock_jumps(-348_921)
+    machine.go_on(machine.workers[at])
+    machine.no_tick_lies_too_late()
+
+
+def act(machine: ScheduleMachine) -> None:
+    """The first worker looks at the ticks."""
+    machine.a_worker_acts(0)
+
+
+def pause_and_resume(machine: ScheduleMachine) -> None:
+    """A client pauses the schedule and resumes it."""
+    machine.pause("a", resume=False)
+    machine.pause("a", resume=True)
+
+
+def replace(machine: ScheduleMachine) -> None:
+    """A client replaces the schedule."""
+    machine.store("a", check_spec(every=2), force=False)
+
+
+@pytest.mark.parametrize("change", [pause_and_resume, replace])
+def test_a_change_after_a_small_step_back_repeats_no_tick(
+    change: Callable[[ScheduleMachine], None],
+) -> None:
+    """The next tick of a schedule that is resumed or replaced is later than those that have run."""
+    machine = started(check_spec(every=1, overlap=True))
+    machine.go_on(machine.workers[1])
+    machine.the_clock_jumps(-8_000)
+    change(machine)
+    machine.go_on(machine.workers[1])
+    assert len(machine.model["a"].ran) > 8
+
+
+@pytest.mark.parametrize("steps", [(700_000, -700_000), (700_000, *[-28_000] * 25)], ids=len)
+@pytest.mark.parametrize("meanwhile", [act, pause_and_resume, replace])
+def test_a_tick_that_was_stored_by_a_wrong_time(
+    meanwhile: Callable[[ScheduleMachine], None], steps: Sequence[int]
+) -> None:
+    """A worker that has not seen this time, or no step of more than 28 s since, brings the tick
+    forward within a minute.
+    """
+    machine = started(check_spec(every=1, overlap=True))
+    machine.the_clock_jumps(steps[0])
+    meanwhile(machine)
+    for step in steps[1:]:
+        machine.the_clock_jumps(step)
+        if len(steps) > 2:
+            machine.a_worker_acts(0)
+            machine.time_passes(int(LOOK * 1000) + 1)
+    machine.a_worker_that_goes_on_loses_no_tick(1)
+
+
+def test_a_check_of_many_schedules() -> None:
+    """A worker compares all schedules at once when it starts and after a step of the clock.
+    Otherwise it begins a minute later, and reads one page with each look.
+    """
+    machine = started(check_spec(every=3600))
+    for n in range(50):
+        new = new_schedule(f"s{n}", "", check_spec(every=3600), None)
+        machine.server.drive(flows.schedule(machine.server.ops, new))
+    worker = machine._fresh(machine.workers[0])
+
+    def pages(ms: int) -> int:
+        """Return how many pages the worker reads with its look after this time."""
+        machine.server.now_ms += ms
+        worker.clock += ms / 1000
+        cursors = [call.args[0] for call in worker.steps() if call.script.name == "schedules"]
+        return sum(not str(cursor).startswith("+") for cursor in cursors)
+
+    look_ms = int(LOOK * 1000)
+    a_round = pages(0)
+    assert a_round >= 3
+    assert pages(look_ms) == 0
+    assert [pages(ms) for ms in [60_000, *[look_ms] * a_round]] == [1] * a_round + [0]
+    for step in (31_000, -31_000):
+        machine.server.now_ms += step
+        assert pages(look_ms) == a_round

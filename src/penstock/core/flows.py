@@ -10,7 +10,7 @@ import math
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -237,6 +237,8 @@ def schedule(
     """
     listed = yield Run(ops.schedules(names=[new.name]))
     first = new.spec.after(listed.now_ms)
+    if listed.entries:
+        first = replace(listed.entries[0], spec=new.spec).first_tick(listed.now_ms)
     _, reply = yield from create_and_run(ops, partial(ops.schedule, new, first, force=force))
     return reply.what
 

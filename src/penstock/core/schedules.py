@@ -197,16 +197,23 @@ class StoredSchedule:
             return "skip"
         return "run" if self.spec.overlap else "alone"
 
+    def first_tick(self, now_ms: int) -> int:
+        """Return the first tick after this time that has not run yet.
+
+        The last tick lies ahead after a step back of the server's clock. If it lies far ahead, the
+        clock was wrong for a while: then it does not count.
+        """
+        has_run = self.last_tick if self.last_tick <= now_ms + MISSED_MS else 0
+        return self.spec.after(max(now_ms, has_run))
+
     def earlier(self, now_ms: int) -> int | None:
         """Return the tick that should come before the stored one; None = the stored one is right.
 
         The stored one is too late if the server's clock was wrong, and far ahead, when it was set.
         """
-        limit = now_ms + MISSED_MS
-        if self.tick is None or self.tick <= self.spec.after(limit):
+        if self.tick is None or self.tick <= self.spec.after(now_ms + MISSED_MS):
             return None
-        has_run = self.last_tick if self.last_tick <= limit else 0
-        return self.spec.after(max(now_ms, has_run))
+        return self.first_tick(now_ms)
 
 
 @dataclass(frozen=True, slots=True)

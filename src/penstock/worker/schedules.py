@@ -41,7 +41,10 @@ NEAR_MS = 5000
 NAMED = 100
 """Most names in one call."""
 JUMP_MS = MISSED_MS // 2
-"""A step back of the server's clock after which all schedules are checked."""
+"""A step of the server's clock, forward or back, after which all schedules are checked."""
+CHECK_INTERVAL = 60.0
+"""Seconds between two checks of all schedules without such a step. Another client may have stored a
+tick by a wrong time that this worker has not seen."""
 REFUSED = (
     OutOfMemory, QueueClosed, QueueFull, QueueInUse, QueueMissing, QueuePaused, RoleLost
 )  # fmt: skip
@@ -62,8 +65,10 @@ class Ticker:
         own: schedules of the worker's handlers, not stored yet.
         look_at: when to read the ticks; inf = the queue has no schedules.
         near: the ticks that were read, each with the time at which to run it.
-        is_checked: whether all ticks were compared with their specs since the clock of the server
-            last went back.
+        is_checked: whether all ticks were compared with their specs since the start and since the
+            last step of the server's clock.
+        check_at: when to compare them again, a page with each look.
+        cursor: of the next page.
         now_ms: the server's time at the last look.
         at: when the answer to that look came.
         unread: names of the schedules that this worker can't run.
@@ -74,6 +79,8 @@ class Ticker:
     look_at: float = math.inf
     near: list[tuple[float, StoredSchedule]] = field(default_factory=list)
     is_checked: bool = False
+    check_at: float = 0.0
+    cursor: str = "0"
     now_ms: int = 0
     at: float = 0.0
     unread: set[str] = field(default_factory=set)
@@ -162,7 +169,7 @@ def run_ticks(
     added = False
     if ticker.look_at <= clock():
         yield from _look(ticker, ops, run, clock, log)
-        if not ticker.is_checked:
+        if not ticker.is_checked or ticker.check_at <= ticker.at:
             yield from _check(ticker, ops, run, log)
     for entry in ticker.due_by(clock()):
         added |= yield from _tick(ticker, ops, run, clock(), log, entry)
@@ -197,8 +204,8 @@ def _look(ticker: Ticker, ops: QueueOps, run: Runner, clock: Callable[[], float]
     """Read the ticks of the next seconds."""
     listed = yield from run(ops.near_schedules(NEAR_MS))
     now = clock()
-    if ticker.now_ms and ticker.server_ms(now) - listed.now_ms > JUMP_MS:
-        ticker.is_checked = False
+    if ticker.now_ms and abs(ticker.server_ms(now) - listed.now_ms) > JUMP_MS:
+        ticker.is_checked, ticker.cursor = False, "0"
     ticker.now_ms, ticker.at, ticker.near = listed.now_ms, now, []
     ticker.look_at = now + (LOOK if listed.next_ms else 0.0)
     for name, why in listed.unread.items():
@@ -216,10 +223,12 @@ def _cannot_run(ticker: Ticker, name: str, why: str, log: Any) -> None:
 
 
 def _check(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
-    """Bring ticks forward that a wrong clock of the server has put too late."""
-    cursor = "0"
-    while not ticker.is_checked:
-        listed = yield from run(ops.schedules(cursor))
+    """Bring ticks forward that a wrong clock of the server has put too late.
+
+    Compare all of them after a step of this clock, otherwise a page.
+    """
+    while True:
+        listed = yield from run(ops.schedules(ticker.cursor))
         for entry in listed.entries:
             try:
                 earlier = entry.earlier(listed.now_ms)
@@ -229,8 +238,11 @@ def _check(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
             if earlier is not None:
                 yield from run(ops.tick(entry, earlier, "move"))
                 ticker.look_now()
-        cursor = listed.cursor
-        ticker.is_checked = cursor == "0"
+        ticker.cursor = listed.cursor
+        if ticker.cursor == "0":
+            ticker.is_checked, ticker.check_at = True, ticker.at + CHECK_INTERVAL
+        if ticker.is_checked:
+            return
 
 
 def _store(

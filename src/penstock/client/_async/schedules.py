@@ -137,7 +137,7 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
             entry, listed = await _entry_of(part, name)
             if entry is None:
                 return False
-            call = part.ops.resume_schedule(name, entry.spec.after(listed.now_ms))
+            call = part.ops.resume_schedule(name, entry.first_tick(listed.now_ms))
             return (await part.backend.node.run(call)).code > 0
 
         if not any(await self._everywhere(resume)):

@@ -138,7 +138,7 @@ class QueueSchedules(QueueAdmin):
             entry, listed = _entry_of(part, name)
             if entry is None:
                 return False
-            call = part.ops.resume_schedule(name, entry.spec.after(listed.now_ms))
+            call = part.ops.resume_schedule(name, entry.first_tick(listed.now_ms))
             return part.backend.node.run(call).code > 0
 
         if not any(self._everywhere(resume)):

@@ -117,7 +117,7 @@ class AsyncPenstockKit(AsyncPenstock):
         names = queues or await self.queues()
         for name in names:
             for ops in operations_of(await self.open(name)):
-                ticker = Ticker(look_at=0.0, is_checked=True)
+                ticker = Ticker(look_at=0.0, is_checked=True, check_at=math.inf)
                 ticks = run_ticks(ticker, ops, [ops], _run, monotonic, logger)
                 await self.backend.driver.drive(ticks)
         try:

@@ -116,7 +116,7 @@ class PenstockKit(Penstock):
         names = queues or self.queues()
         for name in names:
             for ops in operations_of(self.open(name)):
-                ticker = Ticker(look_at=0.0, is_checked=True)
+                ticker = Ticker(look_at=0.0, is_checked=True, check_at=math.inf)
                 ticks = run_ticks(ticker, ops, [ops], _run, monotonic, logger)
                 self.backend.driver.drive(ticks)
         try:
