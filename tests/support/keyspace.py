@@ -275,15 +275,25 @@ def queue_time_ms(raw: Raw, ops: QueueOps) -> int:
     return max(time + off - shrunk, seen)
 
 
+ADVANCE = """
+local time, meta = redis.call('TIME'), redis.call('HMGET', KEYS[1], 'off', 'seen')
+local off, seen = tonumber(meta[1] or 0), tonumber(meta[2] or 0)
+time = time[1] * 1000 + math.floor(time[2] / 1000)
+local behind = seen - time
+local shrunk = math.min(off, math.max(0, math.floor((off - behind) / 10)))
+local ahead = math.max(time + off - shrunk, seen) + ARGV[1] - time
+off = math.max(ahead, math.ceil((10 * ahead - behind) / 9))
+redis.call('HSET', KEYS[1], 'off', string.format('%.0f', off))
+"""
+
+
 def advance(raw: Raw, ops: QueueOps, seconds: float) -> None:
     """Set a queue's clock forward, by its offset (protocol/core.md, Clock).
 
-    Each read reduces the offset by a tenth of the time since the last one.
+    Each read reduces the offset by a tenth of the time since the last one. It is a script, as a
+    call of a client in between would reduce the offset differently.
     """
-    wanted = queue_time_ms(raw, ops) + round(seconds * 1000)
-    time, seen = int(raw_time(raw) * 1000), int(raw.hget(ops.keys["meta"], "seen") or 0)
-    ahead, behind = wanted - time, seen - time
-    raw.hset(ops.keys["meta"], "off", max(ahead, -(-(10 * ahead - behind) // 9)))
+    raw.eval(ADVANCE, 1, ops.keys["meta"], round(seconds * 1000))
 
 
 def raw_time(raw: Raw) -> float:
