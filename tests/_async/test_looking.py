@@ -49,14 +49,14 @@ async def test_expired_jobs_in_each_place_are_distinguished(q: AsyncQueue, raw: 
 
     `stats` changes nothing; `peek` removes those that it reads.
     """
-    await q.enqueue("delayed", delay=5, ttl=10)
-    await q.enqueue("leased", ttl=10)
-    await q.enqueue("once", lease=0, ttl=10)
+    await q.enqueue("delayed", delay=500, ttl=1000)
+    await q.enqueue("leased", lease=800, ttl=1000)
+    await q.enqueue("once", lease=0, ttl=1000)
     await q.reserve(2, block=0)
-    await q.enqueue_many(range(300), ttl=10)
+    await q.enqueue_many(range(300), ttl=1000)
     stats = await q.stats()
     assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (300, 1, 2, 0)
-    advance(raw, q.ops, 11)
+    advance(raw, q.ops, 1001)
     stats = await q.stats()
     assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
     assert (stats.expired, stats.swept) == (303, 0)

@@ -20,18 +20,18 @@ async def taken(q: AsyncQueue, n: int = 1000) -> int:
 
 async def test_a_burst_and_then_the_rate(q: AsyncQueue, raw: Raw) -> None:
     """A queue that had no delivery for a while delivers a burst; each interval gives one more."""
-    settings = await q.configure(rate="100/min", burst=20)
-    assert (settings.rate, settings.burst) == ("100/min", 20)
+    settings = await q.configure(rate="100/h", burst=20)
+    assert (settings.rate, settings.burst) == ("100/h", 20)
     await q.enqueue_many(range(100))
     assert await taken(q, 5) == 5
     assert await taken(q) == 15
     assert await taken(q) == 0
-    advance(raw, q.ops, 6.1)
+    advance(raw, q.ops, 366)
     assert await taken(q) == 10
-    advance(raw, q.ops, 600)
+    advance(raw, q.ops, 36_000)
     assert await taken(q) == 20
     stats = await q.stats()
-    assert (stats.ready, stats.settings.rate, stats.settings.burst) == (50, "100/min", 20)
+    assert (stats.ready, stats.settings.rate, stats.settings.burst) == (50, "100/h", 20)
     check_invariant(raw)
 
 

@@ -438,17 +438,19 @@ async def test_a_job_that_is_removed_while_its_handler_runs(
 
 async def test_a_job_of_several_leases(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """The lease is renewed while the handler runs, so the job is not delivered again."""
-    await q.enqueue("x", lease=1)
+    await q.enqueue("x", lease=4)
     runs: list[AsyncJob] = []
+    gate: list[bool] = []
 
     async def handler(job: AsyncJob) -> None:
         runs.append(job)
-        await asleep(2.5)
+        while not gate:
+            await asleep(0.005)
 
     async with AsyncWorker(ps, "q", handler):
         await await_for(lambda: bool(runs))
-        other = await q.reserve(block=2)
-        assert other == []
+        assert await q.reserve(block=6) == []
+        gate.append(True)
         await reach(q, acked=1)
     assert len(runs) == 1
     assert not runs[0].lost

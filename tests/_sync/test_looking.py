@@ -50,14 +50,14 @@ def test_expired_jobs_in_each_place_are_distinguished(q: Queue, raw: Raw) -> Non
 
     `stats` changes nothing; `peek` removes those that it reads.
     """
-    q.enqueue("delayed", delay=5, ttl=10)
-    q.enqueue("leased", ttl=10)
-    q.enqueue("once", lease=0, ttl=10)
+    q.enqueue("delayed", delay=500, ttl=1000)
+    q.enqueue("leased", lease=800, ttl=1000)
+    q.enqueue("once", lease=0, ttl=1000)
     q.reserve(2, block=0)
-    q.enqueue_many(range(300), ttl=10)
+    q.enqueue_many(range(300), ttl=1000)
     stats = q.stats()
     assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (300, 1, 2, 0)
-    advance(raw, q.ops, 11)
+    advance(raw, q.ops, 1001)
     stats = q.stats()
     assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
     assert (stats.expired, stats.swept) == (303, 0)

@@ -425,17 +425,19 @@ def test_a_job_that_is_removed_while_its_handler_runs(ps: Penstock, q: Queue) ->
 
 def test_a_job_of_several_leases(ps: Penstock, q: Queue) -> None:
     """The lease is renewed while the handler runs, so the job is not delivered again."""
-    q.enqueue("x", lease=1)
+    q.enqueue("x", lease=4)
     runs: list[Job] = []
+    gate: list[bool] = []
 
     def handler(job: Job) -> None:
         runs.append(job)
-        sleep(2.5)
+        while not gate:
+            sleep(0.005)
 
     with Worker(ps, "q", handler):
         wait_for(lambda: bool(runs))
-        other = q.reserve(block=2)
-        assert other == []
+        assert q.reserve(block=6) == []
+        gate.append(True)
         reach(q, acked=1)
     assert len(runs) == 1
     assert not runs[0].lost

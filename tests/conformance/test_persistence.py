@@ -236,11 +236,15 @@ def test_old_receipts_stay_valid(keeper: Keeper, q: Queue) -> None:
 @each_way
 def test_a_lease_ends_at_its_time(keeper: Keeper, ps: Penstock, q: Queue) -> None:
     """The fall neither shortens nor restarts a lease; after its end the receipt is stale."""
-    short, long = take(q, "short", lease=1.5), take(q, "long", lease=600)
+    short, long = take(q, "short", lease=300), take(q, "long", lease=6000)
+    ends = {job.id: shown(q, job.id).lease_until for job in (short, long)}
     keeper.fall()
-    (back,) = q.reserve(2, block=PATIENCE)
+    assert {job_id: shown(q, job_id).lease_until for job_id in ends} == ends
+    assert q.reserve(2, block=0) == []
+    advance(keeper.raw(), q.ops, 300)
+    (back,) = q.reserve(2, block=0)
     assert (back.id, back.deliveries, back.crashes) == (short.id, 2, 1)
-    assert round(back.delivered - short.delivered, 3) >= 1.5
+    assert round(back.delivered - short.delivered, 3) >= 300
     with pytest.raises(StaleReceipt):
         short.ack()
     assert long.ack()
@@ -328,15 +332,17 @@ def test_an_unreplicated_delivery(keeper: Promoted, ps: Penstock, q: Queue) -> N
 def test_jobs_that_wait_come_at_their_time(keeper: Keeper, q: Queue) -> None:
     """For delayed, nacked and released jobs the fall neither ends nor restarts the delay."""
     nacked, released = take(q, "nacked"), take(q, "released")
-    assert nacked.nack(delay=1)
-    assert released.release(delay=1.2)
-    delayed = q.enqueue("delayed", delay=0.9)
+    assert nacked.nack(delay=300)
+    assert released.release(delay=320)
+    delayed = q.enqueue("delayed", delay=280)
     wanted = {job_id: due(q, job_id) for job_id in (delayed.id, nacked.id, released.id)}
-    assert round(wanted[nacked.id] - nacked.delivered, 3) >= 1
+    assert round(wanted[nacked.id] - nacked.delivered, 3) >= 300
     assert q.reserve(1, block=0) == []
     keeper.fall()
     assert {job_id: due(q, job_id) for job_id in wanted} == wanted
-    got = [job for _ in wanted for job in q.reserve(1, block=PATIENCE)]
+    assert q.reserve(1, block=0) == []
+    advance(keeper.raw(), q.ops, 320)
+    got = q.reserve(3, block=0)
     assert sorted(job.id for job in got) == sorted(wanted)
     for job in got:
         assert job.delivered >= wanted[job.id]

@@ -56,9 +56,10 @@ def _array(*texts: bytes) -> bytes:
     return b"*%d\r\n%b" % (len(texts), b"".join(map(bulk, texts)))
 
 
-def sentinel_url(*sentinels: FakeSentinel) -> str:
-    """Return the URL of the service with these Sentinels."""
-    return f"redis+sentinel://{','.join(one.place for one in sentinels)}/jobs"
+def sentinel_url(*sentinels: FakeSentinel, patience: int | None = None) -> str:
+    """Return the URL of the service with these Sentinels, each of which has this many seconds."""
+    url = f"redis+sentinel://{','.join(one.place for one in sentinels)}/jobs"
+    return f"{url}?sentinel_socket_timeout={patience}" if patience else url
 
 
 class Demoted(Stub):

@@ -437,7 +437,7 @@ def test_a_primary_that_works_on_is_left(
 ) -> None:
     """A primary that was replaced without knowing still works; clients leave it."""
     new = make_server(tcp=True)
-    url = sentinel_url(sentinel)
+    url = sentinel_url(sentinel, patience=20)
     with waiting(url, server) as idle, Penstock(url) as ps:
         ps.queue("other").enqueue("before")
         sentinel.moves(new.port)
@@ -454,7 +454,7 @@ async def test_a_primary_that_works_on_is_left_by_tasks(
 ) -> None:
     """Tasks leave a replaced primary that still works."""
     new = make_server(tcp=True)
-    url = sentinel_url(sentinel)
+    url = sentinel_url(sentinel, patience=20)
     async with awaiting(url, server) as idle, AsyncPenstock(url) as ps:
         await ps.queue("other").enqueue("before")
         sentinel.moves(new.port)
@@ -467,12 +467,12 @@ def test_an_outdated_sentinel_is_ignored(server: EmbeddedServer, make_server: Se
     """A client ignores a Sentinel with an older epoch than it has seen."""
     old = make_server(tcp=True)
     with FakeSentinel(old.port, epoch=1) as late, FakeSentinel(server.port, epoch=2) as good:
-        with Penstock(sentinel_url(good, late)) as ps:
+        with Penstock(sentinel_url(good, late, patience=20)) as ps:
             for body in range(4):
                 ps.queue("q").enqueue(body)
         assert late.asked > 1
         late.epoch = 3
-        with Penstock(sentinel_url(good, late)) as ps:
+        with Penstock(sentinel_url(good, late, patience=20)) as ps:
             for body in range(4, 6):
                 ps.queue("q").enqueue(body)
     assert bodies(server) == [0, 1, 2, 3]
@@ -545,7 +545,7 @@ def test_a_client_of_two_event_loops(server: EmbeddedServer, sentinel: FakeSenti
 @pytest.mark.usefixtures("eager")
 def test_many_threads_ask(server: EmbeddedServer, sentinel: FakeSentinel) -> None:
     """Each thread gets its answer; closing the client closes all connections."""
-    with Penstock(sentinel_url(sentinel)) as ps:
+    with Penstock(sentinel_url(sentinel, patience=20)) as ps:
         q = ps.queue("q")
         adding = [spawn(lambda: [q.enqueue(n) for n in range(20)]) for _ in range(8)]
         for one in adding:

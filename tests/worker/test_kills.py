@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,11 +34,16 @@ CALLS = {
     "reserve": [{"do": "no"}] * 3,
     "settle": [{"do": "no"}] * 3,
     "ack": [{"do": "no"}],
-    "extend": [{"do": "nap", "s": 0.5}],
+    "extend": [{"do": "gate"}],
     "nack": [{"do": "stumble"}] * 2,
-    "release": [{"do": "nap", "s": 0.5}],
+    "release": [{"do": "gate"}],
 }
 """Jobs whose worker makes this call."""
+
+
+def jobs_of(call: str, gate: Path) -> list[dict[str, Any]]:
+    """Return the jobs whose worker makes this call; some of them end when the file exists."""
+    return [{"n": n, "for": str(gate), **job} for n, job in enumerate(CALLS[call])]
 
 
 # -- R2: at every step ---------------------------------------------------------------------------
@@ -45,19 +51,19 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_r2_killed_at_each_step_of_a_call(
-    call: str, crew: Crew, raw: redis.Redis, worker_url: str
+    call: str, crew: Crew, raw: redis.Redis, worker_url: str, tmp_path: Path
 ) -> None:
     """R2: a worker is killed before, during or after a call, also with its reply unread.
 
     Another worker completes each job and nothing is left; R15: its dedup id is free.
     """
-    jobs = CALLS[call]
+    gate = tmp_path / "gate"
+    jobs = jobs_of(call, gate)
     with Penstock(worker_url) as client:
         queues = {step: client.queue(f"{call} {step}") for step in STEPS}
         for step, queue in queues.items():
             queue.configure(lease=0.5, backoff_base=0.01)
-            bodies = [{"n": n, **job} for n, job in enumerate(jobs)]
-            queue.enqueue_many(bodies, dedup_id=lambda body: f"id {body['n']}")
+            queue.enqueue_many(jobs, dedup_id=lambda body: f"id {body['n']}")
             trap = {"operation": call, "step": step, "which": 0}
             leaves = call == "release"
             options = {"trap": trap, "control": leaves, "concurrency": 1}
@@ -67,6 +73,7 @@ def test_r2_killed_at_each_step_of_a_call(
                 victim.child.send("stop 0")
             victim.child.wait()
             assert victim.child.killed, "the call was not made"
+        gate.touch()
         crew.start("asyncio", queues=[queue.name for queue in queues.values()])
         for queue in queues.values():
             until(lambda queue=queue: queue.stats().acked == len(jobs))
@@ -81,13 +88,12 @@ def test_r2_killed_at_each_step_of_a_call(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "release"])
 def test_r2_cut_off_at_a_call(
-    kind: str, call: str, crew: Crew, queue: Queue, worker_server: EmbeddedServer
+    kind: str, call: str, crew: Crew, queue: Queue, worker_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     """R2: a reply is lost, or the socket breaks during a call: the same worker continues.
 
     It completes every job, the last one after a lease.
     """
-    jobs = CALLS[call]
     queue.configure(lease=1.0, backoff_base=0.01)
     sha = script(call).sha.encode()
     with Proxy(worker_server.address) as proxy:
@@ -95,11 +101,13 @@ def test_r2_cut_off_at_a_call(
         for turn, arm in enumerate(
             (proxy.eat_reply, lambda after: proxy.cut_after_request_bytes(50, after=after))
         ):
-            fault = arm(after=sha)
-            added = ({"n": n, **job} for n, job in enumerate(jobs))
-            queue.enqueue_many(added, ttl=600)  # needs the full scripts
+            fault, gate = arm(after=sha), tmp_path / f"gate {turn}"
+            jobs = jobs_of(call, gate)
+            queue.enqueue_many(jobs, ttl=600)  # needs the full scripts
             fault.wait(20)
-            until(lambda turn=turn: queue.stats().acked == len(jobs) * (turn + 1))
+            gate.touch()
+            done = len(jobs) * (turn + 1)
+            until(lambda done=done: queue.stats().acked == done)
     stats = queue.stats()
     assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
 
@@ -281,16 +289,15 @@ def test_ordinary_jobs_continue_during_a_suspect(kind: str, crew: Crew, queue: Q
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_that_another_worker_took(kind: str, crew: Crew, queue: Queue) -> None:
     """The handler learns at the next renewal that its job is lost; its report changes nothing."""
-    queue.configure(lease=1.0)
     worker = crew.start(kind, concurrency=2)
-    queue.enqueue({"n": 1, "do": "watch"})
+    queue.enqueue({"n": 1, "do": "watch"}, lease=3.0)
     crew.diary.wait("start")
     (mine,) = queue.recover(1, idle=0)
+    mine.extend(30)
     told = "cancelled" if kind == "asyncio" else "end"
     assert crew.diary.wait(told, n=1, patience=10)["lost"]
     queue.enqueue({"n": 2, "do": "no"})
     crew.diary.wait("end", n=2, pid=worker.pid)
-    mine.extend(30)
     until(lambda: queue.stats().acked == 1)
     (view,) = queue.peek(state="active")
     assert (view.id, view.deliveries, view.nacks) == (mine.id, 2, 0)

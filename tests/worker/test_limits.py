@@ -166,7 +166,7 @@ def test_leases_are_renewed_together(
 ) -> None:
     """Fifty jobs held for two leases need a few calls, not some for each job."""
     q = ps.queue("q")
-    q.configure(lease=1)
+    q.configure(lease=4)
     q.enqueue_many(range(50))
     done = threading.Event()
     try:
@@ -178,7 +178,7 @@ def test_leases_are_renewed_together(
 
             def all_renewed() -> bool:
                 now = {view.id: view.lease_until for view in q.peek(50, state="active")}
-                return all(now[id_] - end > 2 for id_, end in ends.items())
+                return all(now[id_] - end > 4 for id_, end in ends.items())
 
             looks = 0
             while not all_renewed():
