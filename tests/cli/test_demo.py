@@ -22,7 +22,8 @@ from penstock import Penstock
 from penstock.cli.demo import worker as worker_module
 from penstock.cli.demo import workers as workers_module
 from penstock.cli.demo.files import list_files
-from penstock.cli.demo.run import PROBES, Gathered, batch_of, pace_of
+from penstock.cli.demo.report import Kill
+from penstock.cli.demo.run import PROBES, DemoRun, Gathered, batch_of, pace_of
 from penstock.cli.demo.worker import FILES, RESULTS, result_of
 from penstock.cli.demo.workers import DemoWorkers
 from penstock.embedded import EmbeddedServer
@@ -66,7 +67,6 @@ def test_every_number_of_a_run(folder: Path, tmp_path: Path) -> None:
     result = in_process_of_its_own("demo", "--path", str(folder), "--json", TMPDIR=str(temporary))
     assert (result.code, result.document["ok"]) == (0, True), result.err
     document = result.document
-    assert document["own_server"] is True
     assert document["path"] == str(folder)
     assert (document["files"], document["acked"], document["lost"]) == (30, 30, 0)
     assert (document["missing"], document["wrong"], document["unreadable"]) == ([], [], [])
@@ -81,13 +81,14 @@ def test_every_number_of_a_run(folder: Path, tmp_path: Path) -> None:
     assert pickup["samples"] == PROBES
     memory = document["memory"]
     assert memory["came_back"] is True
-    assert memory["full"]["keys"] > memory["before"]["keys"] + 30 * 50
-    assert memory["after"]["keys"] < memory["before"]["keys"] + 30 * 50
-    assert memory["before"]["server"] > memory["before"]["keys"]
+    assert memory["full"]["key_bytes"] > memory["before"]["key_bytes"] + 30 * 50
+    assert memory["after"]["key_bytes"] < memory["before"]["key_bytes"] + 30 * 50
+    assert memory["before"]["keys"] >= len({FILES, RESULTS})
+    assert memory["before"]["server_bytes"] > memory["before"]["key_bytes"]
     assert list(temporary.iterdir()) == []  # the server's directory is removed with it
     assert f"(process {killed['pid']}) is killed with SIGKILL" in result.err
+    assert f"its {killed['held']} jobs wait until its lease of 2 s ends" in result.err
     assert "30 of 30 files done" in result.err
-    assert re.search(r"jobs of worker-\d wait until its lease ends", result.err)
 
 
 @pytest.mark.slow
@@ -110,7 +111,7 @@ def test_a_run_on_a_server_of_others(folder: Path, server: EmbeddedServer, run_c
     assert "the server you named" in result.out
     assert list(rows) == [
         "files", "jobs acked", "redelivered after the kill", "lost", "jobs/s", "seconds",
-        "pick-up latency p50", "pick-up latency p99", "Redis memory before",
+        "pick-up latency p50", "pick-up latency p99", "memory before",
         "with all jobs waiting", "after",
     ]  # fmt: skip
 
@@ -129,6 +130,47 @@ def test_a_single_file_is_enough(tmp_path: Path, run_cli: Cli) -> None:
     document = result.document
     assert (document["files"], document["acked"], document["lost"]) == (1, 1, 0)
     assert (document["killed"]["held"], document["redelivered"]) == (1, 1)
+
+
+@pytest.mark.slow
+def test_a_worker_is_killed_however_late_the_command_reads(
+    folder: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others do all other files meanwhile; it holds its job until it is killed."""
+    work = DemoRun._work
+
+    def work_late(self: DemoRun) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while self.results.stats().ready < 30:  # 29 results, and the message of the worker
+            assert time.monotonic() < deadline
+        work(self)
+
+    monkeypatch.setattr(DemoRun, "_work", work_late)
+    result = run_cli("demo", "--path", str(folder), "--json")
+    assert result.code == 0, result.err
+    document = result.document
+    assert (document["killed"]["held"], document["redelivered"], document["acked"]) == (1, 1, 30)
+
+
+@pytest.mark.slow
+def test_a_run_without_a_kill_is_a_failure(
+    folder: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker dies before the command kills it: the files are done, but the exit code is 1."""
+    kill = DemoWorkers.kill
+
+    def kill_dead(self: DemoWorkers, name: str) -> Kill | None:
+        self.running[name].kill()
+        self.running[name].wait()
+        return kill(self, name)
+
+    monkeypatch.setattr(DemoWorkers, "kill", kill_dead)
+    result = run_cli("demo", "--path", str(folder), "--json")
+    assert result.code == 1
+    document = result.document
+    assert (document["ok"], document["killed"], document["recovered_after"]) == (False, None, None)
+    assert (document["acked"], document["lost"]) == (30, 0)
+    assert re.search(r"worker-\d ended", result.err)
 
 
 @pytest.mark.slow
@@ -222,6 +264,9 @@ def test_workers_that_do_not_start(
 # -- the workers ---------------------------------------------------------------------------
 
 
+PLAN = {"batch": 4, "pace": 0.0, "victim": "file%202"}
+
+
 @pytest.fixture
 def start(
     server: EmbeddedServer, folder: Path
@@ -231,7 +276,7 @@ def start(
     with Penstock(server.url, prefix="demo") as client:
 
         def begin(count: int, **options: Any) -> tuple[Penstock, DemoWorkers]:
-            crew = DemoWorkers(client, server.url, folder, **{"batch": 4, "pace": 0.0, **options})
+            crew = DemoWorkers(client, server.url, folder, **{**PLAN, **options})
             crews.append(crew)
             crew.start(count)
             ready = {}
@@ -245,38 +290,26 @@ def start(
             crew.end()
 
 
-def test_idle_workers_are_not_killed(
-    start: Callable[..., tuple[Penstock, DemoWorkers]],
-) -> None:
-    """Idle workers are not killed and go on to work."""
-    client, crew = start(2)
-    assert crew.kill_one() is None
-    assert (len(crew.running), crew.deaths()) == (2, "")
-    client.queue(FILES).enqueue({"path": "below/no%20newline"}, lease=2)
-    [result] = client.queue(RESULTS).reserve(block=PATIENCE)
-    assert (result.body["size"], result.body["lines"], result.body["delivery"]) == (3, 1, 1)
-
-
 def test_a_worker_with_jobs_is_killed_and_another_one_does_them(
     start: Callable[..., tuple[Penstock, DemoWorkers]],
 ) -> None:
-    """The jobs counted as held are exactly those that are delivered again."""
-    client, crew = start(2, pace=0.3)
-    files = client.queue(FILES)
+    """It waits with the planned job. The jobs counted as held are those delivered again."""
+    client, crew = start(2)
+    files, gathered = client.queue(FILES), Gathered()
     files.enqueue_many([{"path": f"file%20{number}"} for number in range(4)], lease=2)
-    kill = None
     deadline = time.monotonic() + PATIENCE
-    while kill is None and time.monotonic() < deadline:
-        kill = crew.kill_one()
+    kill = None
+    while len(gathered.first) < 4 or files.stats().active:
+        assert time.monotonic() < deadline
+        for job in client.queue(RESULTS).reserve(10, block=1):
+            gathered.add(job.body)
+            job.ack()
+        if gathered.victim and kill is None:
+            kill = crew.kill(gathered.victim)
     assert kill is not None
     assert gone(kill.pid)
-    results: dict[str, list[int]] = {}
-    while len(results) < 4 or files.stats().active:
-        for job in client.queue(RESULTS).reserve(10, block=1):
-            results.setdefault(job.body["path"], []).append(job.body["delivery"])
-            job.ack()
-    again = [path for path, deliveries in results.items() if max(deliveries) == 2]
-    assert len(again) == kill.held
+    assert len(gathered.redelivered) == kill.held
+    assert list(crew.running) == list({"worker-1", "worker-2"} - {kill.worker})
     assert files.stats().acked == 4
 
 
@@ -287,10 +320,12 @@ def test_a_worker_that_dies_by_itself_is_reported(
     code = "raise SystemExit('no memory')"
     monkeypatch.setattr(workers_module, "COMMAND", (sys.executable, "-c", code))
     with Penstock(server.url) as client:
-        crew = DemoWorkers(client, server.url, folder, batch=4, pace=0)
+        crew = DemoWorkers(client, server.url, folder, **PLAN)
         crew.start(1)
         crew.running["worker-1"].wait(PATIENCE)
+        assert crew.kill("worker-1") is None
         assert crew.deaths() == "worker-1 ended: no memory"
+        assert crew.kill("worker-1") is None
         assert (crew.running, crew.deaths()) == ({}, "")
         crew.end()
 
@@ -298,7 +333,7 @@ def test_a_worker_that_dies_by_itself_is_reported(
 def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> None:
     """When the demo is killed its workers end too."""
     read, write = os.pipe()
-    plan = {"url": server.url, "prefix": "demo", "root": str(folder), "batch": 4, "pace": 0}
+    plan = {"url": server.url, "prefix": "demo", "root": str(folder), **PLAN}
     arguments = [*workers_module.COMMAND, json.dumps({**plan, "owner": "w"})]
     parent = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess; subprocess.run({arguments!r})"],

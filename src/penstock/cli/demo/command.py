@@ -30,7 +30,7 @@ def demo(
     """Watch a queue at work: a job for each file of a directory, and a worker killed midway.
 
     Starts a server for the run, or uses that of --url or PENSTOCK_URL, with another prefix. Exit
-    code 1 if a file has no result.
+    code 1 if a file has no result, keys are left, or no worker was killed.
 
     Args:
         path: directory of files. Default: the sources of Python's standard library.
@@ -50,7 +50,7 @@ def demo(
             name = client.backend.node.server_facts().name
             told.say(f"{name}, {'started for this run' if own else 'the server you named'}")
             try:
-                report = DemoRun(client, url, root, listing, workers, told).run(own_server=own)
+                report = DemoRun(client, url, root, listing, workers, told).run()
             finally:
                 clean(client)
     session.answer(report.document(), lambda: print_report(report))

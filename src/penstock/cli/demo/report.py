@@ -13,10 +13,10 @@ from penstock.worker.statistics import Summary
 
 __all__ = ["DemoReport", "DemoVerdict", "Kill", "Memory", "check", "print_report"]
 
-KEPT_KEYS = 4 << 10
+KEPT_KEYS = 2
+"""Keys that may be left: the wake lists of the two queues."""
+KEPT_BYTES = 4 << 10
 """Bytes by which the keys may have grown, such as those of a few more producers."""
-KEPT_SERVER = 256 << 10
-"""Bytes by which a server of our own may have grown: buffers of clients, scripts."""
 SHOWN = 20
 
 
@@ -80,15 +80,17 @@ class Kill:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes in use at one moment.
+    """Memory in use at one moment.
 
     Attributes:
-        server: by the server, with all its clients.
-        keys: by the keys of the run.
+        keys: number of keys of the run's two queues.
+        key_bytes: bytes in these keys.
+        server_bytes: bytes in use by the server, with its scripts and the buffers of clients.
     """
 
-    server: int
     keys: int
+    key_bytes: int
+    server_bytes: int
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,13 @@ class DemoReport:
 
     Attributes:
         server: product and version.
-        own_server: True if it was started for the run.
         path: the directory.
         workers: how many there were.
         files: how many there were.
         acked: how many jobs were acknowledged.
         redelivered: how many were delivered more than once.
         verdict: the result of the comparison with the directory.
-        killed: the worker that was killed; None = no worker had a job at that moment.
+        killed: the worker that was killed; None = it had ended by itself.
         seconds: from the first enqueue to the last acknowledgement.
         recovered_after: seconds from the kill to the last redelivered result; None = none.
         jobs_per_second: without the wait for the lease of the killed worker.
@@ -127,19 +128,21 @@ class DemoReport:
     pace: float
     pickup: Summary
     memory: Mapping[Literal["before", "full", "after"], Memory]
-    own_server: bool = False
 
     @property
     def came_back(self) -> bool:
-        """True if the memory was given back; others may use a server that is not our own."""
+        """True if the jobs have left no keys and no bytes in keys."""
         before, after = self.memory["before"], self.memory["after"]
-        server = after.server - before.server <= KEPT_SERVER or not self.own_server
-        return server and after.keys - before.keys <= KEPT_KEYS
+        return (
+            after.keys - before.keys <= KEPT_KEYS
+            and after.key_bytes - before.key_bytes <= KEPT_BYTES
+        )
 
     @property
     def ok(self) -> bool:
-        """True if each file has its result, and the memory was given back."""
-        return not self.verdict.missing and not self.verdict.wrong and self.came_back
+        """True if a worker was killed, each file has its result, and the memory came back."""
+        complete = not self.verdict.missing and not self.verdict.wrong
+        return self.killed is not None and complete and self.came_back
 
     def document(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -177,7 +180,7 @@ def print_report(report: DemoReport) -> None:
         ("seconds", f"{report.seconds:.1f}", "in all, with the wait for the killed worker's lease"),
         ("pick-up latency p50", f"{report.pickup.p50:.2f} ms", "enqueue to handler"),
         ("pick-up latency p99", f"{report.pickup.p99:.2f} ms", "by idle workers"),
-        ("Redis memory before", *_memory(memory["before"])),
+        ("memory before", *_memory(memory["before"])),
         ("with all jobs waiting", *_memory(memory["full"])),
         ("after", *_memory(memory["after"], f": {back}")),
     ]
@@ -189,4 +192,5 @@ def print_report(report: DemoReport) -> None:
 
 
 def _memory(used: Memory, end: str = "") -> tuple[str, str]:
-    return output.size(used.server), f"the queue's keys {output.size(used.keys)}{end}"
+    server = output.size(used.server_bytes)
+    return output.size(used.key_bytes), f"in {used.keys} keys{end}; the server uses {server}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,11 @@ def pace_of(files: int, workers: int) -> float:
     return 0.0 if files >= BIG_ENOUGH else round(min(LONGEST_PACE, workers * WATCHABLE / files), 4)
 
 
+def victim_of(listing: Listing) -> str:
+    """Return the file whose job a worker is killed with: a third of the jobs are before it."""
+    return list(listing)[len(listing) // 3]
+
+
 @dataclass
 class Gathered:
     """The results so far.
@@ -51,6 +56,7 @@ class Gathered:
         redelivered: names of files whose job was delivered more than once.
         by: worker that has started -> how many results it has sent.
         probes: probe -> when its handler began, monotonic ns.
+        victim: worker that waits to be killed.
         last_first: when the last result of a first delivery came, monotonic s.
         last_again: when the last result of another delivery came.
     """
@@ -59,6 +65,7 @@ class Gathered:
     redelivered: set[str] = field(default_factory=set)
     by: Counter[str] = field(default_factory=Counter)
     probes: dict[int, int] = field(default_factory=dict)
+    victim: str | None = None
     last_first: float = 0.0
     last_again: float = 0.0
 
@@ -69,6 +76,8 @@ class Gathered:
             self.by[told["worker"]] = 0
         elif told["kind"] == "probe":
             self.probes[told["probe"]] = told["started"]
+        elif told["kind"] == "victim":
+            self.victim = told["worker"]
         else:
             self.by[told["worker"]] += 1
             self.first.setdefault(told["path"], told)
@@ -106,14 +115,13 @@ class DemoRun:
         self.killed_at = 0.0
         self._news = time.monotonic()
         self.pace = pace_of(len(listing), workers)
-        batch = batch_of(len(listing), workers)
-        self._processes = DemoWorkers(client, url, root, batch=batch, pace=self.pace)
+        self._processes = DemoWorkers(
+            client, url, root,
+            batch=batch_of(len(listing), workers), pace=self.pace, victim=victim_of(listing),
+        )  # fmt: skip
 
-    def run(self, *, own_server: bool) -> DemoReport:
+    def run(self) -> DemoReport:
         """Run to the end.
-
-        Args:
-            own_server: whether the server was started for this run.
 
         Raises:
             Failed: the workers did not start, or all died.
@@ -121,7 +129,6 @@ class DemoRun:
         try:
             self._start_workers()
             pickup = self._probe()
-            self._use_each_command()
             before = self._memory()
             self._enqueue()
             full = self._memory()
@@ -131,15 +138,19 @@ class DemoRun:
             self._work()
             ended = time.monotonic()
             self.screen.say("sweep, and look whether the memory came back")
-            report = self._report(pickup, began, ended, before, full)
-            return replace(report, own_server=own_server)
+            return self._report(pickup, began, ended, before, full)
         finally:
             self._processes.end()
 
     def _memory(self) -> Memory:
         node = self.client.backend.node
-        ours = sum(node.command("MEMORY", "USAGE", key) or 0 for key in keys(self.client))
-        return Memory(node.server_facts().number("used_memory") or 0, ours)
+        found = set(keys(self.client, "{*"))  # {files}:... and {results}:..., not those of workers
+        sizes = [node.command("MEMORY", "USAGE", key) or 0 for key in found]
+        return Memory(
+            keys=len(sizes),
+            key_bytes=sum(sizes),
+            server_bytes=node.server_facts().number("used_memory") or 0,
+        )
 
     def _start_workers(self) -> None:
         self.screen.note(f"starting {self.workers} workers")
@@ -164,13 +175,6 @@ class DemoRun:
         self.screen.say(f"{PROBES} single jobs were enqueued to idle workers")
         return waits[WARM_UP:]
 
-    def _use_each_command(self) -> None:
-        """Use the other commands of the run: at first use the server allocates a histogram."""
-        self.files.pause("out")
-        self.files.peek(state="active")
-        self.files.resume()
-        self.client.sweep()
-
     def _enqueue(self) -> None:
         """Enqueue all jobs. The queue is paused first, so that no job is reserved yet."""
         names = self.listing
@@ -179,21 +183,16 @@ class DemoRun:
         self.screen.say(f"{len(names)} jobs are enqueued, one for each file")
 
     def _work(self) -> None:
-        total, waits = len(self.listing), False
         while not self._finished():
             try:
                 self._gather(0.02)
             except Failed as error:
                 self.screen.say(str(error))
                 return
-            done = len(self.gathered.first)
-            self.screen.progress(done, total, self._workers())
-            if self.kill is None and total > done >= total // 3:
-                self._kill()
-            elif self.kill and not waits and total - done <= self.kill.held:
-                waits = True
-                told = f"{total - done} jobs of {self.kill.worker} wait until its lease ends"
-                self.screen.say(f"{told}, {LEASE:g} s after it took them")
+            self.screen.progress(len(self.gathered.first), len(self.listing), self._workers())
+            if self.gathered.victim:
+                self._kill(self.gathered.victim)
+                self.gathered.victim = None
 
     def _finished(self) -> bool:
         complete = len(self.gathered.first) == len(self.listing)
@@ -206,12 +205,14 @@ class DemoRun:
             pass
         return True
 
-    def _kill(self) -> None:
-        self.kill = self._processes.kill_one()
+    def _kill(self, worker: str) -> None:
+        self.kill = self._processes.kill(worker)
         if self.kill:
             self.killed_at = time.monotonic()
-            told = f"{self.kill.worker} (process {self.kill.pid}) is killed with SIGKILL"
-            self.screen.say(f"{told}, it held {self.kill.held} jobs")
+            told = f"{worker} (process {self.kill.pid}) is killed with SIGKILL, its"
+            self.screen.say(
+                f"{told} {self.kill.held} jobs wait until its lease of {LEASE:g} s ends"
+            )
 
     def _gather(self, block: float) -> int:
         jobs = self.results.reserve(500, block=block)
@@ -261,12 +262,12 @@ class DemoRun:
         )
 
 
-def keys(client: Penstock) -> Iterator[bytes]:
-    """Yield every key under the client's prefix."""
+def keys(client: Penstock, pattern: str = "*") -> Iterator[bytes]:
+    """Yield the keys under the client's prefix whose rest matches a pattern, some of them twice."""
     cursor = b"0"
     while True:
         cursor, page = client.backend.node.command(
-            "SCAN", cursor, "MATCH", f"{client.prefix}:*", "COUNT", 1000
+            "SCAN", cursor, "MATCH", f"{client.prefix}:{pattern}", "COUNT", 1000
         )
         yield from page
         if cursor == b"0":

@@ -1,7 +1,8 @@
 """A worker of the demo, a process of its own: `python -m penstock.cli.demo.worker ...`.
 
-Each of its jobs names a file. It enqueues the results before it acknowledges their jobs. When it is
-killed, the jobs that it holds are delivered to another worker.
+Each of its jobs names a file. It enqueues the results before it acknowledges their jobs. The worker
+that takes the job of a planned file reports that, and waits to be killed. Its jobs are then
+delivered to another worker.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ def main() -> None:
 
         @handlers.chunk(None, size=given["batch"])
         def work(jobs: list[Job]) -> None:
+            if any(job.body.get("path") == given["victim"] and job.deliveries == 1 for job in jobs):
+                results.enqueue({"kind": "victim", "worker": client.owner})
+                threading.Event().wait()  # until the command kills this process
             results.enqueue_many([result_of(job, root, given["pace"]) for job in jobs])
 
         results.enqueue({"kind": "ready", "worker": client.owner})

@@ -1,10 +1,8 @@
-"""The worker processes of the demo: start them, and kill one that holds jobs."""
+"""The worker processes of the demo: start them, and kill one."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,16 +27,20 @@ class DemoWorkers:
         root: the directory that they read.
         batch: how many jobs a worker takes at once.
         pace: seconds by which each job is made longer.
+        victim: name of a file. The worker that takes its job first waits to be killed.
 
     Attributes:
         running: name of a worker -> its process.
     """
 
-    def __init__(self, client: Penstock, url: str, root: Path, *, batch: int, pace: float) -> None:
+    def __init__(
+        self, client: Penstock, url: str, root: Path, *, batch: int, pace: float, victim: str
+    ) -> None:
         self._client = client
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         self._plan = {
-            "url": url, "prefix": client.prefix, "root": str(root), "batch": batch, "pace": pace,
+            "url": url, "prefix": client.prefix, "root": str(root),
+            "batch": batch, "pace": pace, "victim": victim,
         }  # fmt: skip
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -54,21 +56,15 @@ class DemoWorkers:
                 start_new_session=True,  # Ctrl-C is for us, and we end them
             )
 
-    def kill_one(self) -> Kill | None:
-        """Kill a worker that holds jobs; return None if no worker holds one.
-
-        Each process is stopped before its jobs are counted, so it can't finish them meanwhile.
-        """
-        for name, process in self.running.items():
-            if not _stopped(process):
-                continue
-            if held := self._held_by(name):
-                process.kill()
-                process.wait()
-                del self.running[name]
-                return Kill(name, process.pid, held)
-            process.send_signal(signal.SIGCONT)
-        return None
+    def kill(self, name: str) -> Kill | None:
+        """Kill a worker; return None if it has ended by itself."""
+        process = self.running.get(name)
+        if process is None or process.poll() is not None:
+            return None
+        process.kill()
+        process.wait()
+        del self.running[name]
+        return Kill(name, process.pid, held=self._held_by(name))
 
     def _held_by(self, name: str) -> int:
         # When the server has answered a PING, it has read all that the worker had sent before.
@@ -95,9 +91,3 @@ class DemoWorkers:
             process.wait()
         self.running.clear()
         self._errors.close()
-
-
-def _stopped(process: subprocess.Popen[bytes]) -> bool:
-    """Stop a process with SIGSTOP; False = it has ended by itself."""
-    process.send_signal(signal.SIGSTOP)
-    return process.returncode is None and os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
