@@ -261,7 +261,7 @@ def release(session: nox.Session) -> None:
     session.run("python", "-m", "venv", str(fresh))
     python = str(fresh / "bin" / "python")
     session.run(python, "-m", "pip", "install", "-q", f"{wheel}[embedded]", external=True)
-    session.run(python, "tools/first_page.py", str(Path("README.md")), external=True)
+    session.run(python, "tools/newcomer.py", "README.md", external=True)
     if "penstock.example" in Path("pyproject.toml").read_text(encoding="utf-8"):
         session.warn("before an upload, write the repository's address into pyproject.toml")
 

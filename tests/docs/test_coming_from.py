@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from itertools import zip_longest
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.backends import Backend
+from tools.newcomer import FENCE, URL
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -24,9 +24,7 @@ WITHOUT_CODE = {
 }
 """Measurements; files and parts of programs that other tests run; words and links."""
 WITH_CODE = [page for page in PAGES if page.name not in OF_SPARK | WITHOUT_CODE]
-FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "pycon", "text", "sh", "redis", "mermaid"}
-URL = "redis://localhost:6379/0"
 TESTS = "# test_app.py\n"
 
 

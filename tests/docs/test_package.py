@@ -6,10 +6,8 @@ import re
 from pathlib import Path
 
 import nox
-import pytest
 
 import penstock
-from tools import first_page
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
@@ -61,13 +59,3 @@ def test_links_of_the_first_page_become_absolute() -> None:
     links = re.findall(r"\]\(([^)]+)\)", shown)
     assert len(links) > 5
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
-
-
-@pytest.mark.slow
-def test_the_first_page_runs(tmp_path: Path) -> None:
-    """The tool that checks the built package runs worker and producer of a page."""
-    assert first_page.run(ROOT / "README.md") == "welcome ada\n"
-    page = tmp_path / "page.md"
-    broken = text_of("README.md").replace('print("welcome"', 'print("goodbye"')
-    page.write_text(broken, encoding="utf-8")
-    assert first_page.run(page) == "goodbye ada\n"
