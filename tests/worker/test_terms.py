@@ -66,4 +66,4 @@ def test_an_answer_makes_a_new_term(code: int, term: Term | None) -> None:
 def test_the_helper_is_earlier_than_the_thread() -> None:
     """While the helper process lives the worker's thread renews nothing."""
     assert heartbeat_process.LEFT > LEFT
-    assert heartbeat.renewed is heartbeat_process.renewed
+    assert heartbeat.renew_each is heartbeat_process.renew_each

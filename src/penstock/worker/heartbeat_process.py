@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.failures import about_server
 from penstock.client._sync.transport.node import Node
 from penstock.core.job import Delivery, ops_of, set_term, term_of
 from penstock.core.logs import get_logger
@@ -27,9 +28,10 @@ from penstock.core.options import BATCH
 from penstock.errors import BadArgument
 from penstock.wire.keys import QueueKeys, split_name
 from penstock.wire.scripts import script
-from penstock.worker._sync.heartbeat import renewed
+from penstock.worker._sync.heartbeat import renew_each
 from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process
+from penstock.worker.put_off import PutOff
 from penstock.worker.terms import PAUSE, Term, due, next_renewal
 
 __all__ = ["HeartbeatProcess"]
@@ -194,6 +196,7 @@ class _Helper:
         self._parent = os.getppid()
         self._held: dict[int, Delivery] = {}
         self._next = 0.0  # no attempt before: the server did not answer
+        self._put_off = PutOff(monotonic)
         self._ops: dict[str, QueueOps] = {}
         self._config: dict[str, str] = {}
         self._node: Node | None = None
@@ -201,7 +204,7 @@ class _Helper:
     def run(self) -> None:
         """Renew leases until the worker has ended."""
         while True:
-            nearest = max(next_renewal(self._held.values(), LEFT), self._next)
+            nearest = max(next_renewal(self._renewable(), LEFT), self._next)
             pause = RETRY if self._line.unsent else PAUSE
             self._line.wait(min(max(nearest - monotonic(), 0.01), pause))
             for message in self._line.receive():
@@ -239,16 +242,27 @@ class _Helper:
             return False
         return state in ("T", "t")
 
+    def _renewable(self) -> list[Delivery]:
+        return [job for job in self._held.values() if not self._put_off.holds(ops_of(job))]
+
     def _beat(self) -> None:
-        keys = {job: key for key, job in self._held.items()}
         assert self._node is not None
-        for lease, jobs in due(keys, monotonic(), LEFT):
+        keys = {job: key for key, job in self._held.items()}
+        for lease, jobs in due(self._renewable(), monotonic(), LEFT):
+            gone, ops = list[Delivery](), ops_of(jobs[0])
             try:
-                gone = renewed(self._node, lease, jobs)
+                renew_each(self._node, lease, jobs, gone)
             except Exception as error:  # noqa: BLE001  # tried again, and the worker's thread is there
-                logger.warning("leases can't be renewed: %s", error)
-                self._next = monotonic() + RETRY
-                continue
+                if about_server(error):
+                    times, self._next = 1, monotonic() + RETRY
+                else:
+                    times = self._put_off.note(ops)
+                if times % 10 == 1:
+                    logger.warning("leases of %r can't be renewed: %s", ops.name, error)
+                if about_server(error):
+                    continue
+            else:
+                self._put_off.forget(ops)
             lost = (None, 0.0)
             self._line.send([[keys[job], *(lost if job in gone else term_of(job))] for job in jobs])
             for job in gone:

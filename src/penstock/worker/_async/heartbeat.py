@@ -17,7 +17,7 @@ from penstock.client._acompat import Signal
 from penstock.client._async.backend import AsyncBackend
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
-from penstock.client._async.transport.failures import passing
+from penstock.client._async.transport.failures import about_server
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core.job import (
     Delivery,
@@ -35,11 +35,12 @@ from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker._async.registration import AsyncRegistration
 from penstock.worker.loop import leave
+from penstock.worker.put_off import PutOff
 from penstock.worker.runners import ain_thread
 from penstock.worker.state import WorkerState
 from penstock.worker.terms import OVER, due, next_renewal, renew
 
-__all__ = ["AsyncHeartbeat", "renewed"]
+__all__ = ["AsyncHeartbeat", "renew_each"]
 
 logger = get_logger("penstock")
 
@@ -53,6 +54,8 @@ YOUNG = 0.05
 """Seconds for which a new job is left out of a look. Shorter jobs cost no call."""
 AGAIN = 1.0
 """Most seconds until another attempt at leases that could not be renewed."""
+REFUSALS = 16
+"""Most refused calls of one queue in a look."""
 OVERDUE = 2.0
 """Seconds after the grace at which `run` abandons a worker that has not ended, and its heartbeat
 releases its jobs. After as many seconds more the heartbeat ends the process."""
@@ -89,6 +92,7 @@ class AsyncHeartbeat:
         self._closed = False
         self._ask_at = 0.0
         self._failures = 0
+        self._put_off = PutOff(monotonic)
         self._is_silent = False
         self._has_left = False
         self._thread: threading.Thread | None = None
@@ -147,17 +151,25 @@ class AsyncHeartbeat:
     async def _renew_leases(self) -> None:
         if self._state.helper is not None:
             self._lose(self._state.helper.news(), GONE)
-        unreached: dict[Any, Exception] = {}
+        unreached = set[Any]()
         for lease, jobs in due(self._held(), monotonic()):
             ops = ops_of(jobs[0])
-            if ops not in unreached:
-                try:
-                    self._lose(await renewed(self._node(ops.home), lease, jobs), GONE)
-                except Exception as error:  # noqa: BLE001  # tried again, until the leases end
-                    unreached[ops] = error
-                    self._complain(ops.name, error)
+            if ops in unreached or self._put_off.holds(ops):  # by another lease of this queue
+                continue
+            lost = list[Delivery]()
+            try:
+                await renew_each(self._node(ops.home), lease, jobs, lost)
+            except Exception as error:  # noqa: BLE001  # tried again, until the leases end
+                if about_server(error):
+                    unreached.add(ops)
+                    self._complain(ops.name, self._failures, error)
+                else:
+                    self._complain(ops.name, self._put_off.note(ops) - 1, error)
+            else:
+                self._put_off.forget(ops)
+            self._lose(lost, GONE)
         self._failures = self._failures + 1 if unreached else 0
-        self._is_silent = any(map(passing, unreached.values()))
+        self._is_silent = bool(unreached)
 
     async def _register(self) -> None:
         if self._registration is not None and monotonic() >= self._registration.at:
@@ -190,15 +202,16 @@ class AsyncHeartbeat:
             outcomes = await beaten(node, jobs)
         except Exception as error:  # noqa: BLE001  # it asks again soon
             logger.debug("cancelled jobs are not known: %s: %s", type(error).__name__, error)
-            await node.close()
+            if about_server(error):
+                await node.close()
             return
         pairs = zip(jobs, outcomes, strict=True)
         cancelled = [job for job, outcome in pairs if outcome is Outcome.CANCELLED]
         if cancelled:
             self._state.dispatcher.runners.cancel(cancelled)
 
-    def _complain(self, queue: str, error: Exception) -> None:
-        if self._failures % 10 == 0:
+    def _complain(self, queue: str, failures: int, error: Exception) -> None:
+        if failures % 10 == 0:
             text = "leases of %r can't be renewed: %s: %s"
             self._state.log.warning(text, queue, type(error).__name__, error)
 
@@ -236,7 +249,12 @@ class AsyncHeartbeat:
 
     def _renewable(self, held: Sequence[Delivery]) -> list[Delivery]:
         unbegun = self._state.suspects.unbegun
-        return [job for job in held if not (job.lost or job in unbegun or _is_away(job))]
+        holds = self._put_off.holds
+        return [
+            job
+            for job in held
+            if not (job.lost or job in unbegun or _is_away(job) or holds(ops_of(job)))
+        ]
 
     def _lose(self, jobs: Sequence[Delivery], why: str) -> None:
         lost = []
@@ -268,10 +286,40 @@ async def beaten(node: AsyncNode, jobs: Sequence[Delivery]) -> Settled:
     return outcomes
 
 
+async def renew_each(
+    node: AsyncNode, lease: float, jobs: Sequence[Delivery], lost: list[Delivery]
+) -> None:
+    """Renew the leases of jobs of one queue. If that is refused, renew those of each half.
+
+    So a job whose lease can't be renewed does not end those of the others.
+
+    Args:
+        node: of the queue.
+        lease: seconds.
+        jobs: of one epoch.
+        lost: gets those that are lost.
+
+    Raises:
+        Exception: the server was not reached, or has refused the leases of some jobs.
+    """
+    parts, refused, left = [jobs], None, REFUSALS
+    while parts and left:
+        part = parts.pop()
+        try:
+            lost += await renewed(node, lease, part)
+        except Exception as error:
+            if about_server(error):
+                raise
+            refused, left, half = error, left - 1, len(part) // 2
+            parts += [part[half:], part[:half]] if half else []
+    if refused is not None:
+        raise refused
+
+
 async def renewed(node: AsyncNode, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
     """Renew the leases of jobs of one queue; return the jobs that are lost.
 
-    If this raises, the server was not reached. The connection is closed then.
+    If the server was not reached, the connection is closed.
     """
     ops, sent = ops_of(jobs[0]), monotonic()
     try:
@@ -279,8 +327,9 @@ async def renewed(node: AsyncNode, lease: float, jobs: Sequence[Delivery]) -> Se
         reply = await node.run(call)
     except WrongEpoch:  # the queue was deleted and re-created: it has none of these jobs
         return jobs
-    except Exception:
-        await node.close()
+    except Exception as error:
+        if about_server(error):
+            await node.close()
         raise
     return renew(jobs, reply.untils, reply.now, call.resent or sent, monotonic())
 

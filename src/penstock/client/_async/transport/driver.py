@@ -11,15 +11,18 @@ from typing import Any, TypeVar
 
 from penstock.client._acompat import AsyncSignal
 from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import about_server
 from penstock.client._async.transport.flow_run import AsyncFlowRun
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core import flows
+from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import count_field, read_count
 from penstock.core.sweeping import IDLE_MS, SweepSchedule
 from penstock.errors import PenstockError, QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_entry, registry_key, split_name
 
+logger = get_logger("penstock")
 T = TypeVar("T")
 
 STEPS = 10
@@ -201,8 +204,15 @@ class AsyncDriver:
         """Sweep those of the queues that are due, and a few of the registry."""
         for ops in effect.sources:
             name = ops.keys.name
-            if self._turns.is_due(name, monotonic()) and (await self.sweep(ops, STEPS))[1]:
-                self._turns.again(name, monotonic())
+            if not self._turns.is_due(name, monotonic()):
+                continue
+            try:
+                if (await self.sweep(ops, STEPS))[1]:
+                    self._turns.again(name, monotonic())
+            except Exception as error:
+                if about_server(error):
+                    raise
+                logger.debug("queue %r can't be swept: %s", name, error)
         count = self._turns.made() if effect.made else self._turns.listed(monotonic())
         if count:
             self._turns.found(await self.sweep_listed(count), monotonic())

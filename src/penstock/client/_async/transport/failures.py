@@ -21,9 +21,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.core.troubles import explained
 from penstock.errors import (
+    NotPermitted,
     OutOfMemory,
     ProtocolError,
     QueueDamaged,
+    ServerError,
 )
 
 FAILURES = (RedisConnectionError, RedisTimeoutError, ProtocolError)
@@ -76,3 +78,13 @@ def transient(error: BaseException) -> bool:
 def passing(error: BaseException) -> bool:
     """Return True for a transient failure, and for that of a cluster which is changing."""
     return isinstance(error, CHANGES) or transient(error)
+
+
+def about_server(error: BaseException) -> bool:
+    """Return True for an error of the server or the connection, whatever the call.
+
+    Any other error concerns the call, or the queue of the call.
+    """
+    if isinstance(error, ServerError):
+        return not isinstance(error, NotPermitted)  # which may allow other keys
+    return passing(error) or isinstance(error, (*FAILURES, OSError))
