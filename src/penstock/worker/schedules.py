@@ -6,12 +6,15 @@ which does nothing if another worker was quicker (protocol/schedules.md).
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.client._sync.transport.failures import passing
+from redis.exceptions import NoPermissionError
+
+from penstock.client._sync.transport.failures import about_server, passing
 from penstock.core import flows
 from penstock.core.calls import Call
 from penstock.core.codec import Codec
@@ -24,11 +27,14 @@ from penstock.errors import (
     ConfigurationError,
     OutOfMemory,
     QueueClosed,
+    QueueDamaged,
     QueueFull,
     QueueInUse,
     QueueMissing,
+    QueuePartitioned,
     QueuePaused,
     RoleLost,
+    UnsupportedVersion,
 )
 from penstock.worker.registered import AnyHandler
 
@@ -49,6 +55,10 @@ REFUSED = (
     OutOfMemory, QueueClosed, QueueFull, QueueInUse, QueueMissing, QueuePaused, RoleLost
 )  # fmt: skip
 """Errors of a queue that takes no jobs now. The tick stays."""
+OF_QUEUE = (NoPermissionError, QueueDamaged, QueuePartitioned, UnsupportedVersion)
+"""Errors that concern each schedule of a queue."""
+AGAIN = 15.0
+"""Seconds until schedules whose storing was refused are stored again."""
 
 Flow = Generator[Effect, Any, Any]
 Runner = Callable[[Call[Any]], Flow]
@@ -72,6 +82,9 @@ class Ticker:
         now_ms: the server's time at the last look.
         at: when the answer to that look came.
         unread: names of the schedules that this worker can't run.
+        refused: names of the schedules whose last call was refused, and the kind of the error.
+        failures: how many looks in a row have failed.
+        store_at: when to store `own`, at the earliest.
         has_waited: whether some of `own` could not be stored at the last look, as a node was down.
     """
 
@@ -84,6 +97,9 @@ class Ticker:
     now_ms: int = 0
     at: float = 0.0
     unread: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    failures: int = 0
+    store_at: float = 0.0
     has_waited: bool = False
 
     @property
@@ -112,6 +128,11 @@ class Ticker:
         due = [entry for at, entry in self.near if at <= now]
         self.near = [one for one in self.near if one[0] > now]
         return due
+
+    def put_off(self, now: float) -> None:
+        """Look again later, as the last look has failed."""
+        self.failures += 1
+        self.look_at, self.near = now + LOOK, []
 
     def expect(self, entry: StoredSchedule) -> None:
         """Wait for the tick of a schedule if it comes before the next look does."""
@@ -165,7 +186,32 @@ def run_ticks(
         run: runs a call.
         clock: the worker's clock.
         log: the worker's log.
+
+    Raises:
+        Exception: an error that concerns the server, or the form of the queue.
     """
+    try:
+        added: bool = yield from _run_due(ticker, ops, parts, run, clock, log)
+    except Exception as error:
+        if about_server(error) or isinstance(error, (QueuePartitioned, UnsupportedVersion)):
+            raise
+        ticker.put_off(clock())
+        if ticker.failures == 1:
+            text = "the schedules of queue %r can't be run: %s: %s; they are tried again"
+            log.log(logging.ERROR, text, ops.name, type(error).__name__, error)
+        return False
+    ticker.failures = 0
+    return added
+
+
+def _run_due(
+    ticker: Ticker,
+    ops: QueueOps,
+    parts: Sequence[QueueOps],
+    run: Runner,
+    clock: Callable[[], float],
+    log: Any,
+) -> Generator[Effect, Any, bool]:
     added = False
     if ticker.look_at <= clock():
         yield from _look(ticker, ops, run, clock, log)
@@ -175,8 +221,11 @@ def run_ticks(
         added |= yield from _tick(ticker, ops, run, clock(), log, entry)
     # Ticks of older versions come first.
     may_store = ticker.at and not any(at <= clock() for at, _ in ticker.near)
-    if ticker.own and may_store and (yield from _store(ticker, ops, parts, run, log)):
-        ticker.look_now()
+    if ticker.own and may_store and clock() >= ticker.store_at:
+        if (yield from _store(ticker, ops, parts, run, log)):
+            ticker.look_now()
+        if any(new.name in ticker.refused for new in ticker.own):
+            ticker.store_at = clock() + AGAIN
     return added
 
 
@@ -193,11 +242,26 @@ def _tick(
     except ConfigurationError as error:
         _cannot_run(ticker, entry.name, str(error), log)
         return False
-    except REFUSED as error:  # the next look finds the tick again
-        log.info("schedule %r: %s; the tick waits", entry.name, error)
+    except Exception as error:
+        if about_server(error) or isinstance(error, OF_QUEUE):
+            raise
+        _say_refused(ticker, ops, entry.name, "its tick waits", error, log)
         return False
+    ticker.refused.pop(entry.name, None)
     ticker.expect(replace(entry, tick=following))  # also if another worker was quicker
     return reply is not None and reply.count > 0
+
+
+def _say_refused(
+    ticker: Ticker, ops: QueueOps, name: str, effect: str, error: Exception, log: Any
+) -> None:
+    """Log that a queue has refused a schedule, once until that changes. It is tried again."""
+    kind = type(error).__name__
+    if ticker.refused.get(name) != kind:
+        ticker.refused[name] = kind
+        level = logging.INFO if isinstance(error, REFUSED) else logging.ERROR
+        text = "schedule %r of queue %r is refused: %s: %s; %s"
+        log.log(level, text, name, ops.name, kind, error, effect)
 
 
 def _look(ticker: Ticker, ops: QueueOps, run: Runner, clock: Callable[[], float], log: Any) -> Flow:
@@ -254,9 +318,9 @@ def _store(
     """
     up = [part for part in parts if part.home is None or part.home.state.is_up]
     missing = len(parts) - len(up)
-    stored, waiting = False, list[NewSchedule]()
-    while ticker.own:
-        batch, ticker.own = ticker.own[:NAMED], ticker.own[NAMED:]
+    stored, left, waiting = False, list[NewSchedule](), list[NewSchedule]()
+    for start in range(0, len(ticker.own), NAMED):
+        batch = ticker.own[start : start + NAMED]
         listed = yield from run(ops.schedules(names=[new.name for new in batch]))
         hashes = {entry.name: entry.value_hash for entry in listed.entries}
         same = {new.name for new in batch if hashes.get(new.name) == new.value_hash}
@@ -264,9 +328,14 @@ def _store(
             try:
                 what = yield from schedule_on(up, new, is_whole=not missing)
             except Exception as error:
-                if len(parts) < 2 or not passing(error):
+                is_away = len(parts) > 1 and passing(error)
+                if not is_away and (about_server(error) or isinstance(error, OF_QUEUE)):
                     raise
-                what = None
+                (waiting if is_away else left).append(new)
+                if not is_away:
+                    _say_refused(ticker, ops, new.name, "it is not stored", error, log)
+                continue
+            ticker.refused.pop(new.name, None)
             if what is None:
                 waiting.append(new)
             elif what == flows.REPLACED:
@@ -276,5 +345,5 @@ def _store(
     if waiting and not ticker.has_waited and ops is up[0]:
         text = "the schedules %s are not stored yet, as a node is down that may have them"
         log.warning(text, ", ".join(repr(new.name) for new in waiting))
-    ticker.own, ticker.has_waited = waiting, bool(waiting)
+    ticker.own, ticker.has_waited = waiting + left, bool(waiting)
     return stored
