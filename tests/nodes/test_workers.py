@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from redis.exceptions import RedisError
 
 from penstock import AsyncPenstock, AsyncWorker, BadArgument, Done, Handlers, Penstock, Worker
@@ -99,6 +100,34 @@ async def test_an_asynchronous_worker(three: Servers) -> None:
         add(three, 1, ["late"])
         await await_for(lambda: seen.bodies["late"] == 1)
         await await_for(lambda: left(three) == 0)
+    assert set(seen.bodies.values()) == {1}
+
+
+def test_a_queue_that_is_damaged_on_one_node(
+    three: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its report waits for the repair, without a hint; the jobs of the other nodes are done."""
+    add(three, 0, ["held"], lease=60)
+    seen, key = Seen(), "penstock:{q}:active"
+    with Worker(three.urls, "q", seen.slow, concurrency=4) as worker:
+        assert seen.begun.wait(20)
+        raws = [redis.Redis.from_url(url) for url in three.urls]
+        good = raws[0].dump(key)
+        raws[0].set(key, "of another type")
+        seen.gate.set()
+        add(three, 1, range(10))
+        wait_for(lambda: [text for text in caplog.messages if "can't be used" in text])
+        wait_for(lambda: worker.status().stats.counts.get("done", 0) >= 10)
+        state = worker._state
+        assert state is not None
+        wait_for(lambda: max(poll.failures for poll in state.polls) >= 3)
+        assert worker.status().stats.counts == {"done": 10}
+        assert [raw.exists("penstock:hints") for raw in raws] == [0, 0, 0]
+        raws[0].restore(key, 0, good, replace=True)
+        wait_for(lambda: worker.status().stats.counts == {"done": 11})
+        for raw in raws:
+            raw.close()
+    assert left(three) == 0
     assert set(seen.bodies.values()) == {1}
 
 

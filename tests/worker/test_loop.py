@@ -9,251 +9,25 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
-import fakeredis
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
-from penstock import Handlers, Penstock, PenstockError, Queue, QueueInUse
+from penstock import Queue, QueueInUse
 from penstock.core import flows
-from penstock.core.calls import Call
 from penstock.core.job import term_of
-from penstock.core.operations import QueueOps
-from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.loop import work
-from penstock.worker.options import WorkerOptions
-from penstock.worker.polls import Finished, QueuePoll
-from penstock.worker.results import ACK, Verdict
-from penstock.worker.state import KEPT, WorkerState
+from penstock.worker.polls import Finished
+from penstock.worker.state import KEPT
 from tests.support.keyspace import check_invariant
+from tests.worker.stage import Stage, ignore
 
 FAR = 3_600_000
 THOROUGH = settings(max_examples=min(60, settings().max_examples), deadline=None)
 """Fewer in a short run."""
-VERDICTS = (
-    ACK,
-    ACK,
-    ACK,
-    Verdict("nack", FAR, "no"),
-    Verdict("release", FAR),
-    Verdict("bury", text="bad"),
-)
-
-
-class Runners:
-    """A stand-in for runners that holds its jobs until the test ends them."""
-
-    def __init__(self) -> None:
-        self.items: list[tuple[Any, Sequence[Any]]] = []
-        self.lost: list[Any] = []
-        self.began: set[Any] = set()
-
-    def put(self, item: tuple[Any, Sequence[Any]]) -> None:
-        self.items.append(item)
-
-    def drain(self) -> list[tuple[Any, Sequence[Any]]]:
-        found = [item for item in self.items if item[1][0] not in self.began]
-        self.items = [item for item in self.items if item[1][0] in self.began]
-        return found
-
-    def lose(self, jobs: Sequence[Any]) -> None:
-        for job in jobs:
-            job.lost = True
-        self.lost += jobs
-
-
-class Stage:
-    """A worker state on fakeredis, with a clock that the loop's rests move, and random decisions.
-
-    Args:
-        draw: decides: a whole number from 0 up to what is given, exclusive.
-        names: of the queues.
-        batches: whether there is a chunk handler.
-        options: of the worker.
-    """
-
-    def __init__(
-        self,
-        draw: Callable[[int], int],
-        names: Sequence[str],
-        *,
-        batches: bool = False,
-        **options: Any,
-    ) -> None:
-        self.draw = draw
-        self.now = 1000.0
-        self.raw = fakeredis.FakeRedis()
-        self.client = Penstock(self.raw, retry_for=0).connect()
-        self.queues = [self.client.queue(name) for name in names]
-        self.runners = Runners()
-        handlers = Handlers()
-        handlers.handler(None)(_nothing)
-        if batches:
-            handlers.chunk("batch", size=3, wait=5)(_nothing)
-        options = {"concurrency": 2, **options}
-        self.options = WorkerOptions(dict.fromkeys(names, 1), **options)
-        self.woken = False
-        self.state = WorkerState(
-            [QueuePoll(queue.ops) for queue in self.queues],
-            Dispatcher(handlers, self.runners, self._unknown, self._clock),
-            wake=self._wake,
-            clock=self._clock,
-            options=self.options,
-        )
-        self.faults = 0
-        self.has_failed = False
-        self.trip = 0.0
-        self.follows = True
-        self.behind: Call[Any] | None = None
-        self.calls: list[str] = []
-        self.swept: list[str] = []
-
-    def _clock(self) -> float:
-        return self.now
-
-    def _wake(self) -> None:
-        self.woken = True
-
-    def _unknown(self, job: Any) -> None:
-        raise AssertionError(f"there is a handler for {job}")
-
-    # -- handlers --------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Start waiting jobs up to the number of runners."""
-        for _, jobs in self.runners.items:
-            if len(self._begun()) < self.options.concurrency:
-                self.runners.began.add(jobs[0])
-
-    def _begun(self) -> list[Sequence[Any]]:
-        return [jobs for _, jobs in self.runners.items if jobs[0] in self.runners.began]
-
-    def finish_one(self) -> None:
-        """End one of the handlers."""
-        self.begin()
-        begun = self._begun()
-        if not begun:
-            return
-        jobs = begun[self.draw(len(begun))]
-        self.runners.items = [item for item in self.runners.items if item[1] is not jobs]
-        verdict = VERDICTS[self.draw(len(VERDICTS))]
-        for job in jobs:
-            job.settled = True
-        self.state.finished.append(Finished(jobs, verdict, 0.0))
-        self.woken = True
-
-    # -- effects ---------------------------------------------------------------------------
-
-    def drive(self, *, most: int = 2000) -> None:
-        """Answer the loop until it ends."""
-        flow = work(self.state, _ignore)
-        answer: Any = None
-        error: Exception | None = None
-        try:
-            effect = next(flow)
-            for _ in range(most):
-                try:
-                    answer, error = self._answer(effect), None
-                except (RedisConnectionError, PenstockError) as failed:
-                    error = failed
-                effect = flow.send(answer) if error is None else flow.throw(error)
-                self._look()
-        except StopIteration:
-            return
-        raise AssertionError("the loop does not end")
-
-    def _look(self) -> None:
-        """Check that no more jobs are held than allowed; on the server, lost replies are extra."""
-        active = sum(self.raw.zcard(queue.ops.keys["active"]) for queue in self.queues)
-        assert active <= self.state.capacity or self.has_failed
-        assert len(self.state.held) <= self.state.capacity
-
-    def _answer(self, effect: flows.Effect) -> Any:
-        for _ in range(self.draw(3)):
-            self.finish_one()
-        if isinstance(effect, flows.Run):
-            return self._run(effect)
-        if isinstance(effect, flows.Listen):
-            return self._listen(effect)
-        if isinstance(effect, flows.Rest):
-            self._pass(effect.until)
-            return None
-        if isinstance(effect, flows.EndWait):
-            listened = () if self.draw(2) else [poll.ops for poll in self.state.listened]
-            return flows.WaitResult(self._tokens(listened), taken=self._ran_behind())
-        if isinstance(effect, flows.SweepDue):
-            assert not self.state.held
-            self.swept += [ops.name for ops in effect.sources]
-            return None
-        if isinstance(effect, flows.CloseConnections):
-            self.behind = None
-        assert isinstance(effect, (flows.CloseConnections, flows.GiveUpSoon, flows.LetRunnersStart))
-        return None
-
-    def _ran_behind(self) -> Any:
-        """Run the reserve that was sent behind the wait, as the server does when that has ended."""
-        call, self.behind = self.behind, None
-        if call is None or not self.draw(6):  # the script was not loaded
-            return None
-        taken = self.client.backend.node.run(call)
-        self.state.polls[0].asked_at = self.now  # the queue's clock does not run in these tests
-        self.now += self.trip
-        return taken
-
-    def _run(self, effect: flows.Run) -> Any:
-        chance = self.draw(12) if self.faults > 0 else 11
-        if chance < 2:
-            self.faults -= 1
-            self.has_failed = True
-        if chance == 0:
-            raise RedisConnectionError("before it was sent")
-        reply = self.client.backend.node.run(effect.call)
-        self.now += self.trip
-        self.calls.append(effect.call.script.name)
-        if chance == 1:
-            raise RedisConnectionError("after it was run")
-        return reply
-
-    def _listen(self, effect: flows.Listen) -> flows.WaitResult:
-        assert self.state.free > 0
-        if self.woken:
-            self.woken = False
-            return flows.WaitResult()
-        if self.behind is None and self.follows and effect.follow is not None:
-            self.behind = effect.follow()
-        told = self._tokens(effect.sources)
-        if not told:
-            self._pass(effect.until)
-            if self.draw(2):  # the BLPOP has not ended yet
-                return flows.WaitResult()
-        if self.behind is not None and self.faults > 0 and not self.draw(12):
-            self.faults -= 1
-            self._ran_behind()  # its answer is lost, and the token
-            return flows.WaitResult(lost=effect.sources)
-        return flows.WaitResult(told, taken=self._ran_behind())
-
-    def _tokens(self, sources: Sequence[QueueOps]) -> tuple[QueueOps, ...]:
-        """The first queue that has a token, which is taken."""
-        return tuple(islice((ops for ops in sources if self.raw.lpop(ops.keys["wake"])), 1))
-
-    def _pass(self, until: float) -> None:
-        assert math.isfinite(until)
-        self.finish_one()
-        if not self.woken:
-            self.now = max(self.now, until)
-        self.woken = False
-
-
-def _nothing(job: Any) -> None:
-    del job
-
-
-def _ignore(got: int) -> None:
-    del got
 
 
 def _idle() -> None:
@@ -367,11 +141,51 @@ def test_a_stopped_worker_releases_its_jobs(data: st.DataObject) -> None:
     stage.raw.close()
 
 
+@settings(THOROUGH)
+@given(data=st.data())
+def test_a_queue_that_refuses_calls_holds_up_no_other(data: st.DataObject) -> None:
+    """Whatever calls of a queue fail in scripts, the other's jobs are done, and no job vanishes."""
+    stage = Stage(
+        lambda n: data.draw(st.integers(0, n - 1)) if n > 1 else 0,
+        ["a", "b"],
+        concurrency=data.draw(st.integers(1, 3), label="concurrency"),
+        batches=True,
+    )
+    bad, good = stage.queues
+    bad.enqueue_many(range(6))
+    good.enqueue_many(range(9))
+    good.enqueue_many(range(2), headers={"handler": "batch"})
+    answer = stage._answer
+
+    def refusing(effect: flows.Effect) -> Any:
+        found = figures([good])
+        if found["ready"] + found["active"] == 0:
+            stage.state.stop(0)
+        is_bad = isinstance(effect, flows.Run) and b"{a}" in effect.call.head[1]
+        if is_bad and data.draw(st.integers(0, 2), label="refused"):
+            stage.has_failed = True
+            raise ResponseError("user_script:1: attempt to compare number with nil")
+        return answer(effect)
+
+    stage._answer = refusing  # type: ignore[method-assign]  # calls of one queue are refused
+    stage.drive()
+    found = figures([good])
+    assert (found["ready"], found["active"]) == (0, 0)
+    assert found["acked"] + found["scheduled"] + found["dead"] == 11
+    found = figures([bad])
+    places = ("ready", "scheduled", "active", "dead", "acked")
+    assert sum(found[place] for place in places) == 6
+    assert stage.state.failures == 0
+    check_invariant(stage.raw)
+    stage.client.close()
+    stage.raw.close()
+
+
 def test_a_waiting_worker_that_fills_up_passes_its_token_on(many: Callable[..., Stage]) -> None:
     """A token that arrives while a full worker ends its wait is put back for another consumer."""
     stage = many(_first, ["a"], concurrency=1)
     queue, state = stage.queues[0], stage.state
-    flow = work(state, _ignore)
+    flow = work(state, ignore)
     effect = next(flow)
     while not isinstance(effect, flows.Listen):  # no job is there
         effect = flow.send(stage._answer(effect))
@@ -422,7 +236,7 @@ def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> Non
         effect.call.resent = stage.now
         return reply
 
-    flow = work(stage.state, _ignore)
+    flow = work(stage.state, ignore)
     effect = next(flow)
     while not stage.state.held:
         is_run = isinstance(effect, flows.Run)
@@ -445,7 +259,7 @@ class Slow:
         stage.follows = False  # no trip is measured then
         self.queue.configure(lease=30 if own else lease)
         self.queue.enqueue_many(range(6), lease=lease if own else None)
-        self._flow = work(stage.state, _ignore)
+        self._flow = work(stage.state, ignore)
         self._effect: Any = next(self._flow)
 
     def step(self, trip: float, calls: int) -> None:
@@ -528,7 +342,7 @@ def test_an_idle_worker_sweeps_its_queues(many: Callable[..., Stage]) -> None:
     stage = many(_first, ["a", "b"])
     stage.state.polls[1].failures = 1
     stage.state.polls[1].barred = math.inf
-    flow = work(stage.state, _ignore)
+    flow = work(stage.state, ignore)
     effect = next(flow)
     while not isinstance(effect, flows.Listen):
         effect = flow.send(stage._answer(effect))
@@ -541,7 +355,7 @@ def test_a_report_is_not_held_back(many: Callable[..., Stage]) -> None:
     stage = many(_first, ["a"], concurrency=2)
     queue = stage.queues[0]
     queue.enqueue(1)
-    flow = work(stage.state, _ignore)
+    flow = work(stage.state, ignore)
     effect = next(flow)
     while not (isinstance(effect, flows.Listen) and stage.runners.items):
         effect = flow.send(stage._answer(effect))
@@ -561,7 +375,7 @@ def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None
     stage = many(_first, ["a"], concurrency=2)
     queue = stage.queues[0]
     queue.enqueue(1)
-    flow = work(stage.state, _ignore)
+    flow = work(stage.state, ignore)
     effect = next(flow)
     while not (isinstance(effect, flows.Listen) and stage.runners.items):
         effect = flow.send(stage._answer(effect))

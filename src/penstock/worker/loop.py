@@ -7,67 +7,47 @@ next one; no report waits longer. An idle worker waits for a wake token, as ever
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
-from redis.exceptions import NoPermissionError
-
-from penstock.client._sync.transport.failures import passing
+from penstock.client._sync.transport.failures import about_server
 from penstock.core.calls import Call
 from penstock.core.flows import (
     POLL_INTERVAL,
     Cancelled,
-    CloseConnections,
     Effect,
     EndWait,
     GiveUpSoon,
     LetRunnersStart,
     Listen,
     Rest,
-    Run,
-    StoreHint,
     SweepDue,
     WaitResult,
 )
-from penstock.core.hints import Intent
-from penstock.core.job import Delivery, data_of, ops_of, term_of
-from penstock.core.logs import Fields, get_logger, span
-from penstock.core.middleware import HANDLER
+from penstock.core.job import ops_of, term_of
+from penstock.core.logs import get_logger
 from penstock.core.operations import Taken
-from penstock.core.outcomes import Outcome, Settled
-from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
-from penstock.core.results import results_of
-from penstock.errors import (
-    QueueDamaged,
-    QueueInUse,
-    QueuePartitioned,
-    UnsupportedVersion,
-    WrongEpoch,
-)
-from penstock.worker.messages import FAILED, is_last
-from penstock.worker.polls import OUTAGE, Finished, QueuePoll, Reports, first_of, verdict_call
-from penstock.worker.results import ACK, Verdict
+from penstock.errors import QueueInUse, WrongEpoch
+from penstock.worker.concerns import drop_wait, guarded, leave_out, run_call
+from penstock.worker.polls import QueuePoll, Reports, jobs_in
+from penstock.worker.reporting import drop_expired, keep_as_hints, report, report_all
+from penstock.worker.results import ACK
 from penstock.worker.schedules import run_ticks
-from penstock.worker.state import FAR, HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
-from penstock.worker.suspects import ASIDE
+from penstock.worker.state import HANDED_BACK, TRIP, WorkerState
 
 __all__ = ["leave", "work"]
 
 logger = get_logger("penstock")
-DAMAGES = (QueueDamaged, NoPermissionError)
-"""Errors that concern one queue, and not the server."""
 LATE = POLL_INTERVAL + 0.5
 """Seconds until the loop asks every queue, if no reserve behind a wait has done that before."""
 FOLLOWING = 20.0
 """Seconds without a job for which each wait lasts one poll interval and has a reserve behind it,
 which saves the next job a round trip. After them a wait is one BLPOP for a minute, which saves
 calls."""
-R = TypeVar("R")
+PAUSE = 1.0
+"""Seconds without a call after an error that no call of a queue explains."""
 Flow = Generator[Effect, Any, None]
 Count = Generator[Effect, Any, int]
 
@@ -86,6 +66,8 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
         while not state.is_over:
             try:
                 state.begin_round()
+                if state.unsettled:
+                    drop_expired(state)
                 got = yield from _round(state)
                 if got < 0:
                     got = yield from _rest(state)
@@ -105,22 +87,20 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
 
 
 def _failed(state: WorkerState, error: Exception) -> Flow:
-    state.failures += 1
+    """Pause after an error that concerns all queues, and look at all of them then."""
     for poll in state.polls:
         poll.unsure = True
-    if state.failures == 1 or state.failures % 10 == 0:
-        text = "worker: %s: %s; it is tried again"
-        state.log.warning(text, type(error).__name__, error)
-    yield from _drop_wait(state)
-    yield Rest(min(state.clock() + min(0.05 * 2 ** min(state.failures, 5), 1.0), state.deadline))
-
-
-def _drop_wait(state: WorkerState) -> Flow:
-    """Close the waiting connection: it may be as dead as one that failed, and lose every token."""
-    state.waiting = False
-    state.look_everywhere()
-    with suppress(Exception):
-        yield CloseConnections()
+    pause = PAUSE
+    if about_server(error):
+        state.failures += 1
+        if state.failures == 1 or state.failures % 10 == 0:
+            text = "worker: %s: %s; it is tried again"
+            state.log.warning(text, type(error).__name__, error)
+        pause = min(0.05 * 2 ** min(state.failures, 5), 1.0)
+    else:
+        state.complain("the worker's loop", error)
+    yield from drop_wait(state)
+    yield Rest(min(state.clock() + pause, state.deadline))
 
 
 def _round(state: WorkerState) -> Count:
@@ -145,11 +125,11 @@ def _round(state: WorkerState) -> Count:
             got += yield from _exchange(state, poll, reports, shares.get(poll, 0))
             poll.failures, poll.unsure = 0, False
         except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
-            _refused(state, poll, error)
+            yield from _refused(state, poll, reports, error)
         if not reports:
             unsettled.pop(poll, None)
-        elif poll.home is not None:
-            yield from _keep(state, poll)
+        elif poll.home is not None and not poll.home.state.is_up:
+            yield from keep_as_hints(state, poll)
     if state.suspects.unbegun and state.suspects.waits:
         yield from _begin(state)
     if got and state.waiting:  # the pending BLPOP of a busy worker would take others' tokens
@@ -172,21 +152,19 @@ def _run_ticks(state: WorkerState) -> Flow:
     state.plan_ticks()
     for poll in list(state.polls) if state.clock() >= state.tick_at else ():
         if max(poll.ticker.due_at, poll.barred) <= state.clock():
-            run: Callable[[Call[Any]], Flow] = partial(_call, state, poll)
+            run: Callable[[Call[Any]], Flow] = partial(run_call, state, poll)
             parts = [one.ops for one in state.polls if one.ops.keys.name == poll.ops.keys.name]
-            with _guarded(state, poll):
-                ticks = run_ticks(poll.ticker, poll.ops, parts, run, state.clock, state.log)
+            ticks = run_ticks(poll.ticker, poll.ops, parts, run, state.clock, state.log)
+            try:
                 if (yield from ticks):
                     poll.at = 0.0
+            except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
+                leave_out(state, poll, error)
     state.plan_ticks()
 
 
 def _growth(state: WorkerState, shares: Mapping[QueuePoll, int], poll: QueuePoll) -> int:
-    return shares.get(poll, 0) - _jobs_in(state.unsettled.get(poll, {}))
-
-
-def _jobs_in(reports: Reports) -> int:
-    return sum(len(done.jobs) for finished in reports.values() for done in finished)
+    return shares.get(poll, 0) - jobs_in(state.unsettled.get(poll, {}))
 
 
 def _begin(state: WorkerState) -> Flow:
@@ -199,66 +177,14 @@ def _begin(state: WorkerState) -> Flow:
         return
     held = term_of(job)
     call, sent = poll.ops.extend([job], round(held.lease * 1000), late=True), state.clock()
-    with _guarded(state, poll):
+    with guarded(state, poll):
         try:
-            reply = yield from _call(state, poll, call)
+            reply = yield from run_call(state, poll, call)
         except WrongEpoch:
             state.begin(None)
             return
         term = held.renewed(call.resent or sent, state.clock(), reply.now, reply.untils[0])
         state.begin(term and (term if held.lease else held))  # a ttl ends it as before
-
-
-@contextmanager
-def _guarded(state: WorkerState, poll: QueuePoll) -> Iterator[None]:
-    """Stop using a queue, or its node, for a while after an error that concerns only it."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
-        _refused(state, poll, error)
-    else:
-        poll.failures = 0
-
-
-def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
-    if isinstance(error, QueueInUse):
-        state.found_taken(poll, error)
-        poll.failures, poll.unsure = 0, False
-    elif isinstance(error, QueuePartitioned):
-        state.found_partitioned(poll, error)
-    elif isinstance(error, UnsupportedVersion):
-        state.found_newer(poll, error)
-    elif isinstance(error, DAMAGES):
-        state.found_damaged(poll, error)
-    elif not (state.is_spread and passing(error)):
-        raise error
-    else:
-        poll.unsure = True
-        if poll.home is None:
-            state.found_damaged(poll, error, logging.WARNING, OUTAGE)
-        else:
-            state.found_down(poll)
-
-
-def _keep(state: WorkerState, poll: QueuePoll) -> Flow:
-    """Store reports for a node that is down as hints on another node, as far as it accepts them.
-
-    A hint has no next jobs: such an ack waits for the node.
-    """
-    reports = state.unsettled[poll]
-    for verdict, finished in list(reports.items()):
-        is_short = verdict.then is None or not verdict.then.records
-        for done in list(finished) if verdict.kind in ("ack", "bury") and is_short else ():
-            intent = Intent(verdict.kind, verdict.window_ms, verdict.text)
-            answer: list[bool] = yield StoreHint(poll.ops, done.jobs, intent)
-            if all(answer):
-                finished.remove(done)
-                state.drop(done.jobs)
-                state.count(done, _usual(verdict, done.jobs[0]), len(done.jobs))
-        if not finished:
-            del reports[verdict]
-    if not reports:
-        del state.unsettled[poll]
 
 
 def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, n: int) -> Count:
@@ -267,96 +193,37 @@ def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, n: int) -> 
     Returns the number of jobs that came.
     """
     got = 0
-    try:
-        if n and not poll.lease:
-            n = yield from _measured(state, poll, n)
-        if n and (poll.woken or state.waiting) and state.free > 0:
-            # This call says that the worker was idle. The call that also reports can't say so.
-            got = yield from _reserve(state, poll, min(n, state.free))
-            n = 0
-        while others := [verdict for verdict in reports if verdict != ACK]:
-            yield from _report(state, poll, reports, others[0])
-        while n and len(reports.get(ACK, ())) > 1 and _jobs_in(reports) > TRIP:
-            yield from _report(state, poll, reports, ACK)
-        if n and reports:
-            got = yield from _report(state, poll, reports, ACK, n)
-        elif n:
-            got = yield from _reserve(state, poll, n)
-    except QueueInUse:  # no job was taken; reports need no role
-        yield from _report_rest(state, poll, reports)
-        raise
-    if reports:
-        yield from _report_rest(state, poll, reports)
+    if n and not poll.lease:
+        n = yield from _measured(state, poll, n)
+    if n and (poll.woken or state.waiting) and state.free > 0:
+        # This call says that the worker was idle. The call that also reports can't say so.
+        got = yield from _reserve(state, poll, min(n, state.free))
+        n = 0
+    while others := [verdict for verdict in reports if verdict != ACK]:
+        yield from report(state, poll, reports, others[0])
+    while reports and (not n or (len(reports[ACK]) > 1 and jobs_in(reports) > TRIP)):
+        yield from report(state, poll, reports, ACK)
+    if n and reports:
+        got = yield from report(state, poll, reports, ACK, n)
+    elif n:
+        got = yield from _reserve(state, poll, n)
     return got
 
 
-def _report_rest(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
-    while reports:
-        yield from _report(state, poll, reports, next(iter(reports)))
+def _refused(state: WorkerState, poll: QueuePoll, reports: Reports, error: Exception) -> Flow:
+    """After an error of a queue, report what can be reported; then stop using it for a while.
 
-
-def _report(
-    state: WorkerState, poll: QueuePoll, reports: Reports, verdict: Verdict, n: int = 0
-) -> Count:
-    """Report jobs of one verdict, as many as one script takes; return the number of new jobs.
-
-    Args:
-        state: the worker's state.
-        poll: the queue.
-        reports: those of this queue; what was reported is removed.
-        verdict: one of the keys of `reports`.
-        n: maximum number of jobs to reserve in the same call; only with `ACK`.
+    One report may have been the reason. Then the queue goes on.
     """
-    finished = reports[verdict] if len(reports[verdict]) == 1 else first_of(reports[verdict], TRIP)
-    jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
-    results = None
-    if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
-        spans = [done.spans or [done.seconds] * len(done.jobs) for done in finished]
-        results = results_of(jobs, [*chain.from_iterable(spans)])
-    outcomes: Settled | None = None
-    taken = None
-    try:
-        if verdict.kind == "none":
-            outcomes = Settled(jobs)
-        elif n:
-            both = poll.ops.settle(jobs, n, provisional=True, results=results)
-            outcomes, taken = yield from _call(state, poll, both)
-            resent = both.resent
+    if reports and not about_server(error):
+        try:
+            yield from report_all(state, poll, reports)
+        except Exception as failure:  # noqa: BLE001  # raised again if it concerns other queues
+            error = failure
         else:
-            call = verdict_call(poll.ops, jobs, verdict, results)
-            outcomes = yield from _call(state, poll, call)
-            resent = call.resent
-    except WrongEpoch:
-        pass
-    if finished is reports[verdict]:
-        del reports[verdict]
-    else:
-        reports[verdict] = reports[verdict][len(finished) :]
-    if verdict is ASIDE:
-        state.taken -= len(jobs)
-        poll.at = min(poll.at, state.suspects.put_aside())
-    if outcomes is None:
-        _deleted_with_queue(state, finished)
-    else:
-        _ended(state, finished, outcomes, verdict, bool(resent) or poll.unsure)
-    if taken is None:
-        return 0
-    state.received(poll, taken, n, resent or sent)
-    return len(taken.deliveries)
-
-
-def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Effect, Any, R]:
-    sent = state.clock()
-    reply: R = yield Run(call, brief=state.is_spread)
-    if state.failures:
-        state.found_back()
-    state.answered = state.clock()
-    poll.trip = state.answered - (call.resent or sent)
-    if poll.is_slow or poll.trip > poll.lease * FAR:
-        state.judge(poll)
-    if call.resent:
-        yield from _drop_wait(state)
-    return reply
+            if not isinstance(error, QueueInUse):  # no job was taken; reports need no role
+                return
+    leave_out(state, poll, error)
 
 
 def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
@@ -364,7 +231,7 @@ def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
 
     Returns n, or 0 if the round trip is too long.
     """
-    taken = yield from _call(state, poll, poll.ops.reserve(0, lease_ms=poll.lease_ms))
+    taken = yield from run_call(state, poll, poll.ops.reserve(0, lease_ms=poll.lease_ms))
     poll.lease = taken.lease_ms / 1000
     yield from _look(state, poll)
     state.judge(poll)
@@ -375,97 +242,10 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     sent = state.clock()
     idle = poll.woken or state.waiting
     call = poll.ops.reserve(n, idle=idle, provisional=True, lease_ms=poll.lease_ms)
-    taken = yield from _call(state, poll, call)
+    taken = yield from run_call(state, poll, call)
     poll.woken = False
     state.received(poll, taken, n, call.resent or sent)
     return len(taken.deliveries)
-
-
-def _ended(
-    state: WorkerState,
-    finished: Sequence[Finished],
-    outcomes: Settled,
-    verdict: Verdict,
-    is_repeated: bool,
-) -> None:
-    if state.options.burst:  # handlers may have added jobs or given some back: look once more
-        for poll in state.polls:
-            poll.at = 0.0
-    for done in finished:
-        state.drop(done.jobs)
-        if state.abandoned and verdict.kind != "none":
-            state.abandoned.difference_update(done.jobs)
-    if outcomes.all_done:
-        for done in finished:
-            usual = OUTCOMES["ack"] if verdict is ACK else _usual(verdict, done.jobs[0])
-            state.count(done, usual, len(done.jobs))
-            if state.options.log_jobs:
-                _log_jobs(state, done, [usual] * len(done.jobs))
-        return
-    found = iter(outcomes)
-    for done in finished:
-        fates = [_fate(state, done, job, next(found), is_repeated) for job in done.jobs]
-        for fate, count in Counter(fates).items():
-            state.count(done, fate, count)
-        _log_jobs(state, done, fates)
-
-
-def _log_jobs(state: WorkerState, done: Finished, fates: Sequence[str]) -> None:
-    """Log a line for each job if that is wanted, unless there is one about its failure."""
-    for job, fate in zip(done.jobs, fates, strict=True):
-        if state.options.log_jobs and fate not in FAILED:
-            name = job.headers.get(HANDLER) or "job"
-            more = Fields(job, outcome=fate, seconds=round(done.seconds, 6))
-            logger.info("%s %s: %s after %s", name, job.id, fate, span(done.seconds), extra=more)
-
-
-def _deleted_with_queue(state: WorkerState, finished: Sequence[Finished]) -> None:
-    for done in finished:
-        state.drop(done.jobs)
-        state.count(done, "lost", len(done.jobs))
-        logger.warning("%s was deleted with its queue", done.jobs[0].id, extra=Fields(done.jobs[0]))
-
-
-def _usual(verdict: Verdict, job: Delivery) -> str:
-    if verdict is HANDED_BACK or verdict is ASIDE:
-        return "handed back"
-    if verdict is KEPT and job.lost:
-        return "lost"
-    return OUTCOMES[verdict.kind]
-
-
-def _fate(
-    state: WorkerState, done: Finished, job: Delivery, outcome: Outcome, is_repeated: bool
-) -> str:
-    """Return the outcome to count for a job, by the server's answer; log what is unusual.
-
-    Args:
-        state: the worker's state.
-        done: the report.
-        job: one of its jobs.
-        outcome: the answer for the job.
-        is_repeated: True if an earlier run of the call may have succeeded without an answer.
-    """
-    verdict = done.verdict
-    may_be_own = outcome is Outcome.ENDED or (outcome is Outcome.GONE and verdict.kind == "ack")
-    if outcome is Outcome.DONE or (is_repeated and may_be_own):
-        return _usual(verdict, job)
-    if outcome is Outcome.CANCELLED:
-        return "cancelled"
-    if outcome is Outcome.DEAD:
-        if done.error is None or not is_last(job, verdict, state.settings_of(job)):
-            # Otherwise its failure was logged as the last one.
-            text = "%s has used up its attempts: %s: a dead letter"
-            logger.error(text, job.id, verdict.text, exc_info=done.error, extra=Fields(job))
-        return "dead"
-    if outcome is Outcome.REFUSED:
-        if done.error is None:  # otherwise it was logged with its failure
-            text = "%s is delivered at most once; a %s of it is not possible"
-            logger.warning(text, job.id, verdict.kind, extra=Fields(job))
-        return "failed"
-    text = "%s: the lease was lost before the %s, which changed nothing"
-    logger.warning(text, job.id, verdict.kind, extra=Fields(job))
-    return "lost"
 
 
 def _sample(state: WorkerState, *, busy: bool) -> Flow:
@@ -474,18 +254,26 @@ def _sample(state: WorkerState, *, busy: bool) -> Flow:
     state.sample_at = state.sampled_at + state.sample_pause(busy=busy)
     for poll in state.polls:
         if not poll.failures:
-            # Errors that concern its jobs are reported when jobs are reserved.
-            with _guarded(state, poll), suppress(QueuePartitioned, *DAMAGES):
+            with guarded(state, poll):
                 yield from _look(state, poll)
-                state.statistics.sized(poll.ops.name, state.sizes[poll.ops.name])
 
 
 def _look(state: WorkerState, poll: QueuePoll) -> Flow:
-    """Read the size and the settings of a queue."""
-    stats = yield from _call(state, poll, poll.ops.stats())
+    """Read the size and the settings of a queue.
+
+    Errors that concern its jobs are reported when jobs are reserved.
+    """
+    try:
+        stats = yield from run_call(state, poll, poll.ops.stats())
+    except Exception as error:
+        if about_server(error):
+            raise
+        logger.debug("the size of queue %r can't be read: %s", poll.ops.name, error)
+        return
     poll.size, poll.settings = stats.ready, stats.settings
     poll.ticker.found(has_schedules=stats.has_schedules)
     state.tick_at = 0.0
+    state.statistics.sized(poll.ops.name, state.sizes[poll.ops.name])
 
 
 def _rest(state: WorkerState) -> Count:
@@ -506,22 +294,49 @@ def _rest(state: WorkerState) -> Count:
         yield from _stop_waiting(state)
         state.awaited = listened
     state.waiting = True
-    follow = _follow(state, listened)
-    heard: WaitResult = yield Listen(tuple(poll.ops for poll in listened), until, follow=follow)
+    sources = tuple(poll.ops for poll in listened)
+    try:
+        heard = yield Listen(sources, until, follow=_follow(state, listened))
+    except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
+        heard = yield from _find_damaged(state, error)
+    return (yield from _heard(state, listened[0], heard))
+
+
+def _heard(state: WorkerState, first: QueuePoll, heard: WaitResult) -> Count:
+    """Reserve where a token was taken; return the number of jobs."""
     got = 0
     if heard.taken is not None:
         state.waiting = False
-        got = _followed(state, listened[0], heard.taken)
+        got = _followed(state, first, heard.taken)
         if got:
             yield LetRunnersStart()  # as in _woken
         elif heard.told:
-            state.found_no_job(listened[0])
+            state.found_no_job(first)
         return got
     for ops in heard.told:
         got += yield from _woken(state, state.poll_of[ops])
     for ops in heard.lost:
         state.poll_of[ops].at = 0.0
     return got
+
+
+def _find_damaged(state: WorkerState, error: Exception) -> Generator[Effect, Any, WaitResult]:
+    """Ask each queue of a wait that the server has refused, to leave out those that are damaged.
+
+    Returns:
+        What the wait has brought: nothing.
+
+    Raises:
+        Exception: the error, if it concerns the server, or none of the queues is damaged.
+    """
+    if about_server(error):
+        raise error
+    yield from drop_wait(state)
+    for poll in state.awaited:
+        yield from _hand_on(state, poll)
+    if all(poll.is_usable for poll in state.awaited):
+        raise error
+    return WaitResult()
 
 
 def _follow(state: WorkerState, listened: Sequence[QueuePoll]) -> Callable[[], Call[Taken]] | None:
@@ -568,7 +383,7 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
         yield from _hand_on(state, poll)
         return 0
     got = 0
-    with _guarded(state, poll):
+    with guarded(state, poll):
         got = yield from _reserve(state, poll, min(room, TRIP))
     if got:
         yield LetRunnersStart()  # the handler begins before the next BLPOP is sent
@@ -580,7 +395,10 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
 def _stop_waiting(state: WorkerState) -> Flow:
     """End a wait. Put its tokens back, and wake another consumer for jobs that are due soon."""
     waited, state.waiting = state.waiting, False
-    heard: WaitResult = (yield EndWait()) if waited else WaitResult()
+    try:
+        heard: WaitResult = (yield EndWait()) if waited else WaitResult()
+    except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
+        heard = yield from _find_damaged(state, error)
     told = heard.told
     if heard.taken is not None:
         told = ()  # the reserve behind the wait has put the token back, if there is a job to take
@@ -598,8 +416,8 @@ def _stop_waiting(state: WorkerState) -> Flow:
 def _hand_on(state: WorkerState, poll: QueuePoll) -> Flow:
     """Put a token back for another consumer, if there is a job to take."""
     poll.woken = False
-    with _guarded(state, poll), suppress(QueueInUse):  # the script has put it back all the same
-        yield from _call(state, poll, poll.ops.reserve(0, idle=True, lease_ms=poll.lease_ms))
+    with guarded(state, poll), suppress(QueueInUse):  # the script has put it back all the same
+        yield from run_call(state, poll, poll.ops.reserve(0, idle=True, lease_ms=poll.lease_ms))
 
 
 def leave(state: WorkerState) -> Flow:
@@ -609,7 +427,7 @@ def leave(state: WorkerState) -> Flow:
     """
     yield GiveUpSoon()
     try:
-        with _unless_refused(state):
+        with _unless_refused(state, "the end of the wait"):
             yield from _stop_waiting(state)
         yield from _report_all(state)
         _hand_back(state)
@@ -632,18 +450,21 @@ def _hand_back(state: WorkerState) -> None:
 
 def _report_all(state: WorkerState) -> Flow:
     for poll, reports in list(state.collect(everything=True).items()):
-        with _unless_refused(state):
-            yield from _report_rest(state, poll, reports)
+        with _unless_refused(state, f"reports to queue {poll.ops.name!r}"):
+            yield from report_all(state, poll, reports)
+        if not reports:
             del state.unsettled[poll]
-        if reports and poll.home is not None:
-            yield from _keep(state, poll)
+        elif poll.home is not None and not poll.home.state.is_up:
+            yield from keep_as_hints(state, poll)
 
 
 @contextmanager
-def _unless_refused(state: WorkerState) -> Iterator[None]:
+def _unless_refused(state: WorkerState, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if passing(error) and not state.is_spread:
+        if about_server(error) and not state.is_spread:
             raise
-        state.log.warning("worker: %s: %s", type(error).__name__, error)
+        if state.complaints.allows(what):
+            text = "%s: %s: %s; leases are left to end"
+            state.log.warning(text, what, type(error).__name__, error)

@@ -24,6 +24,7 @@ __all__ = [
     "QueuePoll",
     "Reports",
     "first_of",
+    "jobs_in",
     "verdict_call",
     "weighed",
 ]
@@ -44,6 +45,9 @@ class Finished(NamedTuple):
         seconds: the time that the handler took; 0 = no handler has run.
         error: the exception that it raised, for the log in case the job is not tried again.
         spans: the time of each job, if they were run one after the other; `seconds` is 0 then.
+        refused: the error with which the queue has refused a report about them; None = it has not.
+        tries: how often it has refused this one.
+        stands_in: whether this reports as a failure that an earlier report was refused.
     """
 
     jobs: Sequence[Delivery]
@@ -51,6 +55,9 @@ class Finished(NamedTuple):
     seconds: float
     error: BaseException | None = None
     spans: Sequence[float] = ()
+    refused: Exception | None = None
+    tries: int = 0
+    stands_in: bool = False
 
 
 class FinishedJobs(deque[Finished]):
@@ -213,6 +220,11 @@ def first_of(finished: Sequence[Finished], most: int) -> Sequence[Finished]:
         if i and (count > most or done.spans or epoch_of(done.jobs[0]) != epoch):
             return finished[:i]
     return finished
+
+
+def jobs_in(reports: Reports) -> int:
+    """Return the number of jobs that are reported."""
+    return sum(len(done.jobs) for finished in reports.values() for done in finished)
 
 
 def verdict_call(

@@ -13,13 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.client._sync.transport.failures import about_server
 from penstock.core.flows import POLL_INTERVAL
 from penstock.core.job import (
     Delivery,
     counts_of,
-    number_of,
     ops_of,
-    reservation_of,
     set_term,
     term_of,
 )
@@ -27,11 +26,11 @@ from penstock.core.logs import RateLimit, get_logger, span
 from penstock.core.operations import Taken
 from penstock.core.options import duration_ms
 from penstock.core.views import Settings
-from penstock.errors import QueueInUse, QueuePartitioned, UnsupportedVersion
+from penstock.errors import UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
-from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, weighed
-from penstock.worker.results import Verdict
+from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, jobs_in, weighed
+from penstock.worker.results import Verdict, described
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE, Suspects, suspects_among
 from penstock.worker.terms import NEAR, OVER, Term, begin, lengthened
@@ -56,8 +55,6 @@ HEALTHY = 15.0
 """Seconds without an answer of the server after which a worker is not healthy."""
 FAR = 1 / 2
 """The largest part of a lease that a round trip may take; otherwise no jobs are reserved."""
-RECHECK = 4.0
-"""Most seconds between two looks at a queue that is damaged."""
 
 OUTCOMES = {
     "ack": "done",
@@ -118,7 +115,10 @@ class WorkerState:
         isolator: runs suspects in a process of their own, if the worker has that option.
         isolated: the line to the worker whose suspects this one runs. Such a worker asks for no
             jobs.
+        complaints: limits the records about one subject.
+        refused: returns the verdict on a job whose report its queue has refused with an error.
         abandoned: jobs that could be neither reported nor released at the end.
+        unreported: the error of a job that could be reported neither as done nor as failed.
         newer: the error of a queue that a newer penstock has written to.
         learned: the number of partitions of queues that turned out to have some.
     """
@@ -166,23 +166,17 @@ class WorkerState:
         self.helper: HeartbeatProcess | None = None
         self.isolator: Isolator | None = None
         self.isolated: Isolated | None = None
+        self.refused: Callable[[Delivery, Exception], Verdict] = _failed
         self.abandoned: set[Delivery] = set()
         self.learned: dict[str, int] = {}
+        self.unreported: Exception | None = None
         self.newer: UnsupportedVersion | None = None
         self._rank = {name: at for at, name in enumerate(options.queues)}
         self._has_put_back = False
         self._confirmed = math.inf
-        self._complaints = RateLimit(60, clock)
+        self.complaints = RateLimit(60, clock)
 
     # -- its queues ------------------------------------------------------------------------
-
-    def found_partitioned(self, poll: QueuePoll, error: QueuePartitioned) -> None:
-        """Ask a queue no more: its partitions will be polls of their own."""
-        if error.partitions is not None:
-            self.learned[poll.ops.name] = error.partitions
-            poll.failures += 1
-            poll.at = poll.barred = poll.drained = math.inf
-            poll.woken = False
 
     def add(self, poll: QueuePoll) -> None:
         """Add a queue of a new node, or a partition, unless it is there."""
@@ -221,8 +215,26 @@ class WorkerState:
     def is_over(self) -> bool:
         """True if the loop has nothing more to do."""
         if self.held or (self.isolator is not None and self.isolator.job is not None):
-            return self.stopping and self.clock() >= self.deadline
+            return self.stopping and (self.clock() >= self.deadline or self._has_only_refused)
         return self.stopping or self._is_exhausted()
+
+    @property
+    def _has_only_refused(self) -> bool:
+        """True if it holds nothing but jobs whose reports a queue refuses: nothing ends them."""
+        if self.finished or (self.isolator is not None and self.isolator.job is not None):
+            return False
+        count = 0
+        for poll, reports in self.unsettled.items():
+            count += jobs_in(reports)
+            everything = (done for finished in reports.values() for done in finished)
+            if not self._is_left_out(poll) and any(done.refused is None for done in everything):
+                return False
+        return count == len(self.held)
+
+    def _is_left_out(self, poll: QueuePoll) -> bool:
+        """Return True if a queue can't be used now, and that is not because of its server."""
+        is_refused = poll.error is not None and not about_server(poll.error)
+        return poll.barred == math.inf or (poll.barred > self.clock() and is_refused)
 
     def _is_exhausted(self) -> bool:
         if self.is_drained or self._has_enough:
@@ -365,8 +377,6 @@ class WorkerState:
             self.isolator.check()
         if self.isolated is not None:
             self.isolated.take_jobs(self)
-        if self.unsettled:
-            self._let_go()
         if self.stopping and not self._has_put_back:
             self._has_put_back = True
             chosen = self.suspects.chosen
@@ -381,21 +391,6 @@ class WorkerState:
         if not job.settled:
             job.settled = True
             self.finished.append(Finished((job,), verdict, 0.0))
-
-    def _let_go(self) -> None:
-        """Drop unreported results of a damaged queue once their leases have expired.
-
-        Results of jobs delivered at most once, which have no lease, are dropped at once.
-        """
-        now = self.clock()
-        for poll in [poll for poll in self.unsettled if poll.failures]:
-            everything = [done for part in self.unsettled[poll].values() for done in part]
-            jobs = [job for done in everything for job in done.jobs]
-            if all(job.at_most_once or term_of(job).is_over(now) for job in jobs):
-                del self.unsettled[poll]
-                for done in everything:
-                    self.drop(done.jobs)
-                    self.count(done, "lost", len(done.jobs))
 
     def look_everywhere(self) -> None:
         """Ask every queue in the next round, and again after a poll interval."""
@@ -428,48 +423,12 @@ class WorkerState:
             self.log.warning(text, name, trip)
             poll.at = 0.0
 
-    def found_damaged(
-        self, poll: QueuePoll, error: Exception, level: int = logging.ERROR, outage: float = 0.0
-    ) -> None:
-        """Stop using a queue for a while; a burst waits up to `outage` seconds for it."""
-        if not poll.failures:
-            poll.awaited_until = self.clock() + outage
-        poll.failures += 1
-        poll.error = error
-        poll.at = poll.barred = self._retry_at(poll, poll.failures, error, level)
-
     @property
     def refusal(self) -> Exception | None:
-        """Error that ends the worker: of a newer protocol, or of a queue that a burst needs."""
+        """Error that ends the worker: of a newer protocol, or of what a burst could not do."""
         if self.newer is not None or not self.options.burst or self.stopping or self._has_enough:
             return self.newer
-        return next((poll.error for poll in self.polls if poll.error), None)
-
-    def found_newer(self, poll: QueuePoll, error: UnsupportedVersion) -> None:
-        """Stop: a newer penstock has written to a queue, and this one can't use it any more."""
-        poll.at = poll.barred = math.inf
-        self.newer = self.newer or error
-        self.stop()
-
-    def found_taken(self, poll: QueuePoll, error: QueueInUse) -> None:
-        """Stop asking a queue for a while: another client is its only consumer."""
-        poll.refusals += 1
-        poll.at = poll.recheck_at = self._retry_at(poll, poll.refusals, error, logging.INFO)
-
-    def _retry_at(self, poll: QueuePoll, times: int, error: Exception, level: int) -> float:
-        """Log the first of consecutive failures; return the backoff deadline after `times`."""
-        poll.woken = False
-        if times == 1 or times % 60 == 0:
-            name, kind = poll.ops.name, type(error).__name__
-            text = "queue %r can't be used: %s: %s; the worker goes on without it"
-            self.log.log(level, text, name, kind, error)
-        return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
-
-    def found_down(self, poll: QueuePoll) -> None:
-        """Stop using a queue for a moment: its node can't be reached."""
-        poll.failures += 1
-        poll.at = poll.barred = self.clock() + min(0.1 * 2 ** min(poll.failures, 5), 1.0)
-        poll.woken = False
+        return next((poll.error for poll in self.polls if poll.error), self.unreported)
 
     def received(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
         """Process the reply of a queue to a request for `wanted` jobs."""
@@ -513,19 +472,30 @@ class WorkerState:
             self.complain("throttle", error)
             return 1.0
 
+    def found_answer(self) -> None:
+        """Note that the server answers."""
+        if self.failures:
+            self.found_back()
+        self.answered = self.clock()
+
     def found_back(self) -> None:
         """Note that the server answers again."""
         self.failures = 0
         text = "the server is back after %s"
         self.log.warning(text, span(self.clock() - self.answered))
 
+    @property
+    def is_patient(self) -> bool:
+        """True if reports may wait for the repair of their queue, as long as their leases last."""
+        return not self.options.burst and self.isolated is None
+
     def settings_of(self, job: Delivery) -> Settings | None:
         """Return the settings of a job's queue; None = they are not known yet."""
         return self.poll_of[ops_of(job)].settings
 
     def complain(self, what: str, error: Exception) -> None:
-        """Log, at most once a minute, that one of the user's functions has failed."""
-        if self._complaints.allows(what):
+        """Log, at most once a minute, that something has failed, such as the user's monitor."""
+        if self.complaints.allows(what):
             self.log.error("%s failed; the worker goes on", what, exc_info=error)
 
     def _hold(self, poll: QueuePoll, jobs: Sequence[Delivery], sent: float, now: float) -> None:
@@ -606,25 +576,12 @@ class WorkerState:
 
     def _warn_of(self, poll: QueuePoll, trip: float) -> None:
         longer = lengthened(poll.lease, trip)
-        if longer > poll.lease and self._complaints.allows(f"trips to {poll.ops.name}"):
+        if longer > poll.lease and self.complaints.allows(f"trips to {poll.ops.name}"):
             text = (
                 "queue %r: a round trip took %.2f s, long for leases of %.2f s: they are "
                 "lengthened to %.2f s, after which jobs of a dead worker come back"
             )
             self.log.warning(text, poll.ops.name, trip, poll.lease, longer)
-
-    def count(self, done: Finished, outcome: str, count: int) -> None:
-        """Count the outcome of so many of these jobs."""
-        job = done.jobs[0]
-        waited = None
-        if not counts_of(job):  # its first delivery
-            waited = (reservation_of(job).now - int(number_of(job)[:-11])) / 1000
-        is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
-        told: dict[str, Any] = {"outcome": outcome, "count": count, "is_asked": is_asked}
-        told |= {"handling": done.seconds or None, "queueing": waited}  # 0 = none has run
-        self.statistics.finished(**told, spans=done.spans)
-        if self.isolated is not None:
-            self.isolated.counted(**told)
 
     def abandon(self) -> list[Delivery]:
         """Return the unfinished jobs, to be released; tell their handlers."""
@@ -646,3 +603,7 @@ class WorkerState:
             self.suspects.unbegun.difference_update(jobs)
         if self.helper is not None:
             self.helper.drop(jobs)
+
+
+def _failed(job: Delivery, error: Exception) -> Verdict:  # noqa: ARG001  # its form
+    return Verdict("nack", text=described(error))

@@ -107,6 +107,12 @@ class AsyncHandlerRunner:
         """Give up a job for which there is no handler: it becomes a dead letter."""
         self._finish((job,), _unfit(job, self._handlers.missing(job)), 0.0)
 
+    def refused(self, job: Delivery, error: Exception) -> Verdict:
+        """Return the verdict on a job whose report was refused, as if its handler had raised."""
+        handler = self._handlers.find(job)
+        verdicts = None if handler is None else self._judged(handler, [job], error)[0]
+        return verdicts[0] if verdicts else Verdict("nack", text=described(error))
+
     async def execute(self, item: Item) -> None:
         """Run a handler and pass the verdicts on its jobs to the loop. Never raises."""
         handler, jobs = item

@@ -270,7 +270,7 @@ class AsyncWorker:
             ConfigurationError, AuthenticationError: the server can't be used.
             LifespanError: the lifespan or a hook has failed; at the start no job was taken.
             UnsupportedVersion: a newer penstock has written to a queue; handlers have finished.
-            QueueDamaged, NotPermitted: a burst could not use one of its queues.
+            QueueDamaged, NotPermitted: a burst could not use a queue, or not report a job.
         """
         with self._listening(signals):
             await self.start()
@@ -328,7 +328,7 @@ class AsyncWorker:
         state.isolated = self._isolated
         self._handler_runner = handler_runner
         handler_runner.runners, handler_runner.finished = runners, state.finished
-        handler_runner.settings_of = state.settings_of
+        handler_runner.settings_of, state.refused = state.settings_of, handler_runner.refused
         if options.concurrency == 1:
             state.finished.is_last = runners.is_empty
         runners.limits = Limits(options.time_limit, options.grace, self._is_stuck)

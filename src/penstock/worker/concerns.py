@@ -1,0 +1,169 @@
+"""Runs the calls of a worker's loop, and decides what their errors concern.
+
+An error of the server or of the connection concerns all its queues: the loop pauses, or leaves out
+one of several servers. Any other error concerns one queue, and the loop goes on with the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
+
+from penstock.client._sync.transport.failures import about_server, passing
+from penstock.core.calls import Call
+from penstock.core.flows import CloseConnections, Effect, Run
+from penstock.errors import (
+    OutOfMemory,
+    PenstockError,
+    QueueDamaged,
+    QueueInUse,
+    QueuePartitioned,
+    UnsupportedVersion,
+)
+from penstock.worker.polls import OUTAGE, QueuePoll
+from penstock.worker.state import FAR, WorkerState
+
+__all__ = [
+    "CHANGED",
+    "drop_wait",
+    "guarded",
+    "is_answer",
+    "is_certain",
+    "is_damage",
+    "leave_out",
+    "run_call",
+]
+
+CHANGED = (QueuePartitioned, UnsupportedVersion)
+"""Errors after which this worker can't use the queue any more in this form."""
+DAMAGES = (QueueDamaged, NoPermissionError, OutOfMemory)
+"""Errors that last until a person repairs the queue, or the server has memory."""
+RECHECK = 4.0
+"""Most seconds between two looks at a queue that is damaged."""
+R = TypeVar("R")
+Flow = Generator[Effect, Any, None]
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return True for an error that concerns the queue as a whole."""
+    return isinstance(error, DAMAGES)
+
+
+def is_certain(error: BaseException) -> bool:
+    """Return True if a repeat of the call would raise the same error.
+
+    A script has refused its arguments, or the call could not be built.
+    """
+    if isinstance(error, PenstockError):
+        return not (is_damage(error) or about_server(error))
+    return isinstance(error, DataError) or not isinstance(error, (RedisError, OSError))
+
+
+def is_answer(error: BaseException) -> bool:
+    """Return True if the server has sent this error, and is ready for other calls."""
+    return isinstance(error, (ResponseError, PenstockError)) and not about_server(error)
+
+
+def run_call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Effect, Any, R]:
+    """Run a call of a queue. Note that the server answers, and how long that took."""
+    sent = state.clock()
+    try:
+        reply: R = yield Run(call, brief=state.is_spread)
+    except Exception as error:
+        if is_answer(error):
+            state.found_answer()
+        raise
+    if state.failures:
+        state.found_back()
+    state.answered = state.clock()
+    poll.trip = state.answered - (call.resent or sent)
+    if poll.is_slow or poll.trip > poll.lease * FAR:
+        state.judge(poll)
+    if call.resent:
+        yield from drop_wait(state)
+    return reply
+
+
+def drop_wait(state: WorkerState) -> Flow:
+    """Close the waiting connection: it may be as dead as one that failed, and lose every token."""
+    state.waiting = False
+    state.look_everywhere()
+    with suppress(Exception):
+        yield CloseConnections()
+
+
+@contextmanager
+def guarded(state: WorkerState, poll: QueuePoll) -> Iterator[None]:
+    """Stop using a queue, or its node, for a while after an error that concerns only it."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
+        leave_out(state, poll, error)
+    else:
+        poll.failures = 0
+
+
+def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
+    """Stop using a queue, or its node, for a while; a queue of a newer penstock for ever.
+
+    Raises:
+        Exception: the error, if it concerns the server of all queues.
+    """
+    if isinstance(error, QueueInUse):
+        poll.refusals += 1
+        poll.failures, poll.unsure = 0, False
+        poll.at = poll.recheck_at = _retry_at(state, poll, poll.refusals, error, logging.INFO)
+    elif isinstance(error, QueuePartitioned) and error.partitions is not None:
+        state.learned[poll.ops.name] = error.partitions  # they will be polls of their own
+        poll.failures += 1
+        poll.at = poll.barred = poll.drained = math.inf
+        poll.woken = False
+    elif isinstance(error, UnsupportedVersion):
+        poll.at = poll.barred = math.inf
+        state.newer = state.newer or error
+        state.stop()
+    elif not about_server(error):
+        _leave_alone(state, poll, error)
+    elif not state.is_spread:
+        raise error
+    else:
+        poll.unsure = True
+        if poll.home is None or not passing(error):
+            _leave_alone(state, poll, error, logging.WARNING, OUTAGE)
+        else:
+            poll.failures += 1
+            poll.at = poll.barred = state.clock() + min(0.1 * 2 ** min(poll.failures, 5), 1.0)
+            poll.woken = False
+
+
+def _leave_alone(
+    state: WorkerState,
+    poll: QueuePoll,
+    error: Exception,
+    level: int = logging.ERROR,
+    outage: float = 0.0,
+) -> None:
+    """Stop using a queue for a while; a burst waits up to `outage` seconds for it."""
+    if not poll.failures:
+        poll.awaited_until = state.clock() + outage
+    poll.failures += 1
+    poll.error = error
+    poll.at = poll.barred = _retry_at(state, poll, poll.failures, error, level)
+
+
+def _retry_at(
+    state: WorkerState, poll: QueuePoll, times: int, error: Exception, level: int
+) -> float:
+    """Log the first of consecutive failures; return the backoff deadline after `times`."""
+    poll.woken = False
+    name, kind = poll.ops.name, type(error).__name__
+    if times % 60 == 0 or (times == 1 and state.complaints.allows(f"{id(poll)} {kind}")):
+        text = "queue %r can't be used: %s: %s; the worker goes on without it"
+        is_known = isinstance(error, (PenstockError, RedisError, OSError))
+        state.log.log(level, text, name, kind, error, exc_info=None if is_known else error)
+    return state.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)

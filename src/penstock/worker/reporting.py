@@ -1,0 +1,315 @@
+"""Reports of finished jobs, as flows without I/O.
+
+A report that a queue refuses concerns its job only. If a call about several jobs is refused, it is
+repeated with fewer of them until the refused ones are found; the others are reported. A job whose
+report stays refused fails with that error, as if its handler had raised it. If the queue refuses
+that too, the job is left to its lease.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Sequence
+from itertools import chain
+from typing import Any
+
+from penstock.client._sync.transport.failures import about_server
+from penstock.core.flows import Effect, StoreHint
+from penstock.core.hints import Intent
+from penstock.core.job import Delivery, counts_of, data_of, number_of, reservation_of, term_of
+from penstock.core.logs import Fields, get_logger, span
+from penstock.core.middleware import HANDLER
+from penstock.core.outcomes import Outcome, Settled
+from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
+from penstock.core.results import results_of
+from penstock.errors import WrongEpoch
+from penstock.worker.concerns import CHANGED, is_certain, is_damage, run_call
+from penstock.worker.messages import FAILED, is_last
+from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
+from penstock.worker.results import ACK, Verdict
+from penstock.worker.state import HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
+from penstock.worker.suspects import ASIDE
+
+__all__ = ["drop_expired", "keep_as_hints", "report", "report_all"]
+
+logger = get_logger("penstock")
+
+REPEATS = 3
+"""Times that a report is sent while the server answers it with an error that may pass."""
+REFUSALS = 16
+"""Most refused calls in a row in one round. Half by half, 9 of them find one job of 300."""
+Flow = Generator[Effect, Any, None]
+Count = Generator[Effect, Any, int]
+
+
+def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
+    """Report all of these jobs. Reports that are to be repeated later stay in `reports`.
+
+    Raises:
+        Exception: an error that concerns the server, or the queue; it may be that of a report
+            which stays.
+    """
+    most, left, kept, refused = TRIP, REFUSALS, list[Finished](), None
+    try:
+        while reports and left:
+            verdict = next(iter(reports))
+            try:
+                yield from report(state, poll, reports, verdict, most=most)
+            except Exception as error:
+                if about_server(error) or isinstance(error, CHANGED):
+                    raise
+                left -= 1
+                part = _first(reports, verdict, most)
+                most = sum(len(done.jobs) for done in part) // 2
+                if most:
+                    continue
+                most, refused = 1, refused if is_certain(error) else error
+                reports[verdict] = reports[verdict][1:]
+                if not reports[verdict]:
+                    del reports[verdict]
+                kept += _after_refusal(state, part[0], error, reports)
+            else:
+                most, left = min(2 * most, TRIP), REFUSALS
+    finally:
+        for done in kept:
+            reports.setdefault(done.verdict, []).append(done)
+    if kept and refused is not None:
+        raise refused
+
+
+def _after_refusal(
+    state: WorkerState, done: Finished, error: Exception, reports: Reports
+) -> list[Finished]:
+    """Decide what follows a refused report about one job; return it if it is repeated later.
+
+    A report of the failure takes its place in `reports`.
+    """
+    tries, job = done.tries + 1, done.jobs[0]
+    may_pass = not done.stands_in and tries < REPEATS
+    if not is_certain(error) and (may_pass or (is_damage(error) and state.is_patient)):
+        return [done._replace(tries=tries, refused=error)]
+    if done.stands_in or done.verdict.kind == "release":
+        state.drop(done.jobs)
+        state.unreported = error
+        count(state, done, "lost", 1)
+        text = "%s could not be reported, its lease is left to end: %s: %s"
+        logger.error(text, job.id, type(error).__name__, error, extra=Fields(job))
+        return []
+    verdict = state.refused(job, error)
+    failed = Finished((job,), verdict, done.seconds, error, refused=error, stands_in=True)
+    reports.setdefault(verdict, []).append(failed)
+    return []
+
+
+def _first(reports: Reports, verdict: Verdict, most: int) -> Sequence[Finished]:
+    """Return the reports of the next call. If `most` is below `TRIP`, a chunk is divided for it."""
+    part = reports[verdict]
+    if most < TRIP and len(part[0].jobs) > most:
+        first = part[0]
+        part[:1] = [
+            first._replace(jobs=first.jobs[where], spans=first.spans[where])
+            for where in (slice(most), slice(most, None))
+        ]
+    return part if len(part) == 1 else first_of(part, most)
+
+
+def report(
+    state: WorkerState,
+    poll: QueuePoll,
+    reports: Reports,
+    verdict: Verdict,
+    n: int = 0,
+    most: int = TRIP,
+) -> Count:
+    """Report jobs of one verdict, as many as one script takes; return the number of new jobs.
+
+    Args:
+        state: the worker's state.
+        poll: the queue.
+        reports: those of this queue; what was reported is removed.
+        verdict: one of the keys of `reports`.
+        n: maximum number of jobs to reserve in the same call; only with `ACK`.
+        most: maximum number of jobs to report.
+    """
+    is_one = len(reports[verdict]) == 1 and most == TRIP
+    finished = reports[verdict] if is_one else _first(reports, verdict, most)
+    jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
+    results = None
+    if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
+        spans = [done.spans or [done.seconds] * len(done.jobs) for done in finished]
+        results = results_of(jobs, [*chain.from_iterable(spans)])
+    outcomes: Settled | None = None
+    taken = None
+    try:
+        if verdict.kind == "none":
+            outcomes = Settled(jobs)
+        elif n:
+            both = poll.ops.settle(jobs, n, provisional=True, results=results)
+            outcomes, taken = yield from run_call(state, poll, both)
+            resent = both.resent
+        else:
+            call = verdict_call(poll.ops, jobs, verdict, results)
+            outcomes = yield from run_call(state, poll, call)
+            resent = call.resent
+    except WrongEpoch:
+        pass
+    if finished is reports[verdict]:
+        del reports[verdict]
+    else:
+        reports[verdict] = reports[verdict][len(finished) :]
+    if verdict is ASIDE:
+        state.taken -= len(jobs)
+        poll.at = min(poll.at, state.suspects.put_aside())
+    if outcomes is None:
+        _deleted_with_queue(state, finished)
+    else:
+        _ended(state, finished, outcomes, verdict, bool(resent) or poll.unsure)
+    if taken is None:
+        return 0
+    state.received(poll, taken, n, resent or sent)
+    return len(taken.deliveries)
+
+
+def keep_as_hints(state: WorkerState, poll: QueuePoll) -> Flow:
+    """Store reports for a node that is down as hints on another node, as far as it accepts them.
+
+    A hint has no next jobs: such an ack waits for the node.
+    """
+    reports = state.unsettled[poll]
+    for verdict, finished in list(reports.items()):
+        is_short = verdict.then is None or not verdict.then.records
+        for done in list(finished) if verdict.kind in ("ack", "bury") and is_short else ():
+            intent = Intent(verdict.kind, verdict.window_ms, verdict.text)
+            answer: list[bool] = yield StoreHint(poll.ops, done.jobs, intent)
+            if all(answer):
+                finished.remove(done)
+                state.drop(done.jobs)
+                count(state, done, _usual(verdict, done.jobs[0]), len(done.jobs))
+        if not finished:
+            del reports[verdict]
+    if not reports:
+        del state.unsettled[poll]
+
+
+def drop_expired(state: WorkerState) -> None:
+    """Drop the reports of queues that can't be used when the leases of their jobs have ended.
+
+    Those about jobs delivered at most once, which have no lease, are dropped at once.
+    """
+    now = state.clock()
+    for poll in [poll for poll in state.unsettled if poll.failures]:
+        reports = state.unsettled[poll]
+        for verdict, finished in list(reports.items()):
+            for done in [done for done in finished if _has_expired(done, now)]:
+                finished.remove(done)
+                state.drop(done.jobs)
+                count(state, done, "lost", len(done.jobs))
+            if not finished:
+                del reports[verdict]
+        if not reports:
+            del state.unsettled[poll]
+
+
+def _has_expired(done: Finished, now: float) -> bool:
+    return all(job.at_most_once or term_of(job).is_over(now) for job in done.jobs)
+
+
+def count(state: WorkerState, done: Finished, outcome: str, number: int) -> None:
+    """Count the outcome of so many of these jobs."""
+    job = done.jobs[0]
+    waited = None
+    if not counts_of(job):  # its first delivery
+        waited = (reservation_of(job).now - int(number_of(job)[:-11])) / 1000
+    is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
+    told: dict[str, Any] = {"outcome": outcome, "count": number, "is_asked": is_asked}
+    told |= {"handling": done.seconds or None, "queueing": waited}  # 0 = none has run
+    state.statistics.finished(**told, spans=done.spans)
+    if state.isolated is not None:
+        state.isolated.counted(**told)
+
+
+def _ended(
+    state: WorkerState,
+    finished: Sequence[Finished],
+    outcomes: Settled,
+    verdict: Verdict,
+    is_repeated: bool,
+) -> None:
+    if state.options.burst:  # handlers may have added jobs or given some back: look once more
+        for poll in state.polls:
+            poll.at = 0.0
+    for done in finished:
+        state.drop(done.jobs)
+        if state.abandoned and verdict.kind != "none":
+            state.abandoned.difference_update(done.jobs)
+    if outcomes.all_done:
+        for done in finished:
+            usual = OUTCOMES["ack"] if verdict is ACK else _usual(verdict, done.jobs[0])
+            count(state, done, usual, len(done.jobs))
+            if state.options.log_jobs:
+                _log_jobs(state, done, [usual] * len(done.jobs))
+        return
+    found = iter(outcomes)
+    for done in finished:
+        fates = [_fate(state, done, job, next(found), is_repeated) for job in done.jobs]
+        for fate, number in Counter(fates).items():
+            count(state, done, fate, number)
+        _log_jobs(state, done, fates)
+
+
+def _log_jobs(state: WorkerState, done: Finished, fates: Sequence[str]) -> None:
+    """Log a line for each job if that is wanted, unless there is one about its failure."""
+    for job, fate in zip(done.jobs, fates, strict=True):
+        if state.options.log_jobs and fate not in FAILED:
+            name = job.headers.get(HANDLER) or "job"
+            more = Fields(job, outcome=fate, seconds=round(done.seconds, 6))
+            logger.info("%s %s: %s after %s", name, job.id, fate, span(done.seconds), extra=more)
+
+
+def _deleted_with_queue(state: WorkerState, finished: Sequence[Finished]) -> None:
+    for done in finished:
+        state.drop(done.jobs)
+        count(state, done, "lost", len(done.jobs))
+        logger.warning("%s was deleted with its queue", done.jobs[0].id, extra=Fields(done.jobs[0]))
+
+
+def _usual(verdict: Verdict, job: Delivery) -> str:
+    if verdict is HANDED_BACK or verdict is ASIDE:
+        return "handed back"
+    if verdict is KEPT and job.lost:
+        return "lost"
+    return OUTCOMES[verdict.kind]
+
+
+def _fate(
+    state: WorkerState, done: Finished, job: Delivery, outcome: Outcome, is_repeated: bool
+) -> str:
+    """Return the outcome to count for a job, by the server's answer; log what is unusual.
+
+    Args:
+        state: the worker's state.
+        done: the report.
+        job: one of its jobs.
+        outcome: the answer for the job.
+        is_repeated: True if an earlier run of the call may have succeeded without an answer.
+    """
+    verdict = done.verdict
+    may_be_own = outcome is Outcome.ENDED or (outcome is Outcome.GONE and verdict.kind == "ack")
+    if outcome is Outcome.DONE or (is_repeated and may_be_own):
+        return _usual(verdict, job)
+    if outcome is Outcome.CANCELLED:
+        return "cancelled"
+    if outcome is Outcome.DEAD:
+        if done.error is None or not is_last(job, verdict, state.settings_of(job)):
+            # Otherwise its failure was logged as the last one.
+            text = "%s has used up its attempts: %s: a dead letter"
+            logger.error(text, job.id, verdict.text, exc_info=done.error, extra=Fields(job))
+        return "dead"
+    if outcome is Outcome.REFUSED:
+        if done.error is None:  # otherwise it was logged with its failure
+            text = "%s is delivered at most once; a %s of it is not possible"
+            logger.warning(text, job.id, verdict.kind, extra=Fields(job))
+        return "failed"
+    text = "%s: the lease was lost before the %s, which changed nothing"
+    logger.warning(text, job.id, verdict.kind, extra=Fields(job))
+    return "lost"

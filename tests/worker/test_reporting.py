@@ -1,0 +1,216 @@
+"""Reports that a queue refuses, without a server."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from redis.exceptions import ResponseError
+
+from penstock import BadArgument, Handlers
+from penstock.core.job import Delivery, set_term
+from penstock.core.outcomes import Settled
+from penstock.errors import QueueDamaged
+from penstock.worker.dispatcher import Dispatcher
+from penstock.worker.options import WorkerOptions
+from penstock.worker.polls import Finished, QueuePoll, Reports
+from penstock.worker.reporting import REPEATS, report_all
+from penstock.worker.results import ACK, Verdict
+from penstock.worker.state import HANDED_BACK, WorkerState
+from penstock.worker.terms import Term
+from tests.worker.deliveries import made
+
+SCRIPT_ERROR = ResponseError("user_script:7: attempt to compare number with nil")
+BAD = BadArgument("priority", "5", "can't be used")
+DAMAGED = QueueDamaged("key 'dead' has the wrong type")
+
+
+class Ops:
+    """Operations whose calls are named tuples: the kind, the jobs, and the text of a failure."""
+
+    name = "q"
+    home = None
+
+    def ack(self, jobs: Sequence[Delivery], *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(kind="ack", jobs=jobs, text="", resent=0.0)
+
+    def nack(self, jobs: Sequence[Delivery], _delay: int, text: str, _trace: str) -> Any:
+        return SimpleNamespace(kind="nack", jobs=jobs, text=text, resent=0.0)
+
+    def release(self, jobs: Sequence[Delivery], _delay: int) -> Any:
+        return SimpleNamespace(kind="release", jobs=jobs, text="", resent=0.0)
+
+
+class Refusing:
+    """A queue that refuses reports, and a worker that has some.
+
+    Args:
+        count: number of its jobs, which are done.
+        refuse: returns the error of a report about one job, by the kind; None = it is accepted.
+        options: of the worker.
+    """
+
+    def __init__(
+        self, count: int, refuse: Callable[[str, int], Exception | None], **options: Any
+    ) -> None:
+        self.jobs = [made(number) for number in range(count)]
+        self.calls = 0
+        self.reported: dict[str, list[int]] = {}
+        self.texts: set[str] = set()
+        self._refuse = refuse
+        self.poll = QueuePoll(cast(Any, Ops()))
+        handlers = Handlers()
+        handlers.handler(None)(lambda _: None)
+        self.state = WorkerState(
+            [self.poll],
+            Dispatcher(handlers, cast(Any, None), print, time.monotonic),
+            wake=lambda: None,
+            clock=lambda: 100.0,
+            options=WorkerOptions("q", **options),
+        )
+        self.state.held = dict.fromkeys(self.jobs, 0.0)
+        for job in self.jobs:
+            set_term(job, Term(130.0, 30.0))
+        self.reports: Reports = {ACK: [Finished((job,), ACK, 0.0) for job in self.jobs]}
+
+    def report(self) -> Exception | None:
+        """Report all jobs; return the error that remains."""
+        flow = report_all(self.state, self.poll, self.reports)
+        try:
+            effect = next(flow)
+            while True:
+                self.calls += 1
+                call: Any = cast(Any, effect).call
+                numbers = [job.body for job in call.jobs]
+                errors = list(filter(None, (self._refuse(call.kind, n) for n in numbers)))
+                if errors:
+                    effect = flow.throw(errors[0])
+                else:
+                    self.reported.setdefault(call.kind, []).extend(numbers)
+                    self.texts |= {call.text} - {""}
+                    effect = flow.send(Settled(call.jobs))
+        except StopIteration:
+            return None
+        except Exception as error:  # noqa: BLE001  # the tests look at it
+            return error
+
+    @property
+    def left(self) -> list[int]:
+        """The jobs whose reports are left for later."""
+        return [job.body for part in self.reports.values() for done in part for job in done.jobs]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The outcomes that the worker has counted."""
+        return dict(self.state.statistics.snapshot().counts)
+
+
+def test_the_other_jobs_of_a_refused_call_are_reported() -> None:
+    """Two of 300 jobs can't be acknowledged: they fail with the error, in few calls."""
+    worker = Refusing(300, lambda kind, n: BAD if kind == "ack" and n in (17, 200) else None)
+    assert worker.report() is None
+    assert sorted(worker.reported["ack"]) == [n for n in range(300) if n not in (17, 200)]
+    assert worker.reported["nack"] == [17, 200]
+    assert worker.texts == {f"BadArgument: {BAD}"}
+    assert worker.calls < 60
+    assert worker.counts == {"done": 298, "retried": 2}
+    assert not worker.state.held
+
+
+def test_a_chunk_of_which_one_job_is_refused() -> None:
+    """The jobs of one run of a chunk handler are reported apart if one of them is refused."""
+    worker = Refusing(7, lambda kind, n: BAD if kind == "ack" and n == 4 else None)
+    worker.reports = {ACK: [Finished(worker.jobs, ACK, 0.0, None, [1.0] * 7)]}
+    assert worker.report() is None
+    assert sorted(worker.reported["ack"]) == [0, 1, 2, 3, 5, 6]
+    assert worker.reported["nack"] == [4]
+
+
+def test_a_failure_that_is_refused_too() -> None:
+    """The job is left to its lease, and the others are reported."""
+    worker = Refusing(4, lambda _, n: BAD if n == 2 else None)
+    assert worker.report() is None
+    assert worker.reported == {"ack": [0, 1, 3]}
+    assert worker.counts == {"done": 3, "lost": 1}
+    assert not worker.reports
+    assert not worker.state.held
+
+
+def test_a_release_that_is_refused() -> None:
+    """A job that has not begun does not fail by it."""
+    worker = Refusing(1, lambda _kind, _n: BAD)
+    worker.reports = {HANDED_BACK: [Finished(worker.jobs, HANDED_BACK, 0.0)]}
+    assert worker.report() is None
+    assert (worker.calls, worker.counts) == (1, {"lost": 1})
+
+
+def test_an_error_of_a_script_may_pass() -> None:
+    """A report is repeated a few times before its job fails; the others are reported at once."""
+    worker = Refusing(3, lambda kind, n: SCRIPT_ERROR if kind == "ack" and n == 0 else None)
+    for _ in range(REPEATS - 1):
+        assert worker.report() is SCRIPT_ERROR
+        assert worker.left == [0]
+        assert worker.reported == {"ack": [1, 2]}
+    assert worker.report() is None
+    assert worker.reported == {"ack": [1, 2], "nack": [0]}
+    assert worker.texts == {f"ResponseError: {SCRIPT_ERROR}"}
+
+
+def test_reports_wait_for_the_repair_of_a_queue() -> None:
+    """A key of a wrong type fails no job: the report is made when the key is repaired."""
+    damage: list[Exception | None] = [DAMAGED]
+    worker = Refusing(1, lambda _kind, _n: damage[0])
+    for _ in range(10 * REPEATS):
+        assert worker.report() is DAMAGED
+    damage[0] = None
+    assert worker.report() is None
+    assert worker.reported == {"ack": [0]}
+
+
+def test_a_burst_does_not_wait_for_a_repair() -> None:
+    """A burst drops a job that it can't report after a few attempts."""
+    worker = Refusing(1, lambda _kind, _n: DAMAGED, burst=True)
+    while worker.state.held and worker.calls < 20:
+        worker.report()
+    assert worker.counts == {"lost": 1}
+    assert worker.calls == REPEATS + 1
+
+
+def test_a_queue_that_refuses_everything_gets_few_calls() -> None:
+    """The calls of one round are bounded, and each round tries other jobs."""
+    worker = Refusing(300, lambda _kind, _n: DAMAGED)
+    tried = Counter[int]()
+    refuse = worker._refuse
+
+    def refused(kind: str, n: int) -> Exception | None:
+        tried[n] += 1
+        return refuse(kind, n)
+
+    worker._refuse = refused
+    assert worker.report() is DAMAGED
+    assert worker.calls <= 16
+    assert sorted(worker.left) == list(range(300))
+    first = worker.left[0]
+    assert worker.report() is DAMAGED
+    assert worker.left[0] != first
+
+
+def test_a_stopped_worker_does_not_wait_for_refused_reports() -> None:
+    """With nothing but refused reports it is over at once; a running handler has its grace."""
+    worker = Refusing(2, lambda _kind, n: DAMAGED if n == 1 else None)
+    assert worker.report() is DAMAGED
+    state = worker.state
+    state.unsettled = {worker.poll: worker.reports}
+    state.stop(60)
+    assert state.is_over
+    state.held[made("running")] = 0.0
+    assert not state.is_over
+
+
+def test_verdicts_of_refused_reports_are_failures() -> None:
+    """Without a handler at hand the error itself is the text."""
+    worker = Refusing(0, lambda _kind, _n: None)
+    assert worker.state.refused(made(1), BAD) == Verdict("nack", text=f"BadArgument: {BAD}")
