@@ -6,6 +6,7 @@ import inspect
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_words_are_completed_in_bash(run_cli: Cli, words: list[str], offered: li
     assert completed(run_cli, *words) == offered
 
 
-PROGRAM = """penstock() { python -m penstock "$@"; }"""
+PROGRAM = f"""penstock() {{ {shlex.quote(sys.executable)} -m penstock "$@"; }}"""
 
 
 def test_names_of_queues_are_completed(
