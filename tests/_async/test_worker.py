@@ -33,6 +33,7 @@ from penstock import (
 )
 from penstock.client._acompat import asleep
 from penstock.client._async.client import twin_of
+from penstock.worker.log import JsonFormatter, LogFormatter
 from tests.support.backends import Backend
 from tests.support.twins import await_for
 
@@ -149,6 +150,30 @@ async def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
     assert worker.status().stats.counts == {outcome: 1}
     assert [has for level, _, has in failures(caplog) if level == logging.ERROR] == [True]
     assert caplog.text.count('raise ValueError(f"no {job.body}")') == 1
+
+
+async def test_a_failure_that_the_server_finds_to_be_the_last(
+    ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that does not know the queue's new limit logs the traceback with the answer."""
+    await q.enqueue("x")
+
+    async def handler(job: AsyncJob) -> None:
+        await q.configure(max_attempts=1)
+        raise ValueError(f"no {job.body}")
+
+    with caplog.at_level(logging.INFO, "penstock"):
+        worker = await run(ps, handler)
+    assert worker.status().stats.counts == {"dead": 1}
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.getMessage().endswith("used up its attempts: ValueError: no x: a dead letter")
+    line = 'raise ValueError(f"no {job.body}")'
+    assert caplog.text.count(line) == 1
+    assert LogFormatter().format(record).splitlines()[-2:] == [
+        f"      {line}",
+        "  ValueError: no x",
+    ]
+    assert line in json.loads(JsonFormatter().format(record))["traceback"]
 
 
 @pytest.mark.parametrize("raised", [False, True], ids=["returned", "raised"])

@@ -147,7 +147,7 @@ def test_an_error_passes_through_all_of_them() -> None:
     with pytest.raises(LookupError), running((Noting("a", notes), Noting("b", notes)), event):
         raise error
     assert notes == ["a in", "b in", "b LookupError('no')", "a LookupError('no')"]
-    assert (event.outcome, event.error) == ("failed", error)
+    assert (event.outcome, event.error) == ("failed", None)
 
 
 def test_a_hook_that_raises_before_it_yields() -> None:
@@ -200,12 +200,22 @@ def test_a_hook_sees_errors_of_inner_hooks() -> None:
 
 
 @pytest.mark.parametrize("hook", [Refusing, Uncommitted])
-def test_an_error_of_the_outermost_hook_is_in_the_event(hook: type[Middleware]) -> None:
-    """An error of the outermost hook is in the event too, with its outcome."""
+def test_an_error_of_the_outermost_hook_is_judged(hook: type[Middleware]) -> None:
+    """The outcome is that of an error of the outermost hook; the event keeps no error."""
     event = a_run()
     with pytest.raises(OSError, match="not") as caught, running((hook(),), event, repr):
         pass
-    assert (event.error, event.outcome) == (caught.value, repr(caught.value))
+    assert (event.error, event.outcome) == (None, repr(caught.value))
+
+
+def test_an_event_forgets_its_error_and_its_value() -> None:
+    """They are there until the outermost hook has ended, whatever ends it."""
+    for hooks in ((Watching(),), (Replacing(), Refusing()), (Uncommitted(),)):
+        event = a_run()
+        with suppress(LookupError, OSError), running(hooks, event):
+            event.value = 7
+            raise LookupError("no")
+        assert (event.error, event.value) == (None, None)
 
 
 def test_an_outcome_set_by_the_caller_is_kept() -> None:
@@ -226,17 +236,17 @@ def test_an_error_cannot_be_swallowed() -> None:
         hooks = (watching, Noting("a", notes), Swallowing())
         with pytest.raises(LookupError) as caught, around(hooks, event):
             raise error
-        assert caught.value is event.error is error
+        assert caught.value is error
         assert watching.seen[-1][1] is error
     assert notes == ["a in", "a out"] * 2
 
 
 def test_stop_iteration_is_an_error_like_others() -> None:
     """StopIteration is handled as any other error, although the hooks are generators."""
-    event = a_run()
-    with pytest.raises(StopIteration), running((Noting("a", []), Watching()), event):
+    outer, inner = Watching(), Watching()
+    with pytest.raises(StopIteration), running((outer, Noting("a", []), inner), a_run()):
         raise StopIteration("end")
-    assert isinstance(event.error, StopIteration)
+    assert [type(error) for _, error in outer.seen + inner.seen] == [StopIteration] * 2
 
 
 def test_without_middleware_nothing_is_made() -> None:
@@ -261,11 +271,11 @@ def test_the_time_is_that_of_the_handler() -> None:
 
 def test_an_error_after_an_enqueue_keeps_the_answer() -> None:
     """After an error behind an enqueue the event has the results."""
-    event, results = EnqueueEvent("q", 1), [Enqueued("id", "ready")]
-    with pytest.raises(OSError, match="not committed"), enqueuing((Uncommitted(),), event):
+    event, results, outer = EnqueueEvent("q", 1), [Enqueued("id", "ready")], Watching()
+    with pytest.raises(OSError, match="not committed"), enqueuing((outer, Uncommitted()), event):
         event.results = results
     assert event.results is results
-    assert isinstance(event.error, OSError)
+    assert isinstance(outer.seen[0][1], OSError)
 
 
 def test_an_incomplete_enqueue_names_the_jobs_that_are_there() -> None:

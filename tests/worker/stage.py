@@ -167,13 +167,13 @@ class Stage:
         assert len(self.state.held) - self._waiting() <= self.state.capacity
 
     def _waiting(self) -> int:
-        """Count the jobs whose reports were refused, or wait for a queue that can't be used."""
+        """Count the jobs whose reports were refused, or wait for a queue that has failed."""
         return sum(
             len(done.jobs)
             for poll, reports in self.state.unsettled.items()
             for finished in reports.values()
             for done in finished
-            if done.refused is not None or poll.barred > self.now
+            if done.tries or done.stands_in or poll.failures
         )
 
     def _answer(self, effect: flows.Effect) -> Any:

@@ -123,7 +123,7 @@ def test_the_other_jobs_of_a_refused_call_are_reported() -> None:
 def test_a_chunk_of_which_one_job_is_refused() -> None:
     """The jobs of one run of a chunk handler are reported apart if one of them is refused."""
     worker = Refusing(7, lambda kind, n: BAD if kind == "ack" and n == 4 else None)
-    worker.reports = {ACK: [Finished(worker.jobs, ACK, 0.0, None, [1.0] * 7)]}
+    worker.reports = {ACK: [Finished(worker.jobs, ACK, 0.0, [1.0] * 7)]}
     assert worker.report() is None
     assert sorted(worker.reported["ack"]) == [0, 1, 2, 3, 5, 6]
     assert worker.reported["nack"] == [4]

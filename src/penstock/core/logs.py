@@ -22,6 +22,7 @@ from penstock.core.middleware import HANDLER
 __all__ = [
     "FIELDS",
     "ONCE",
+    "TRACE",
     "USUAL",
     "Fields",
     "RateLimit",
@@ -37,6 +38,8 @@ FIELDS = ("job_id", "queue", "handler", "worker", "attempt")
 """The fields that a record about a job has."""
 ONCE = "delivered at most once, it is not tried again"
 """Why the failure of such a job is its last one."""
+TRACE = "traceback"
+"""The field for the text of a traceback whose exception is not kept; it becomes `exc_text`."""
 USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that every record has; the others were given as `extra`."""
 SECRETS = re.compile(r"(?<=://)[^\s@/'\"]*:\S*(?=@)|(?<=password=)[^\s&'\"]+")
@@ -116,6 +119,9 @@ class RateLimit:
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
+    trace = vars(record).pop(TRACE, "")
+    if trace:
+        record.exc_text = indented(trace)
     record.msg = printable(hidden(str(record.msg)))
     if isinstance(record.args, tuple):
         record.args = tuple(map(_safe, record.args))

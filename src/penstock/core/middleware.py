@@ -12,10 +12,12 @@ Before its `yield` a context manager sees the request, after it the result:
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 from penstock.core.job import Delivery, Enqueued, counts_of
@@ -34,6 +36,8 @@ __all__ = [
 HANDLER = "handler"
 """The header that names a job's handler."""
 NOTHING: AbstractContextManager[None] = nullcontext()
+NO_ERROR = (None, None, None)
+"""The arguments of `__exit__` after a block that has not raised."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +52,7 @@ class EnqueueEvent:
         headers: those of every job of the call; what is put in here goes with them.
         results: the answers, when the jobs are there; of a bulk call that failed midway, those to
             the chunks before.
-        error: what the call raises.
+        error: what the call raises, until the outermost hook has ended; then None.
         seconds: how long the call took, hooks apart.
     """
 
@@ -58,6 +62,10 @@ class EnqueueEvent:
     results: Sequence[Enqueued] = ()
     error: BaseException | None = None
     seconds: float = 0.0
+
+    def forget(self) -> None:
+        """Forget the exception, which would keep the variables of its frames."""
+        self.error = None
 
     @property
     def handler(self) -> str | None:
@@ -77,9 +85,10 @@ class RunEvent:
             if the handler has reported it itself; "lost" with its lease; "failed" if what becomes
             of the job is not known yet; "mixed" if the jobs of a chunk ended differently.
         outcomes: how many jobs of a chunk that is "mixed" ended how.
-        error: what the handler raised, or a hook in its place.
+        error: what the handler raised, or a hook in its place, until the outermost hook has ended;
+            then None.
         seconds: how long the handler took, hooks apart.
-        value: what the handler returned; None if it raised.
+        value: what the handler returned, as long; None if it raised.
     """
 
     queue: str
@@ -90,6 +99,10 @@ class RunEvent:
     error: BaseException | None = None
     seconds: float = 0.0
     value: Any = None
+
+    def forget(self) -> None:
+        """Forget the exception, which would keep the variables of its frames, and the value."""
+        self.error = self.value = None
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -121,6 +134,9 @@ class Middleware:
 
     Catching an exception does not change the outcome. Raise `Done`, `Retry`, `Snooze` or `Reject`
     instead. If a context raises after an enqueue that succeeded, the jobs have been added.
+
+    An exception keeps the local variables of the code that raised it. Take what you need of it,
+    such as its text, and keep neither the exception nor its traceback.
     """
 
     def enqueue(self, event: EnqueueEvent) -> AbstractContextManager[None]:
@@ -162,7 +178,7 @@ def enqueuing(
     middleware: Iterable[Middleware], event: EnqueueEvent
 ) -> AbstractContextManager[None]:
     """Return the hooks around an enqueue; each of them sees its error in the event."""
-    return _nested((one.enqueue(event) for one in middleware), event)
+    return _Nested((one.enqueue(event) for one in middleware), event)
 
 
 def running(
@@ -183,48 +199,88 @@ def running(
     """
     if not middleware:
         return NOTHING
-    return _nested((one.run(event) for one in middleware), event, judge)
+    return _Nested((one.run(event) for one in middleware), event, judge)
 
 
-@contextmanager
-def _nested(
-    contexts: Iterator[AbstractContextManager[None]],
-    event: EnqueueEvent | RunEvent,
-    judge: Callable[[BaseException], str] = str,
-) -> Iterator[None]:
-    """Nest contexts, and update the event between any two of them.
+class _Nested:
+    """Contexts, one in the other, with an update of the event between any two.
 
-    An error that one of them swallows is raised all the same.
+    An error that one of them swallows is raised all the same. At the end the event forgets the
+    error, as the frames in its traceback refer to the event: see `caught`. An ExitStack would keep
+    an error that one of them raises.
 
     Args:
         contexts: outermost first; each is made when the one before is entered.
         event: of the call.
-        judge: returns the outcome of a run with this error.
+        judge: returns the outcome of a run with an error.
     """
 
-    def note(_kind: object, error: BaseException | None, _trace: object = None) -> None:
+    def __init__(
+        self,
+        contexts: Iterator[AbstractContextManager[None]],
+        event: EnqueueEvent | RunEvent,
+        judge: Callable[[BaseException], str] = str,
+    ) -> None:
+        self._contexts = contexts
+        self._event = event
+        self._judge = judge
+        self._entered: list[AbstractContextManager[None]] = []
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        try:
+            for context in self._contexts:
+                context.__enter__()
+                self._entered.append(context)
+        except BaseException:
+            try:
+                self._leave(*sys.exc_info())
+            finally:
+                self._event.forget()
+            raise
+        self._began = time.perf_counter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        event = self._event
+        event.seconds = time.perf_counter() - self._began
+        if error is None and isinstance(event, RunEvent):
+            event.outcome = event.outcome or "done"
+        try:
+            self._leave(kind, error, trace)
+        finally:
+            event.forget()
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the contexts, the innermost first; raise what one of them raises."""
+        self._note(error)
+        if not self._entered:
+            return
+        try:
+            is_swallowed = self._entered.pop().__exit__(kind, error, trace)
+        except BaseException:
+            self._leave(*sys.exc_info())  # the outer ones see this error
+            raise
+        finally:
+            if error is not None:  # its traceback has the frame of a generator, which refers to it
+                error.__traceback__ = trace
+        self._leave(*(NO_ERROR if is_swallowed else (kind, error, trace)))
+
+    def _note(self, error: BaseException | None) -> None:
+        event = self._event
         if error is None or error is event.error:
             return
         event.error = error
         if isinstance(event, RunEvent):
-            event.outcome = judge(error)
+            event.outcome = self._judge(error)
         else:
             event.results = getattr(error, "results", event.results)
-
-    stack, began = ExitStack(), None
-    stack.push(note)
-    try:
-        for context in contexts:
-            stack.enter_context(context)
-            stack.push(note)
-        began = time.perf_counter()
-        yield
-    except BaseException as error:
-        event.seconds = 0.0 if began is None else time.perf_counter() - began
-        stack.__exit__(type(error), error, error.__traceback__)
-        note(None, error)  # also if it was swallowed
-        raise
-    event.seconds = time.perf_counter() - began
-    if isinstance(event, RunEvent):
-        event.outcome = event.outcome or "done"
-    stack.close()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from textwrap import dedent
 from typing import Literal, TypeAlias
 
 from penstock.core.logs import USUAL, get_logger, hidden, indented, printable
@@ -37,6 +38,8 @@ class LogFormatter(logging.Formatter):
         lines = [printable(hidden(f"{start}: {record.getMessage()}")) + "".join(fields)]
         if record.exc_info:
             lines.append(indented(self.formatException(record.exc_info)))
+        elif record.exc_text:
+            lines.append(record.exc_text)
         if record.stack_info:
             lines.append(indented(self.formatStack(record.stack_info)))
         return "\n".join(lines)
@@ -62,6 +65,8 @@ class JsonFormatter(logging.Formatter):
                 shown.setdefault(name, hidden(value) if isinstance(value, str) else value)
         if record.exc_info:
             shown["traceback"] = hidden(self.formatException(record.exc_info))
+        elif record.exc_text:
+            shown["traceback"] = dedent(record.exc_text)
         if record.stack_info:
             shown["stack"] = self.formatStack(record.stack_info)
         return json.dumps(shown, default=str)

@@ -43,19 +43,15 @@ class Finished(NamedTuple):
         jobs: the jobs of one run, or of one reserve that were run one after the other.
         verdict: the report to make.
         seconds: the time that the handler took; 0 = no handler has run.
-        error: the exception that it raised, for the log in case the job is not tried again.
         spans: the time of each job, if they were run one after the other; `seconds` is 0 then.
-        refused: the error with which the queue has refused a report about them; None = it has not.
-        tries: how often it has refused this one.
+        tries: how often the queue has refused it.
         stands_in: whether this reports as a failure that an earlier report was refused.
     """
 
     jobs: Sequence[Delivery]
     verdict: Verdict
     seconds: float
-    error: BaseException | None = None
     spans: Sequence[float] = ()
-    refused: Exception | None = None
     tries: int = 0
     stands_in: bool = False
 
@@ -116,7 +112,7 @@ class FinishedJobs(deque[Finished]):
             found.extend(iter(self._done.popleft, None))
         if found:
             jobs, spans = zip(*found, strict=True)
-            self.append(Finished(jobs, verdict, 0.0, None, spans))
+            self.append(Finished(jobs, verdict, 0.0, spans))
 
 
 Reports: TypeAlias = dict[Verdict, list[Finished]]

@@ -310,8 +310,8 @@ class RegisteredHandler(Generic[C, P, R_co]):
         if isinstance(value, type) and issubclass(value, Result):
             try:
                 value = value()
-            except TypeError as error:
-                value = error
+            except TypeError as error:  # it needs arguments
+                return self.failed(job, error)
         if isinstance(value, BaseException):
             return self.failed(job, value)
         kinds = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)

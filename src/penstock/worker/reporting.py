@@ -17,7 +17,7 @@ from penstock.client._sync.transport.failures import about_server
 from penstock.core.flows import Effect, StoreHint
 from penstock.core.hints import Intent
 from penstock.core.job import Delivery, counts_of, data_of, number_of, reservation_of, term_of
-from penstock.core.logs import Fields, get_logger, span
+from penstock.core.logs import TRACE, Fields, get_logger, span
 from penstock.core.middleware import HANDLER
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
@@ -87,7 +87,7 @@ def _after_refusal(
     tries, job = done.tries + 1, done.jobs[0]
     may_pass = not done.stands_in and tries < REPEATS
     if not is_certain(error) and (may_pass or (is_damage(error) and state.is_patient)):
-        return [done._replace(tries=tries, refused=error)]
+        return [done._replace(tries=tries)]
     if done.stands_in or done.verdict.kind == "release":
         state.drop(done.jobs)
         state.unreported = error
@@ -96,7 +96,7 @@ def _after_refusal(
         logger.error(text, job.id, type(error).__name__, error, extra=Fields(job))
         return []
     verdict = state.refused(job, error)
-    failed = Finished((job,), verdict, done.seconds, error, refused=error, stands_in=True)
+    failed = Finished((job,), verdict, done.seconds, stands_in=True)
     reports.setdefault(verdict, []).append(failed)
     return []
 
@@ -300,13 +300,14 @@ def _fate(
     if outcome is Outcome.CANCELLED:
         return "cancelled"
     if outcome is Outcome.DEAD:
-        if done.error is None or not is_last(job, verdict, state.settings_of(job)):
+        if not (verdict.is_logged and is_last(job, verdict, state.settings_of(job))):
             # Otherwise its failure was logged as the last one.
             text = "%s has used up its attempts: %s: a dead letter"
-            logger.error(text, job.id, verdict.text, exc_info=done.error, extra=Fields(job))
+            trace = {TRACE: verdict.trace} if verdict.is_logged else {}
+            logger.error(text, job.id, verdict.text, extra=Fields(job, **trace))
         return "dead"
     if outcome is Outcome.REFUSED:
-        if done.error is None:  # otherwise it was logged with its failure
+        if not verdict.is_logged:  # otherwise it was logged with its failure
             text = "%s is delivered at most once; a %s of it is not possible"
             logger.warning(text, job.id, verdict.kind, extra=Fields(job))
         return "failed"

@@ -31,6 +31,7 @@ class Verdict(NamedTuple):
         trace: the end of the traceback of a failure.
         then: of an ack: the jobs that follow; None = there are none.
         limit: most attempts by the handler's policy; 0 = only that of the job or queue counts.
+        is_logged: whether the worker has logged the failure, with its traceback.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Verdict(NamedTuple):
     trace: str = ""
     then: NextJobs | None = None
     limit: int = 0
+    is_logged: bool = False
 
 
 ACK = Verdict("ack")

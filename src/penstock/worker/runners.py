@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from penstock.core.caught import caught
 from penstock.core.job import Delivery
 from penstock.core.logs import get_logger
 from penstock.worker.limits import NO_LIMITS, CancelledRun, Item, within
@@ -38,8 +39,6 @@ logger = get_logger("penstock")
 PATIENCE = 2.0
 """Seconds in which an event loop has to end after its tasks were cancelled."""
 
-_ThreadCall = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
-"""A plain function to call in a thread, its context, and the future that gets its result."""
 T = TypeVar("T")
 
 
@@ -180,6 +179,60 @@ class Runners(DaemonThreads[Item]):
         return True
 
 
+class _ThreadCall:
+    """A plain function that a thread runs for a task, in the context of that task.
+
+    Args:
+        function: the function.
+        pid: the id of this process.
+    """
+
+    __slots__ = ("_context", "_ended", "_function", "_has_raised", "_loop", "_pid", "_value")
+
+    def __init__(self, function: Callable[[], Any], pid: int) -> None:
+        self._function = function
+        self._pid = pid
+        self._context = contextvars.copy_context()
+        self._loop = asyncio.get_running_loop()
+        # A future takes no StopIteration, and its task would wait for ever.
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._value: list[Any] = []  # or the exception, until the task takes it: see `caught`
+        self._has_raised = False
+
+    def run(self) -> None:
+        """Run the function, in the thread."""
+        if self._ended.cancelled():
+            return
+        try:
+            try:
+                self._value.append(self._context.run(self._function))
+            finally:
+                end_fork(self._pid)
+        except BaseException:  # noqa: BLE001  # it is raised in the task
+            self._value.append(caught())
+            self._has_raised = True
+        try:
+            self._loop.call_soon_threadsafe(self._tell)
+        except RuntimeError:  # the loop is closed: no task waits
+            self._value.clear()
+
+    def _tell(self) -> None:
+        if self._ended.done():  # the task was cancelled
+            self._value.clear()
+        else:
+            self._ended.set_result(None)
+
+    async def end(self) -> Any:
+        """Wait for the end of the function; return its value, or raise its exception."""
+        try:
+            await self._ended
+            if self._has_raised:
+                raise self._value.pop()
+            return self._value.pop()
+        finally:
+            self._value.clear()
+
+
 class AsyncRunners:
     """Runs handlers in tasks, one for each item; plain functions run in threads beside them.
 
@@ -207,7 +260,7 @@ class AsyncRunners:
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._watch: asyncio.Task[None] | None = None
         self._threads: DaemonThreads[_ThreadCall] = DaemonThreads(
-            count, f"{name}-thread", self._run_in_thread
+            count, f"{name}-thread", _ThreadCall.run
         )
         self._last: asyncio.Task[None] | None = None
         self.limits = NO_LIMITS
@@ -303,34 +356,13 @@ class AsyncRunners:
                 finally:
                     end_fork(self._pid)
             self._threads.grow()
-            future = self._loop.create_future()
             function = partial(self.limits.run, limit, (handler, jobs), args, kwargs)
-            self._threads.put((future, contextvars.copy_context(), function))
-            value, error = await future
-            if error is not None:
-                raise error
-            return value
+            in_thread = _ThreadCall(function, self._pid)
+            self._threads.put(in_thread)
+            return await in_thread.end()
         finally:
             for job in jobs:
                 del self._running[job]
-
-    def _run_in_thread(self, call: _ThreadCall) -> None:
-        """Run a plain function in a thread, in the context of the task that waits for it."""
-        future, context, function = call
-        if future.cancelled():
-            return
-        found: tuple[Any, BaseException | None]
-        try:
-            # As a pair: a future takes no StopIteration, and its task would wait for ever.
-            try:
-                found = (context.run(function), None)
-            finally:
-                end_fork(self._pid)
-        except BaseException as error:  # noqa: BLE001  # it is raised in the task
-            found = (None, error)
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(_set_result, future, found)
-        del found  # the error's own frame would keep it
 
     def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:
         """Return whether the worker, or the end of its event loop, has ended the run of these jobs.
@@ -386,11 +418,6 @@ def _complain(error: BaseException) -> None:
             "a handler's run failed in the worker itself; its jobs come back when their leases end",
             exc_info=error,
         )
-
-
-def _set_result(future: asyncio.Future[Any], found: tuple[Any, BaseException | None]) -> None:
-    if not future.done():
-        future.set_result(found)
 
 
 class Activity:

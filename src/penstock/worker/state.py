@@ -227,7 +227,9 @@ class WorkerState:
         for poll, reports in self.unsettled.items():
             count += jobs_in(reports)
             everything = (done for finished in reports.values() for done in finished)
-            if not self._is_left_out(poll) and any(done.refused is None for done in everything):
+            if not self._is_left_out(poll) and not all(
+                done.tries or done.stands_in for done in everything
+            ):
                 return False
         return count == len(self.held)
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.client._async.transport.connection import monotonic
+from penstock.core.caught import caught
 from penstock.core.job import Delivery, data_of, record_of, reservation_of, set_result
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.marks import trace_of
@@ -33,11 +34,8 @@ __all__ = ["AsyncHandlerRunner", "Take"]
 
 logger = get_logger("penstock")
 
-Judged = tuple[list[Verdict] | None, BaseException | None]
-"""The verdicts on the jobs of a run, and the handler's exception unless that is a `Result`.
-
-No verdicts = all jobs are acknowledged.
-"""
+Verdicts = list[Verdict] | None
+"""The verdicts on the jobs of a run; None = all are acknowledged."""
 Take = Callable[[AnyHandler, Sequence[Delivery], Any], None]
 """Takes what a handler has returned for jobs."""
 LATER = Verdict("release", 0)
@@ -68,6 +66,8 @@ class AsyncHandlerRunner:
         client: adds the jobs of other queues that follow a job.
         take: takes what a handler returned, and settles the jobs whose values it keeps: they are
             not acknowledged. Its exception is the handler's failure. None = nothing is taken.
+        watch: called with each exception that is judged. That of a hook comes after that of the
+            handler. None = nothing is called.
     """
 
     runners: AsyncRunners
@@ -84,6 +84,7 @@ class AsyncHandlerRunner:
         self.state: Any = None
         self.client: Any = None
         self.take: Take | None = None
+        self.watch: Callable[[BaseException], None] | None = None
 
     def running_jobs(self) -> tuple[RunningJob, ...]:
         """Return the jobs that handlers are processing, the oldest first."""
@@ -98,9 +99,9 @@ class AsyncHandlerRunner:
     def give_up(self, item: Item) -> None:
         """Report jobs as failed whose handler has ignored its time limit."""
         handler, jobs = item
-        verdicts, cause = self._judged(handler, jobs, TimeLimit("it was ignored"))
-        for job, verdict in zip(jobs, verdicts or (), strict=True):
-            self._finish((job,), verdict, 0.0, cause)
+        verdicts = self._judged(handler, jobs, TimeLimit("it was ignored"))
+        for job, verdict in zip(jobs, verdicts, strict=True):
+            self._finish((job,), verdict, 0.0)
         self._wake()
 
     def unknown(self, job: Delivery) -> None:
@@ -110,8 +111,9 @@ class AsyncHandlerRunner:
     def refused(self, job: Delivery, error: Exception) -> Verdict:
         """Return the verdict on a job whose report was refused, as if its handler had raised."""
         handler = self._handlers.find(job)
-        verdicts = None if handler is None else self._judged(handler, [job], error)[0]
-        return verdicts[0] if verdicts else Verdict("nack", text=described(error))
+        if handler is None:
+            return Verdict("nack", text=described(error))
+        return self._judged(handler, [job], error)[0]
 
     async def execute(self, item: Item) -> None:
         """Run a handler and pass the verdicts on its jobs to the loop. Never raises."""
@@ -125,12 +127,12 @@ class AsyncHandlerRunner:
             reservation_of(job).state = self.state
         began = monotonic()
         self._running[id(item)] = (item, began)
-        cause: BaseException | None
+        verdicts: Verdicts
         try:
             run_it = self._hooked if self._middleware else self._call
-            verdicts, cause = await run_it(handler, jobs)
-        except BaseException as error:  # noqa: BLE001  # a runner outlives every handler
-            verdicts, cause = self._broken(handler, jobs, error)
+            verdicts = await run_it(handler, jobs)
+        except BaseException:  # noqa: BLE001  # a runner outlives every handler
+            verdicts = self._broken(handler, jobs, caught())
         del self._running[id(item)]
         seconds = monotonic() - began
         if verdicts is None and len(jobs) == 1 and not first.lost:
@@ -147,8 +149,7 @@ class AsyncHandlerRunner:
         for job, verdict in zip(jobs, verdicts or [ACK] * len(jobs), strict=True):
             alike.setdefault(verdict, []).append(job)
         for verdict, part in alike.items():
-            self._finish(part, verdict, seconds, cause)
-        del cause  # its traceback refers to this frame
+            self._finish(part, verdict, seconds)
         self._wake()
 
     def _without_void(self, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
@@ -160,23 +161,17 @@ class AsyncHandlerRunner:
 
     def _broken(
         self, handler: AnyHandler, jobs: Sequence[Delivery], error: BaseException
-    ) -> Judged:
+    ) -> list[Verdict]:
         """Judge a run that was cancelled, or raised a BaseException that is not an Exception."""
         try:
             if self.runners.has_ended(jobs, error):
-                return [_unfinished(job) for job in jobs], None
+                return [_unfinished(job) for job in jobs]
             return self._judged(handler, jobs, error)
         except BaseException:  # noqa: BLE001  # a __str__ that fails must not keep the jobs
             _say(logging.WARNING, jobs[0], "%r: %s", jobs[0], UNCLEAR.text)
-            return [UNCLEAR] * len(jobs), None
+            return [UNCLEAR] * len(jobs)
 
-    def _finish(
-        self,
-        jobs: Sequence[Delivery],
-        verdict: Verdict,
-        seconds: float,
-        error: BaseException | None = None,
-    ) -> None:
+    def _finish(self, jobs: Sequence[Delivery], verdict: Verdict, seconds: float) -> None:
         """Pass a verdict on jobs to the loop.
 
         A job that the handler has settled itself, or that was lost, is not reported. The handler of
@@ -189,34 +184,34 @@ class AsyncHandlerRunner:
             job.settled = True
         for kind, part in parts.items():
             told = verdict if kind == "told" else KEPT
-            self.finished.append(Finished(part, told, seconds, error))
+            self.finished.append(Finished(part, told, seconds))
 
-    async def _hooked(self, handler: AnyHandler, jobs: Sequence[Delivery]) -> Judged:
+    async def _hooked(self, handler: AnyHandler, jobs: Sequence[Delivery]) -> Verdicts:
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
-        found: Judged = (None, None)
+        verdicts: Verdicts = None
 
         def judge(error: BaseException) -> str:
             """Return the outcome after a hook has raised, which counts as the handler's failure."""
-            nonlocal found
+            nonlocal verdicts
             if not isinstance(error, Exception):
                 ended = [*(job.lost for job in jobs), jobs[0].cancelled]
                 return ("cancelled" if ended[-1] else "lost") if any(ended) else "failed"
-            found = self._judged(handler, jobs, error)
-            _note(event, jobs, found[0])
+            verdicts = self._judged(handler, jobs, error)
+            _note(event, jobs, verdicts)
             return event.outcome
 
         with suppress(Exception), running(self._middleware, event, judge):
-            found = await self._call(handler, jobs, event)
-            _note(event, jobs, found[0])
+            verdicts = await self._call(handler, jobs, event)
+            _note(event, jobs, verdicts)
             if event.error is not None:
                 raise event.error
-        return found
+        return verdicts
 
     async def _call(
         self, handler: AnyHandler, jobs: Sequence[Delivery], event: RunEvent | None = None
-    ) -> Judged:
-        verdicts: list[Verdict] | None
-        verdicts, error = None, None
+    ) -> Verdicts:
+        verdicts: Verdicts
+        value: Any = None
         try:
             args, kwargs = (jobs, NO_NAMES) if handler.takes_job else _arguments(handler, jobs)
             value = await self.runners.call(handler, jobs, args, kwargs)
@@ -227,29 +222,31 @@ class AsyncHandlerRunner:
             if handler.size or data_of(jobs[0]).find(KEPT_FIELD, 0, FIRST_FIELDS) > 0:
                 self._keep(handler, jobs, value)
             if type(value) in PLAIN and not handler.size:
-                return None, None
+                return None
             verdicts = _returned(handler, jobs, value)
             if verdicts is not None:
                 self._log_failures(jobs, verdicts)
-        except Unfit as unfit:
-            verdicts = [_unfit(jobs[0], str(unfit))]
-        except Exception as caught:  # noqa: BLE001  # whatever a handler raises is its failure
+        except Unfit:
+            verdicts = [_unfit(jobs[0], str(caught()))]
+        except Exception:  # noqa: BLE001  # whatever a handler raises is its failure
             if event is not None:
-                event.error = caught
-            verdicts, error = self._judged(handler, jobs, caught)
+                event.error = caught()
+            verdicts = self._judged(handler, jobs, caught())
+        finally:
+            value = None  # it may be or contain an exception: see `caught`
         if verdicts is None or all(verdict.then is None for verdict in verdicts):
-            return verdicts, error
+            return verdicts
         return await self._followed(handler, jobs, verdicts)
 
     async def _followed(
         self, handler: AnyHandler, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]
-    ) -> Judged:
+    ) -> list[Verdict]:
         """Prepare the jobs that follow. Those of other queues are added now, before the ack.
 
         If that fails, the job has failed. One `Done` for all jobs of a chunk has its next jobs
         follow the first one.
         """
-        found, known, error = list[Verdict](), set[int](), None
+        found, known = list[Verdict](), set[int]()
         for job, verdict in zip(jobs, verdicts, strict=True):
             then = verdict.then
             if then is None or job.lost or job.cancelled or job.settled:
@@ -261,10 +258,9 @@ class AsyncHandlerRunner:
                 try:
                     records = await hand_over(self.client, job, then.jobs)
                     found.append(verdict._replace(then=NextJobs(then.jobs, records)))
-                except Exception as failure:  # noqa: BLE001  # as if the handler had raised it
-                    judged, error = self._judged(handler, [job], failure)
-                    found += judged or [UNCLEAR]
-        return found, error
+                except Exception:  # noqa: BLE001  # as if the handler had raised it
+                    found += self._judged(handler, [job], caught())
+        return found
 
     def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
         """Pass the values of jobs whose results are kept on to their acks.
@@ -300,13 +296,15 @@ class AsyncHandlerRunner:
 
     def _judged(
         self, handler: AnyHandler, jobs: Sequence[Delivery], error: BaseException
-    ) -> Judged:
+    ) -> list[Verdict]:
         """Judge a run that has raised. One failure is logged once for all jobs."""
+        if self.watch is not None:
+            self.watch(error)
         trace = trace_of(error.__cause__ if isinstance(error, Result) else error)
         verdicts = [handler.failed(job, error)._replace(trace=trace) for job in jobs]
         if isinstance(error, Result):
             self._log_failures(jobs, verdicts)
-            return verdicts, None
+            return verdicts
         pairs = list(zip(jobs, verdicts, strict=True))
         final = [pair for pair in pairs if is_last(*pair, self.settings_of(pair[0]))]
         job, verdict = (final or pairs)[0]
@@ -316,7 +314,7 @@ class AsyncHandlerRunner:
             told += f", a chunk of {len(jobs)} jobs"
         with suppress(Exception):  # as in _say
             log_failure(job, described(error), error, prospect=told, ending=ending)
-        return verdicts, error
+        return [verdict._replace(is_logged=True) for verdict in verdicts]
 
     def _log_failures(self, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
         """Log the failures that a handler has asked for, such as `Retry`."""
@@ -349,7 +347,7 @@ def _arguments(
     return (([*jobs],), NO_NAMES) if handler.size else handler.arguments(jobs[0])
 
 
-def _returned(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
+def _returned(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> Verdicts:
     """Return the verdicts on jobs whose handler returned a value; None = all are acknowledged.
 
     A chunk handler was not interrupted for a part of its jobs, so those that are cancelled end as
@@ -376,7 +374,7 @@ def _unfit(job: Delivery, reason: str) -> Verdict:
     return Verdict("bury", text=reason)
 
 
-def _note(event: RunEvent, jobs: Sequence[Delivery], verdicts: list[Verdict] | None) -> None:
+def _note(event: RunEvent, jobs: Sequence[Delivery], verdicts: Verdicts) -> None:
     if verdicts is None:
         verdicts = [ACK] * len(jobs)
     kinds = [

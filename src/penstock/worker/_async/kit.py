@@ -29,6 +29,7 @@ from penstock.worker.options import check_handlers
 # sync only: from penstock.worker.options import refuse_coroutines
 from penstock.worker.polls import Finished, FinishedJobs, verdict_call
 from penstock.worker.registered import AnyHandler
+from penstock.worker.results import Result
 from penstock.worker.runners import Item
 from penstock.worker.schedules import Ticker, run_ticks
 from penstock.worker.state import OUTCOMES
@@ -100,17 +101,18 @@ class AsyncPenstockKit(AsyncPenstock):
         inline: Any = _AsyncInline(items.append)
         runner.runners, runner.finished = inline, FinishedJobs(lambda: math.inf)
         dispatcher = Dispatcher(chosen, inline, runner.unknown, lambda: math.inf)
+        failure = _FirstFailure()
+        runner.watch = failure.watch if raising else None
         counts: dict[str, int] = {}
         while jobs := await self._taken(queues, dispatcher.size):
             dispatcher.hand(jobs)
             dispatcher.flush()
             while items:
                 await runner.execute(items.popleft())
-            errors = [done.error for done in runner.finished if done.error is not None]
+                failure.end_run()
             while runner.finished:
                 await self._report(runner.finished.popleft(), counts)
-            if errors and raising:
-                raise errors[0]
+            failure.raise_it()
         return counts
 
     async def _taken(self, queues: Sequence[str], n: int) -> Sequence[Delivery]:
@@ -196,6 +198,32 @@ class _AsyncInline:
     def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:  # noqa: ARG002  # same
         """Return False: nothing else ends a run."""
         return False
+
+
+class _FirstFailure:
+    """The first exception of a handler or a hook that is no result, until it is raised.
+
+    It is kept in lists: see `caught`.
+    """
+
+    def __init__(self) -> None:
+        self._latest: list[BaseException] = []
+        self._first: list[BaseException] = []
+
+    def watch(self, error: BaseException) -> None:
+        """Note an exception of this run, in place of an earlier one."""
+        self._latest[:] = [error]
+
+    def end_run(self) -> None:
+        """Keep the exception of this run if it is the first one."""
+        if self._latest and not self._first and not isinstance(self._latest[0], Result):
+            self._first.append(self._latest[0])
+        self._latest.clear()
+
+    def raise_it(self) -> None:
+        """Raise the exception, if there is one."""
+        if self._first:
+            raise self._first.pop()
 
 
 def _run(call: Call[Any]) -> Generator[Run, Any, Any]:
