@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,3 +130,31 @@ def test_a_docker_engine_gives_a_back_end(make_server: Callable[..., EmbeddedSer
         assert client.info("server")["redis_version"] == version
     assert engine.calls.count("POST containers/create") == 1
     assert engine.calls[-1].startswith("DELETE containers/")
+
+
+def test_fakeredis_runs_a_packet_without_others_between() -> None:
+    """As a server does. A command that blocks lets others run, also those that end its wait."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with Backend("fakeredis", "").acquired() as fake:
+            ours, theirs = fake.sync_client(), fake.sync_client()
+            ended = threading.Event()
+
+            def disturb() -> None:
+                while not ended.is_set():
+                    theirs.incr("number")
+                theirs.rpush("list", "x")
+
+            other = threading.Thread(target=disturb)
+            other.start()
+            pipe = ours.pipeline(transaction=False)
+            for _ in range(100):
+                pipe.incr("number")
+            numbers = pipe.execute()
+            ended.set()
+            assert ours.blpop("list", timeout=60) == (b"list", b"x")
+            other.join()
+    finally:
+        sys.setswitchinterval(usual)
+    assert numbers == [*range(numbers[0], numbers[0] + 100)]

@@ -10,8 +10,9 @@ import importlib.metadata
 import os
 import platform
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -22,6 +23,7 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
+from fakeredis._socket._base import BaseFakeSocket
 from fakeredis.commands_mixins import scripting_mixin
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.connection import parse_url
@@ -70,6 +72,30 @@ class CachingLua(LUA.LuaRuntime):  # type: ignore[misc]  # it has no types
 
 
 LUA.LuaRuntime = CachingLua
+
+
+class OrderlyFakeServer(fakeredis.FakeServer):
+    """A fakeredis that runs the commands of one short packet without others between them, as a
+    server does. A client may rely on that between EXEC and the WATCH behind it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.lock: Any = threading.RLock()  # a command that blocks gives it up while it waits
+
+
+def _send_packet(send_all: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Return `sendall` of a fake socket, for these servers too."""
+
+    def send(socket: Any, data: Any) -> None:
+        server = socket._server
+        with server.lock if isinstance(server, OrderlyFakeServer) else nullcontext():
+            send_all(socket, data)
+
+    return send
+
+
+BaseFakeSocket.sendall = _send_packet(BaseFakeSocket.sendall)  # type: ignore[assignment, method-assign]
 redis.utils.get_lib_version = cache(redis.utils.get_lib_version)  # it reads a file for each client
 
 
@@ -88,7 +114,7 @@ class Backend:
     cluster: Cluster | None = None
     shared: bool = False  # others use the server too: only our database is emptied
     close: Callable[[], None] = lambda: None
-    _fake: fakeredis.FakeServer = field(default_factory=fakeredis.FakeServer)
+    _fake: fakeredis.FakeServer = field(default_factory=OrderlyFakeServer)
     _clients: list[Any] = field(default_factory=list)
 
     @property
@@ -132,7 +158,7 @@ class Backend:
     def _empty(self) -> None:
         if self.url is None:
             lua = {name: one for name, one in vars(self._fake).items() if name.startswith("_lua_")}
-            self._fake = fakeredis.FakeServer()
+            self._fake = OrderlyFakeServer()
             vars(self._fake).update(lua, script_cache=_scripts())
             return
         if self.cluster is not None:
