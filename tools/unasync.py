@@ -62,6 +62,7 @@ NAMES = {
     "acall": "call",
     "aclosed": "closed",
     "acluster_settings": "cluster_settings",
+    "aconnect": "connect",
     "afirst_ready": "first_ready",
     "agather": "gather",
     "ahold_interrupts": "hold_interrupts",

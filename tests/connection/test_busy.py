@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import redis
-import tenacity
 from redis.exceptions import ResponseError
 
 from penstock import AsyncPenstock, Durable, Penstock
@@ -39,9 +38,8 @@ def repeating(monkeypatch: pytest.MonkeyPatch) -> set[object]:
     """The threads and tasks whose calls, or handshakes, were refused and are repeated."""
     found = set[object]()
 
-    def note(_: object, state: tenacity.RetryCallState) -> None:
-        assert state.outcome is not None
-        assert str(state.outcome.exception()).startswith("BUSY ")
+    def note(_: object, error: Exception, elapsed: float) -> None:
+        assert str(error).startswith("BUSY ")
         try:
             found.add(asyncio.current_task())
         except RuntimeError:  # a thread without an event loop
@@ -164,12 +162,6 @@ async def test_consume_of_asyncio_survives_a_busy_server(
         assert (await q.stats()).acked == 3
 
 
-def change_retries(link: Any, **changes: Any) -> None:
-    """Change how the calls of a server are repeated."""
-    made = link._retrying
-    link._retrying = lambda seconds, **how: made(seconds, **how).copy(**changes)
-
-
 def test_a_busy_server_is_given_up_in_time(server: EmbeddedServer, raw: redis.Redis) -> None:
     """After `retry_for` the server's own error is raised, and no call has run."""
     with Penstock(server.url, retry_for=0.2) as ps:
@@ -186,14 +178,17 @@ def test_the_first_call_to_a_busy_server_is_given_up_in_time(
 ) -> None:
     """A new client, which reads the list of nodes first, waits no longer than another."""
     slept: list[float] = []
-    monkeypatch.setattr("penstock.client._sync.backend.monotonic", lambda: 10.0 * len(slept))
+    for module in ("backend", "transport.server"):
+        clock = f"penstock.client._sync.{module}.monotonic"
+        monkeypatch.setattr(clock, lambda: 10.0 * len(slept))
+    monkeypatch.setattr("penstock.client._sync.transport.server.sleep", slept.append)
     with busy(server.url):
         for call in (lambda q: q.enqueue(1), lambda q: q.stats(), lambda q: q.reserve(1)):
-            with closing(Penstock(server.url)) as ps:
-                stop = tenacity.stop_after_attempt(3)
-                change_retries(ps.backend.node.link, sleep=slept.append, stop=stop)
-                with pytest.raises(ResponseError, match="BUSY"):
-                    call(ps.queue("q"))
+            with (
+                closing(Penstock(server.url, retry_for=15)) as ps,
+                pytest.raises(ResponseError, match="BUSY"),
+            ):
+                call(ps.queue("q"))
             assert len(slept) == 2
             slept.clear()
 
@@ -290,8 +285,8 @@ def test_pauses_of_a_failing_call(server: EmbeddedServer, monkeypatch: pytest.Mo
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         q.enqueue(1)
-        change_retries(ps.backend.node.link, sleep=sleep)
-        monkeypatch.setattr("tenacity.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("penstock.client._sync.transport.server.sleep", sleep)
+        monkeypatch.setattr("penstock.client._sync.transport.server.monotonic", lambda: now[0])
         server.kill()
         with pytest.raises(redis.ConnectionError):
             q.enqueue(2)

@@ -6,13 +6,10 @@ A job of 40 MB that fails must not keep these 40 MB until the next collection.
 from __future__ import annotations
 
 import asyncio
-import gc
-import io
 import logging
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
@@ -43,6 +40,7 @@ from penstock.worker import Conversion, TimeLimit
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
 from penstock.worker.polls import FinishedJobs
 from penstock.worker.runners import AsyncRunners
+from tests.support.freed import Freed, all_records, no_collector
 from tests.support.twins import PATIENCE, await_for
 from tests.worker.deliveries import made
 from tests.worker.test_cancel import Working
@@ -51,60 +49,19 @@ FOREVER = 3600
 KINDS = ["thread", "coroutine", "function under asyncio"]
 
 
-class Local:
-    """An object that a handler has in a local variable."""
-
-
-class Freed:
-    """Tells when the objects of this test are freed, and checks that they are."""
-
-    def __init__(self) -> None:
-        self._freed = threading.Semaphore(0)
-        self._made = 0
-
-    def make(self) -> Local:
-        """Return another object."""
-        local = Local()
-        self._made += 1
-        weakref.finalize(local, self._freed.release)
-        return local
-
-    def check(self, count: int = 1) -> None:
-        """Wait until this many objects were made and freed."""
-        for _ in range(count):
-            assert self._freed.acquire(timeout=PATIENCE / 4), "it is kept"
-        assert self._made == count
-
-
 @pytest.fixture
 def log() -> Iterator[list[logging.Handler]]:
-    """The handlers of penstock's records, of all levels. Those of pytest keep the records."""
-    handlers: list[logging.Handler] = [logging.StreamHandler(io.StringIO())]
-
-    def handle(record: logging.LogRecord) -> bool:
-        for handler in handlers:
-            handler.handle(record)
-        return False
-
-    loggers = [logging.getLogger(name) for name in ("penstock", "penstock.worker")]
-    for logger in loggers:
-        logger.setLevel(logging.DEBUG)
-        logger.addFilter(handle)
-    yield handlers
-    for logger in loggers:
-        logger.setLevel(logging.NOTSET)
-        logger.removeFilter(handle)
+    """The handlers of penstock's records."""
+    with all_records() as handlers:
+        yield handlers
 
 
 @pytest.fixture
 def freed(log: list[logging.Handler]) -> Iterator[Freed]:
     """Objects to watch, without the garbage collector."""
     del log
-    gc.collect()
-    gc.disable()
-    yield Freed()
-    gc.enable()
-    gc.collect()
+    with no_collector():
+        yield Freed()
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ __all__ = [
     "Signal",
     "aclosed",
     "acluster_settings",
+    "aconnect",
     "afirst_ready",
     "ahold_interrupts",
     "asend",
@@ -54,6 +55,7 @@ __all__ = [
     "closed",
     "cluster_nodes",
     "cluster_settings",
+    "connect",
     "first_ready",
     "hold_interrupts",
     "send",
@@ -173,6 +175,21 @@ def hold_interrupts() -> Iterator[None]:
             handler(*held[0])
 
 
+async def aconnect(conn: AsyncRedisConnection) -> None:
+    """Connect."""
+    await conn.connect()
+
+
+def connect(conn: RedisConnection) -> None:
+    """Connect. redis-py keeps the error of the socket in a variable of the frame that raises it."""
+    try:
+        conn.connect()
+    except RedisConnectionError as error:
+        if error.__context__ is not None:
+            error.__context__.__traceback__ = None  # see `caught`
+        raise
+
+
 async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:
     """Send a packed command, within the connection's time-out; a cancellation gets through.
 
@@ -200,7 +217,7 @@ async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:
 def send(conn: RedisConnection, packed: bytes) -> None:
     """Send a packed command, within the connection's time-out."""
     if not getattr(conn, "is_connected", True):  # or one under Sentinel would not ask where to
-        conn.connect()
+        connect(conn)
     conn.send_packed_command((packed,), check_health=False)
 
 

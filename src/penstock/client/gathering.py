@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Gathering"]
 
+Answer = Enqueued | list[Exception]
+"""The result of a call, or the exception to raise, in a list that is emptied: see `caught`."""
 AT_ONCE = 4
 """Calls of one job that a queue has under way; a few callers lose no time by waiting."""
 
@@ -35,7 +37,7 @@ class Gathering:
     def __init__(self) -> None:
         self.calls = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: list[tuple[bytes, asyncio.Future[Enqueued]]] = []
+        self._waiting: list[tuple[bytes, asyncio.Future[Answer]]] = []
         self._task: asyncio.Task[None] | None = None
         self._asked: asyncio.Future[bool | None] | None = None
 
@@ -81,9 +83,12 @@ class Gathering:
             NotPlain: the call was refused; the job may be added by itself.
             As `enqueue`: otherwise.
         """
-        result: asyncio.Future[Enqueued] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((record, result))
-        return await result
+        answer = await result
+        if isinstance(answer, list):
+            raise answer.pop()
+        return answer
 
     async def _send(self, queue: AsyncQueue) -> None:
         try:
@@ -95,7 +100,7 @@ class Gathering:
                 result.cancel()
 
     async def _send_chunk(
-        self, queue: AsyncQueue, chunk: list[tuple[bytes, asyncio.Future[Enqueued]]]
+        self, queue: AsyncQueue, chunk: list[tuple[bytes, asyncio.Future[Answer]]]
     ) -> None:
         results = BulkEnqueued()
         try:
@@ -107,16 +112,15 @@ class Gathering:
         except Exception as error:  # noqa: BLE001  # each call raises it
             # Only a refusal tells that nothing was added, so that each job may be tried by itself.
             refused = isinstance(error, (*REFUSALS, OutOfMemory))
-            failure = NotPlain("refused together with other jobs") if refused else error
             for _, result in chunk:
                 if not result.done():
-                    result.set_exception(failure)
+                    result.set_result([NotPlain("refused with other jobs") if refused else error])
         else:
             for (_, result), found in zip(chunk, results, strict=True):
                 if not result.done():  # else its caller was cancelled
                     result.set_result(found)
 
-    def _chunk(self) -> list[tuple[bytes, asyncio.Future[Enqueued]]]:
+    def _chunk(self) -> list[tuple[bytes, asyncio.Future[Answer]]]:
         """Return the next jobs to send; those whose callers were cancelled are left out."""
         waiting = [one for one in self._waiting if not one[1].done()]
         size = end = 0

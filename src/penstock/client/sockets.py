@@ -89,7 +89,10 @@ class AsyncSocket:
         finally:
             self._until = math.inf
         if isinstance(reply, Exception):
-            raise reply
+            try:
+                raise reply
+            finally:
+                reply = None  # no variable keeps an exception: see `caught`
         return reply
 
     async def _slow_trip(self, packed: bytes, *, keep: bool) -> Any:
@@ -180,7 +183,10 @@ class Socket:
             conn.disconnect()
             raise
         if isinstance(reply, Exception):
-            raise reply
+            try:
+                raise reply
+            finally:
+                reply = None  # no variable keeps an exception: see `caught`
         return reply
 
     def _slow_trip(self, packed: bytes) -> Any:

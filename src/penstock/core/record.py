@@ -108,7 +108,7 @@ def encode_json(body: object) -> bytes:
     try:
         return "".join(_parts(body, 0)).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        why = "it contains itself" if isinstance(error, RecursionError) else error
+        why = "it contains itself" if isinstance(error, RecursionError) else str(error)
         reason = f"can't be written as JSON, pass bytes or another value: {why}"
         raise BadArgument("body", body, reason) from error
 

@@ -30,7 +30,7 @@ from penstock.errors import (
     ServerUnreachable,
 )
 
-__all__ = ["TYPES", "explained", "reason_of", "wrong_type"]
+__all__ = ["TYPES", "raise_explained", "reason_of", "wrong_type"]
 
 TYPES = {
     "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
@@ -70,8 +70,10 @@ def wrong_type(kind: str, key: bytes, actual: str) -> str:
     return f"key {key.decode()!r} has the wrong type: it is a {actual}, not a {TYPES[kind]}"
 
 
-def explained(error: BaseException, address: str, *, tls: bool = False) -> BaseException:
-    """Return the error to raise in place of an error of redis-py; most often that error itself.
+def raise_explained(error: BaseException, address: str, *, tls: bool = False) -> None:
+    """Raise the error that takes the place of an error of redis-py, if there is one.
+
+    It is raised here, as no variable may hold it: see `caught`.
 
     Args:
         error: what redis-py has raised.
@@ -79,21 +81,23 @@ def explained(error: BaseException, address: str, *, tls: bool = False) -> BaseE
         tls: whether the connection uses TLS.
     """
     if isinstance(error, ServerError):
-        return error
+        return
     if isinstance(error, AuthenticationError):
-        return AccessDenied(_denied(str(error), address))
+        raise AccessDenied(_denied(str(error), address)) from None
     if isinstance(error, InvalidResponse):
         reason = "check host and port; a web server may listen there"
-        return NotRedis(f"{address} does not speak the protocol of Redis: {reason}")
+        raise NotRedis(f"{address} does not speak the protocol of Redis: {reason}") from None
     if type(error) is RedisTimeoutError:
         hint = ": does this port speak TLS? otherwise the URL begins with redis://" if tls else ""
-        return ServerTimeout(f"{address} does not answer: {reason_of(error)}{hint}")
+        raise ServerTimeout(f"{address} does not answer: {reason_of(error)}{hint}") from None
     if type(error) is RedisConnectionError:
         hint = ""
         if tls and "SSL" in str(error):
             hint = ": if this port does not speak TLS, the URL begins with redis://"
-        return ServerUnreachable(f"{address} can't be reached: {reason_of(error)}{hint}")
-    return _refused(error, address) if isinstance(error, ResponseError) else error
+        told = f"{address} can't be reached: {reason_of(error)}{hint}"
+        raise ServerUnreachable(told) from None
+    if isinstance(error, ResponseError):
+        _raise_refused(error, address)
 
 
 def _denied(text: str, address: str) -> str:
@@ -107,18 +111,17 @@ def _denied(text: str, address: str) -> str:
     )
 
 
-def _refused(error: ResponseError, address: str) -> BaseException:
+def _raise_refused(error: ResponseError, address: str) -> None:
     text = str(error)
     if "DB index is out of range" in text:
         reason = "a server has the databases 0 to 15 unless its setting `databases` says otherwise"
-        return NoSuchDatabase(f"{address} has no database of this number: {reason}")
+        raise NoSuchDatabase(f"{address} has no database of this number: {reason}") from None
     if isinstance(error, ReadOnlyError) or "READONLY" in text:
-        return ReadOnlyReplica(f"{address} is a read-only replica: connect to its primary")
-    if isinstance(error, NoPermissionError) or "ACL failure in script" in text:
-        return NotPermitted(_forbidden(text, address))
-    if "user executing the script can't" in text:  # Redis 6.2 names no command
-        return NotPermitted(_forbidden(text, address))
-    return error
+        told = f"{address} is a read-only replica: connect to its primary"
+        raise ReadOnlyReplica(told) from None
+    is_forbidden = isinstance(error, NoPermissionError) or "ACL failure in script" in text
+    if is_forbidden or "user executing the script can't" in text:  # Redis 6.2 names no command
+        raise NotPermitted(_forbidden(text, address)) from None
 
 
 def _forbidden(text: str, address: str) -> str:

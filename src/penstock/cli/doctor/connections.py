@@ -18,7 +18,7 @@ from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.cluster import read_slots
 from penstock.core.servers import ServerFacts, parse_info
-from penstock.core.troubles import explained
+from penstock.core.troubles import raise_explained
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot, node_key, nodes_key
 
 __all__ = ["Command", "DoctorNode", "DoctorQueue", "DoctorServer"]
@@ -44,7 +44,8 @@ class DoctorServer:
         try:
             connection.connect()
         except RedisError as error:
-            raise explained(error, address) from None
+            raise_explained(error, address)
+            raise
 
     @cached_property
     def facts(self) -> ServerFacts:

@@ -115,10 +115,12 @@ class AsyncWatchedConnection:
         except ResponseError as error:
             with suppress(OutOfMemory):
                 raise_typed(error)
+                raise
         try:  # a full server refuses transactions; but no client can create a queue on it either
             return await self.read(call), []
         except ResponseError as error:
             raise_typed(error)
+            raise
 
     async def _transaction(
         self, call: Call[Any], looks: tuple[tuple[bytes, ...], ...]
@@ -175,6 +177,7 @@ class AsyncWatchedConnection:
                 raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
+                raise
         await asleep(limit)  # a full server refuses to block
         return bool(await self.connection.command("LLEN", key))
 

@@ -114,10 +114,12 @@ class WatchedConnection:
         except ResponseError as error:
             with suppress(OutOfMemory):
                 raise_typed(error)
+                raise
         try:  # a full server refuses transactions; but no client can create a queue on it either
             return self.read(call), []
         except ResponseError as error:
             raise_typed(error)
+            raise
 
     def _transaction(
         self, call: Call[Any], looks: tuple[tuple[bytes, ...], ...]
@@ -174,6 +176,7 @@ class WatchedConnection:
                 raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
+                raise
         sleep(limit)  # a full server refuses to block
         return bool(self.connection.command("LLEN", key))
 

@@ -37,7 +37,7 @@ from penstock.core.cluster import NEAR, Address, Patience, by_slot, read_slots, 
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import parse_info
-from penstock.core.troubles import explained
+from penstock.core.troubles import raise_explained
 from penstock.errors import ConfigurationError, OutOfMemory, QueueDamaged, ServerUnreachable
 from penstock.wire.keys import SLOTS, key_slot
 
@@ -245,15 +245,18 @@ class AsyncCluster:
         """
 
         async def act(_: AsyncServer, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # `_used` passes it
-            replies, failure = [], None
-            for server in self._primaries():
-                try:
-                    replies.append([await _commanded(server, args=args) for args in commands])
-                except FAILURES as error:  # noqa: PERF203  # server after server
-                    failure = failure or error
-            if failure is not None and not replies:
-                raise failure
-            return replies
+            replies, errors = [], list[Exception]()
+            try:
+                for server in self._primaries():
+                    try:
+                        replies.append([await _commanded(server, args=args) for args in commands])
+                    except FAILURES as error:  # noqa: PERF203  # server after server
+                        errors.append(error)
+                if errors and not replies:
+                    raise errors.pop(0)
+                return replies
+            finally:
+                errors.clear()  # see `caught`
 
         return await self._asked(None, act, str(commands[0][0]))
 
@@ -268,22 +271,23 @@ class AsyncCluster:
         Raises:
             Exception: the last error, when patience ends.
         """
-        failure: Exception | None = None
-        while True:
-            try:
-                server, asking = await self._route(slot, failure)
-                sent = 0.0 if failure is None else monotonic()
-                return await act(server, asking=asking), sent
-            except Exception as error:
-                if not passing(error):
-                    raise
-                failure = error
-            pause = await self._pause(slot, failure, patience)
-            if pause is None:
-                raise failure
-            logger.info("%s: %s: %s; trying again", what, type(failure).__name__, failure)
-            if pause:
-                await asleep(pause)
+        failure: list[Exception] = []  # of the last try
+        try:
+            while True:
+                try:
+                    server, asking = await self._route(slot, *failure)
+                    sent = monotonic() if failure else 0.0
+                    return await act(server, asking=asking), sent
+                except Exception as error:
+                    pause = await self._pause(slot, error, patience) if passing(error) else None
+                    if pause is None:
+                        raise
+                    logger.info("%s: %s: %s; trying again", what, type(error).__name__, error)
+                    failure[:] = [error]
+                if pause:
+                    await asleep(pause)
+        finally:
+            failure.clear()  # see `caught`
 
     async def _pause(self, slot: int | None, error: Exception, patience: Patience) -> float | None:
         """Return the seconds until the next try after this error; None = give up."""
@@ -298,7 +302,9 @@ class AsyncCluster:
             patience.lost()
         return patience.pause()
 
-    async def _route(self, slot: int | None, error: Exception | None) -> tuple[AsyncServer, bool]:
+    async def _route(
+        self, slot: int | None, error: Exception | None = None
+    ) -> tuple[AsyncServer, bool]:
         """Return the server for the next try, and True if the call must follow ASKING.
 
         Args:
@@ -404,13 +410,16 @@ class AsyncCluster:
         limits = {"socket_timeout": MAP_TIMEOUT, "socket_connect_timeout": MAP_TIMEOUT}
         connection = AsyncProducerConnection(self._factory(**where, **limits))
         try:
-            reply = await connection.command("CLUSTER", "SLOTS")
+            try:
+                reply = await connection.command("CLUSTER", "SLOTS")
+            except (ResponseError, *FAILURES) as error:
+                raise_explained(error, str(address), tls=connection.uses_tls)
+                raise
         except (ResponseError, *FAILURES) as error:
-            typed = explained(error, str(address), tls=connection.uses_tls)
             if not (isinstance(error, ResponseError) or transient(error)):
-                raise typed from None
-            logger.info("map of the cluster: %s: %s", address, typed)
-            return str(typed)
+                raise
+            logger.info("map of the cluster: %s: %s", address, error)
+            return str(error)
         finally:
             await connection.close()
         owners: list[AsyncServer | None] = [None] * SLOTS

@@ -14,12 +14,14 @@ from redis.exceptions import NoScriptError, ResponseError
 from penstock.client._acompat import (
     AsyncRedisConnection,
     aclosed,
+    aconnect,
     ashield,  # async only
     asleep,
 )
 from penstock.client._async.transport.failures import CHANGES, transient
 from penstock.client.sockets import asocket_of
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
+from penstock.core.caught import caught
 from penstock.core.job import ops_of  # async only
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
@@ -105,8 +107,8 @@ class AsyncProducerConnection(Producer):
                 await ashield(self._give_back(call, nonce))
             raise
         # async only]
-        except ResponseError as error:
-            reply = await self._loaded(call, packed, error, how, asked)
+        except ResponseError:
+            reply = await self._loaded(call, packed, how, asked)
         if type(reply) is not list or len(reply) < 2 or reply[1] != nonce:
             await self.close()
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
@@ -167,19 +169,15 @@ class AsyncProducerConnection(Producer):
                 call.confirmed = told.get(terms, NOTHING)
 
     async def _loaded(
-        self,
-        call: Call[object],
-        packed: bytes,
-        error: ResponseError,
-        how: Syncing | None,
-        asked: bytes,
+        self, call: Call[object], packed: bytes, how: Syncing | None, asked: bytes
     ) -> Any:
-        if transient(error) and not isinstance(error, CHANGES):
-            raise error  # the caller closes the connection
+        """Load the script and run it, if it is unknown; raise any other error that is handled."""
+        if transient(caught()) and not isinstance(caught(), CHANGES):
+            raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection
         if asked:
             await self._confirmed(how)
-        if not isinstance(error, NoScriptError):
-            raise error
+        if not isinstance(caught(), NoScriptError):
+            raise  # noqa: PLE0704  # as above
         await self._load(call.script)
         try:
             return await self._socket.trip(packed)
@@ -399,7 +397,7 @@ class AsyncProducerConnection(Producer):
         if not aclosed(self._conn):
             return False
         await self.close()
-        await self._conn.connect()
+        await aconnect(self._conn)
         self.has_opened = True
         return True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import NoReturn
 
 from redis.exceptions import (
     AskError,
@@ -19,7 +18,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.core.troubles import explained
+from penstock.core.troubles import raise_explained
 from penstock.errors import (
     NotPermitted,
     OutOfMemory,
@@ -42,8 +41,8 @@ from its replicas, runs a slow script (BUSY), or can't write to its disk (MISCON
 text around the refusal of a command in a script."""
 
 
-def raise_typed(error: ResponseError, address: str = "the server", mistyped: str = "") -> NoReturn:
-    """Raise the typed error for an error reply, or Redis's own where there is none.
+def raise_typed(error: ResponseError, address: str = "the server", mistyped: str = "") -> None:
+    """Raise the typed error for an error reply, if there is one.
 
     Args:
         error: the reply.
@@ -51,7 +50,7 @@ def raise_typed(error: ResponseError, address: str = "the server", mistyped: str
         mistyped: the keys that have a wrong type, and their types, if that is known.
 
     Raises:
-        OutOfMemory, QueueDamaged, ServerError, redis.exceptions.ResponseError.
+        OutOfMemory, QueueDamaged, ServerError.
     """
     text = str(error)
     # Redis 6.2 keeps the code in the text of a script's error; elsewhere redis-py takes it off.
@@ -61,7 +60,7 @@ def raise_typed(error: ResponseError, address: str = "the server", mistyped: str
     if "WRONGTYPE" in text:
         damage = mistyped or f"a key of the queue has the wrong type: {text}"
         raise QueueDamaged(f"{damage}; nothing was written") from (None if mistyped else error)
-    raise explained(error, address) from None
+    raise_explained(error, address)
 
 
 def transient(error: BaseException) -> bool:

@@ -272,23 +272,26 @@ class AsyncFlowRun(Generic[T]):
                 await self._drop([spot])
             else:
                 by_server.setdefault(spot.server, []).append(spot)
-        failure: Exception | None = None
-        for server, these in by_server.items():
-            pending = [self._pending[spot] for spot in these]
-            try:
-                await server.unblock([one.waiter for one in pending])
-                for waiter, sources in pending:
-                    told += [sources[key] for key in await waiter.ended()]
-                    self._taken = self._taken or waiter.take()
-            except Exception as error:  # noqa: BLE001  # the other servers are told first
-                await self._drop(these)
-                failure = failure or error
-            else:
-                for spot in these:
-                    server.rest(self._pending.pop(spot).waiter)
-        if failure is not None and not (told and passing(failure)):
-            raise failure
-        return told
+        errors: list[Exception] = []
+        try:
+            for server, these in by_server.items():
+                pending = [self._pending[spot] for spot in these]
+                try:
+                    await server.unblock([one.waiter for one in pending])
+                    for waiter, sources in pending:
+                        told += [sources[key] for key in await waiter.ended()]
+                        self._taken = self._taken or waiter.take()
+                except Exception as error:  # noqa: BLE001  # the other servers are told first
+                    await self._drop(these)
+                    errors.append(error)
+                else:
+                    for spot in these:
+                        server.rest(self._pending.pop(spot).waiter)
+            if errors and not (told and passing(errors[0])):
+                raise errors.pop(0)
+            return told
+        finally:
+            errors.clear()  # see `caught`
 
     async def drop(self) -> None:
         """Close the connections, with pending BLPOPs or without."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio  # async only
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._acompat import AsyncRedisConnection
+from penstock.client._acompat import AsyncRedisConnection, asleep
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
@@ -31,16 +31,14 @@ from penstock.client._async.transport.settings import HURRY
 from penstock.core.calls import Argument, Call, Reply, longest_pause
 from penstock.core.logs import RateLimit, get_logger, span
 from penstock.core.producer import Producer
-from penstock.core.troubles import explained, reason_of, wrong_type
+from penstock.core.troubles import raise_explained, reason_of, wrong_type
 from penstock.errors import (
     NotReplicated,
     ProtocolError,
 )
 
-if TYPE_CHECKING:
-    import tenacity
-
 logger = get_logger("penstock")
+T = TypeVar("T")
 
 SILENCE = 1.0
 """Seconds of repeats after which the log says so."""
@@ -205,9 +203,11 @@ class AsyncServer:
             try:
                 reply = await connection.exchange(call, caller)
             except Exception as error:
-                if not transient(error):
+                if self._sends_once or not transient(error):
                     raise
-                reply = await self._again(connection, call, caller, error, brief=brief)
+                logger.info("%s: %s; trying again", call.script.name, error)
+                errors = [] if isinstance(error, ResponseError) else [error]
+                reply = await self._again(connection, call, caller, errors, brief=brief)
         except BaseException as error:
             await self.failed(connection, error, call)
             raise
@@ -256,7 +256,9 @@ class AsyncServer:
         error: BaseException,
         call: Call[object] | None = None,
     ) -> None:
-        """Raise the typed error of a failure. Keep the connection after a refusal; else close it.
+        """Raise the typed error of a failure, if it has one.
+
+        Keep the connection after a refusal; else close it.
 
         After another failure a reply may still be under way and the outcome is unknown, so neither
         the connection nor its producer id is used again.
@@ -266,13 +268,12 @@ class AsyncServer:
             mistyped = await self._mistyped(connection, call) if call and is_damage else ""
             self.idle.append(connection)
             raise_typed(error, self.address, mistyped)
+            return
         if isinstance(error, NotReplicated):  # nothing was sent
             self.idle.append(connection)
             return
         await connection.close()
-        typed = explained(error, self.address, tls=connection.uses_tls)
-        if typed is not error:
-            raise typed from None
+        raise_explained(error, self.address, tls=connection.uses_tls)
 
     async def _mistyped(self, connection: AsyncProducerConnection, call: Call[object]) -> str:
         """Return the keys of a call that have a wrong type, with both types."""
@@ -283,26 +284,22 @@ class AsyncServer:
                 found.append(wrong_type(kind, key, actual))
         return ", ".join(filter(None, found))
 
-    def _retrying(self, seconds: float) -> tenacity.AsyncRetrying:
-        """Return a caller that repeats a call which has failed once; each is used for one call.
+    async def _repeated(self, attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
+        """Repeat a call that has failed once, for so many seconds, and once at least."""
+        began, tries = monotonic(), 0
+        while True:
+            try:
+                return await attempt()
+            except Exception as error:
+                elapsed, tries = monotonic() - began, tries + 1
+                if not transient(error) or elapsed >= seconds:
+                    raise
+                self._say(error, elapsed)
+            await asleep(random.random() * longest_pause(tries, elapsed))
 
-        It repeats the call once at least.
-        """
-        import tenacity  # slow to import, and most programs repeat nothing
-
-        return tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_delay(seconds),
-            wait=_pause,
-            retry=tenacity.retry_if_exception(transient),
-            reraise=True,
-            before_sleep=self._say,
-        )
-
-    def _say(self, state: tenacity.RetryCallState) -> None:
+    def _say(self, error: Exception, elapsed: float) -> None:
         """Log that a call has been repeated for a while, for a person who waits for it."""
-        error = None if state.outcome is None else state.outcome.exception()
-        elapsed = state.seconds_since_start or 0.0
-        if error is not None and elapsed > SILENCE and self._complaints.allows(""):
+        if elapsed > SILENCE and self._complaints.allows(""):
             text = "%s does not answer (%s); tried for %s"
             logger.warning(text, self.address, reason_of(error), span(self._retry_for))
 
@@ -311,36 +308,39 @@ class AsyncServer:
         connection: AsyncProducerConnection,
         call: Call[object],
         caller: Producer,
-        error: Exception,
+        errors: list[Exception],
         *,
         brief: bool,
     ) -> Reply:
         """Repeat a call with the same number on a new connection, for a bounded time.
 
         The reply is that of the last repeat, so a lease in it counts from then.
+
+        Args:
+            connection, call, caller, brief: as of `run`.
+            errors: the failure, if the call may have run all the same. It is emptied at the end:
+                see `caught`.
         """
-        if self._sends_once:
-            raise error
-        logger.info("%s: %s; trying again", call.script.name, error)
-        doubts = [] if isinstance(error, ResponseError) else [error]
 
         async def repeat() -> Reply:
             await connection.close()
             call.resent = monotonic()
-            if doubts:
+            if errors:
                 call.doubt()
             try:
                 return await connection.exchange(call, caller)
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
-                doubts.append(failure)
+                errors.append(failure)
                 raise
 
         try:
-            return await self._retrying(0.0 if brief else self._retry_for)(repeat)
+            return await self._repeated(repeat, 0.0 if brief else self._retry_for)
         except ResponseError as refusal:
-            if doubts and transient(refusal):
-                raise doubts[0] from refusal  # the call may have run before, so this does not tell
+            if errors and transient(refusal):
+                raise errors.pop(0) from refusal  # it may have run before: this does not tell
             raise
+        finally:
+            errors.clear()
 
     async def reach(self) -> bool:
         """Ensure an open connection. If this raises, nothing was sent.
@@ -376,7 +376,7 @@ class AsyncServer:
                 left = self._retry_for - (monotonic() - began)
                 if not transient(error) or left <= 0:
                     raise
-                reply = await self._retrying(left)(attempt)
+                reply = await self._repeated(attempt, left)
         except BaseException as error:
             await self.failed(connection, error)
             raise
@@ -438,8 +438,3 @@ class AsyncServer:
         await self._close_idle()
         if self._primary is not None:
             await self._primary.close()
-
-
-def _pause(state: tenacity.RetryCallState) -> float:
-    elapsed = state.seconds_since_start or 0.0
-    return random.random() * longest_pause(state.attempt_number, elapsed)

@@ -38,7 +38,7 @@ from penstock.core.cluster import NEAR, Address, Patience, by_slot, read_slots, 
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import parse_info
-from penstock.core.troubles import explained
+from penstock.core.troubles import raise_explained
 from penstock.errors import ConfigurationError, OutOfMemory, QueueDamaged, ServerUnreachable
 from penstock.wire.keys import SLOTS, key_slot
 
@@ -246,15 +246,18 @@ class Cluster:
         """
 
         def act(_: Server, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # `_used` passes it
-            replies, failure = [], None
-            for server in self._primaries():
-                try:
-                    replies.append([_commanded(server, args=args) for args in commands])
-                except FAILURES as error:  # noqa: PERF203  # server after server
-                    failure = failure or error
-            if failure is not None and not replies:
-                raise failure
-            return replies
+            replies, errors = [], list[Exception]()
+            try:
+                for server in self._primaries():
+                    try:
+                        replies.append([_commanded(server, args=args) for args in commands])
+                    except FAILURES as error:  # noqa: PERF203  # server after server
+                        errors.append(error)
+                if errors and not replies:
+                    raise errors.pop(0)
+                return replies
+            finally:
+                errors.clear()  # see `caught`
 
         return self._asked(None, act, str(commands[0][0]))
 
@@ -269,22 +272,23 @@ class Cluster:
         Raises:
             Exception: the last error, when patience ends.
         """
-        failure: Exception | None = None
-        while True:
-            try:
-                server, asking = self._route(slot, failure)
-                sent = 0.0 if failure is None else monotonic()
-                return act(server, asking=asking), sent
-            except Exception as error:
-                if not passing(error):
-                    raise
-                failure = error
-            pause = self._pause(slot, failure, patience)
-            if pause is None:
-                raise failure
-            logger.info("%s: %s: %s; trying again", what, type(failure).__name__, failure)
-            if pause:
-                sleep(pause)
+        failure: list[Exception] = []  # of the last try
+        try:
+            while True:
+                try:
+                    server, asking = self._route(slot, *failure)
+                    sent = monotonic() if failure else 0.0
+                    return act(server, asking=asking), sent
+                except Exception as error:
+                    pause = self._pause(slot, error, patience) if passing(error) else None
+                    if pause is None:
+                        raise
+                    logger.info("%s: %s: %s; trying again", what, type(error).__name__, error)
+                    failure[:] = [error]
+                if pause:
+                    sleep(pause)
+        finally:
+            failure.clear()  # see `caught`
 
     def _pause(self, slot: int | None, error: Exception, patience: Patience) -> float | None:
         """Return the seconds until the next try after this error; None = give up."""
@@ -299,7 +303,7 @@ class Cluster:
             patience.lost()
         return patience.pause()
 
-    def _route(self, slot: int | None, error: Exception | None) -> tuple[Server, bool]:
+    def _route(self, slot: int | None, error: Exception | None = None) -> tuple[Server, bool]:
         """Return the server for the next try, and True if the call must follow ASKING.
 
         Args:
@@ -405,13 +409,16 @@ class Cluster:
         limits = {"socket_timeout": MAP_TIMEOUT, "socket_connect_timeout": MAP_TIMEOUT}
         connection = ProducerConnection(self._factory(**where, **limits))
         try:
-            reply = connection.command("CLUSTER", "SLOTS")
+            try:
+                reply = connection.command("CLUSTER", "SLOTS")
+            except (ResponseError, *FAILURES) as error:
+                raise_explained(error, str(address), tls=connection.uses_tls)
+                raise
         except (ResponseError, *FAILURES) as error:
-            typed = explained(error, str(address), tls=connection.uses_tls)
             if not (isinstance(error, ResponseError) or transient(error)):
-                raise typed from None
-            logger.info("map of the cluster: %s: %s", address, typed)
-            return str(typed)
+                raise
+            logger.info("map of the cluster: %s: %s", address, error)
+            return str(error)
         finally:
             connection.close()
         owners: list[Server | None] = [None] * SLOTS

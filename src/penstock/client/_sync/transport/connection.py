@@ -13,11 +13,13 @@ from redis.exceptions import NoScriptError, ResponseError
 from penstock.client._acompat import (
     RedisConnection,
     closed,
+    connect,
     sleep,
 )
 from penstock.client._sync.transport.failures import CHANGES, transient
 from penstock.client.sockets import socket_of
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
+from penstock.core.caught import caught
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
@@ -88,8 +90,8 @@ class ProducerConnection(Producer):
             packed += asked
         try:
             reply: Any = self._socket.trip(packed)
-        except ResponseError as error:
-            reply = self._loaded(call, packed, error, how, asked)
+        except ResponseError:
+            reply = self._loaded(call, packed, how, asked)
         if type(reply) is not list or len(reply) < 2 or reply[1] != nonce:
             self.close()
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
@@ -149,20 +151,14 @@ class ProducerConnection(Producer):
                     told[terms] = call.confirmed
                 call.confirmed = told.get(terms, NOTHING)
 
-    def _loaded(
-        self,
-        call: Call[object],
-        packed: bytes,
-        error: ResponseError,
-        how: Syncing | None,
-        asked: bytes,
-    ) -> Any:
-        if transient(error) and not isinstance(error, CHANGES):
-            raise error  # the caller closes the connection
+    def _loaded(self, call: Call[object], packed: bytes, how: Syncing | None, asked: bytes) -> Any:
+        """Load the script and run it, if it is unknown; raise any other error that is handled."""
+        if transient(caught()) and not isinstance(caught(), CHANGES):
+            raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection
         if asked:
             self._confirmed(how)
-        if not isinstance(error, NoScriptError):
-            raise error
+        if not isinstance(caught(), NoScriptError):
+            raise  # noqa: PLE0704  # as above
         self._load(call.script)
         try:
             return self._socket.trip(packed)
@@ -365,7 +361,7 @@ class ProducerConnection(Producer):
         if not closed(self._conn):
             return False
         self.close()
-        self._conn.connect()
+        connect(self._conn)
         self.has_opened = True
         return True
 
