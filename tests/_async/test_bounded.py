@@ -77,29 +77,28 @@ async def test_jobs_put_back_may_exceed_the_bound(q: AsyncQueue, raw: Raw) -> No
     assert three.id
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_a_producer_waits_for_room(q: AsyncQueue, waits: AsyncWaits) -> None:
     """A waiting producer is woken when a job is reserved, long before its next own look."""
     await q.enqueue(1)
     producer = aspawn(q.enqueue, 2, max_length=1, block=30)
     await waits.reach(1)
-    start = time.monotonic()
     (job,) = await q.reserve(block=0)
     done = await producer.result()
-    assert time.monotonic() - start < 2
     assert job.body == 1
     assert [view.id for view in await q.peek()] == [done.id]
 
 
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("how", ["ack", "bury", "delete", "purge", "configure", "sweep", "settle"])
 async def test_every_way_of_making_room_wakes_the_producer(
     q: AsyncQueue, raw: Raw, waits: AsyncWaits, how: str
 ) -> None:
     """A waiting job that ends in any way makes room for a waiting producer."""
     await q.configure(max_length=1)
-    first = await q.enqueue(1, ttl=3 if how == "sweep" else None)
+    first = await q.enqueue(1, ttl=600 if how == "sweep" else None)
     producer = aspawn(q.enqueue, 2, block=30)
     await waits.reach(1)
-    start = time.monotonic()
     if how == "ack":
         assert await q.ack([first.id])
     elif how == "bury":
@@ -113,10 +112,9 @@ async def test_every_way_of_making_room_wakes_the_producer(
     elif how == "configure":
         await q.configure(max_length=2)
     else:
-        advance(raw, q.ops, 3)
+        advance(raw, q.ops, 600)
         assert await q.sweep() == 1
     await producer.result()
-    assert time.monotonic() - start < 2
 
 
 async def test_a_waiting_producer_gives_up_in_time(q: AsyncQueue, raw: Raw) -> None:
@@ -144,6 +142,7 @@ async def test_a_waiting_producer_does_not_poll(
     assert evalshas(real_raw) - before <= 3
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_one_place_wakes_one_producer_after_the_other(
     q: AsyncQueue, waits: AsyncWaits
 ) -> None:
@@ -151,24 +150,21 @@ async def test_one_place_wakes_one_producer_after_the_other(
     await q.enqueue(0)
     producers = [aspawn(q.enqueue, i, max_length=1, block=30) for i in (1, 2, 3)]
     await waits.reach(3)
-    start = time.monotonic()
     bodies = [(await q.reserve(block=20))[0].body for _ in range(4)]
     for producer in producers:
         await producer.result()
     assert sorted(bodies) == [0, 1, 2, 3]
-    assert time.monotonic() - start < 3.5
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_room_for_all_lets_all_in(q: AsyncQueue, waits: AsyncWaits) -> None:
     """One call makes room for many jobs: each producer passes the token to the next one."""
     await q.enqueue_many([1, 2, 3])
     producers = [aspawn(q.enqueue, i, max_length=3, block=30) for i in range(3)]
     await waits.reach(3)
-    start = time.monotonic()
     await q.purge()
     for producer in producers:
         await producer.result()
-    assert time.monotonic() - start < 3.5
     assert (await q.stats()).ready == 3
 
 

@@ -455,7 +455,7 @@ async def test_a_debounce_to_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
 
 async def test_a_throttle(q: AsyncQueue, raw: Raw) -> None:
     """A throttle lets one job per window through, counted from the enqueue."""
-    throttle = Dedup("x", until="enqueued", window=10)
+    throttle = Dedup("x", until="enqueued", window=100)
     for serial in range(3):
         done = await q.enqueue(serial, dedup=throttle)
         assert (done.action, done.state) == ("added", "ready")
@@ -467,9 +467,9 @@ async def test_a_throttle(q: AsyncQueue, raw: Raw) -> None:
             again = await q.enqueue("no", dedup=throttle)
             assert again == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
             assert await seen(q) == Status("window", None, window=True)
-        advance(raw, q.ops, 9)
+        advance(raw, q.ops, 90)
         assert (await q.enqueue("no", dedup=throttle)).duplicate
-        advance(raw, q.ops, 1.5)
+        advance(raw, q.ops, 15)
         assert await seen(q) is None
     assert (await q.stats()).enqueued == 3
 
@@ -527,8 +527,8 @@ async def test_until_started_has_no_successor(q: AsyncQueue) -> None:
 
 async def test_a_window_begins_with_the_ack(q: AsyncQueue, raw: Raw) -> None:
     """A window starts with the ack and lasts as long as the job's own setting."""
-    await q.enqueue(0, dedup=Dedup("x", window=10))
-    advance(raw, q.ops, 60)
+    await q.enqueue(0, dedup=Dedup("x", window=100))
+    advance(raw, q.ops, 600)
     job = await take(q)
     advance(raw, q.ops, 20)
     assert (await q.enqueue(1, dedup_id="x")).state == "active"
@@ -537,10 +537,10 @@ async def test_a_window_begins_with_the_ack(q: AsyncQueue, raw: Raw) -> None:
     assert found is not None
     assert found.window_ends is not None
     assert (found.state, found.job, found.successor) == ("window", None, None)
-    advance(raw, q.ops, 9)
+    advance(raw, q.ops, 90)
     again = await q.enqueue(1, dedup_id="x")
     assert again == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
-    advance(raw, q.ops, 2)
+    advance(raw, q.ops, 20)
     assert await q.status("x") is None
     assert (await q.enqueue(1, dedup_id="x")).action == "added"
     assert (await q.enqueue(2, dedup_id="x")).action == "refused"
@@ -614,19 +614,19 @@ async def test_invalid_windows_of_an_ack(q: AsyncQueue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-@pytest.mark.parametrize("delay, waits", [(0, 10), (5, 10), (30, 30)])
+@pytest.mark.parametrize("delay, waits", [(0, 100), (50, 100), (300, 300)])
 async def test_a_requeue_in_a_window(q: AsyncQueue, raw: Raw, delay: int, waits: int) -> None:
     """A requeued job runs at the end of the window or of its own delay, whichever is later."""
-    await q.enqueue("old", dedup=Dedup("x", window=10))
+    await q.enqueue("old", dedup=Dedup("x", window=100))
     assert await drained(q) == ["old"]
     done = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=delay)
     assert (done.action, done.state, done.duplicate) == ("requeued", "scheduled", False)
     assert await seen(q) == Status("window", "new", window=True)
     again = await q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue"))
     assert (again.id, again.action) == (done.id, "refused")
-    advance(raw, q.ops, waits - 1)
+    advance(raw, q.ops, waits - 10)
     assert await q.reserve(block=0) == []
-    advance(raw, q.ops, 2)
+    advance(raw, q.ops, 20)
     assert await seen(q) == Status("ready", "new")
     assert await drained(q) == ["new"]
     assert await seen(q) is None
@@ -648,20 +648,20 @@ async def test_a_job_waiting_for_a_window_is_not_promoted(q: AsyncQueue, raw: Ra
 
 async def test_windows_follow_each_other(q: AsyncQueue, raw: Raw) -> None:
     """In a chain of successors each job waits for the window of the one before it."""
-    job, _ = await with_successor(q, window=10)
-    await q.enqueue("2", dedup=Dedup("x", window=20, on_duplicate="requeue+update"))
+    job, _ = await with_successor(q, window=100)
+    await q.enqueue("2", dedup=Dedup("x", window=200, on_duplicate="requeue+update"))
     await job.ack()
-    advance(raw, q.ops, 11)
+    advance(raw, q.ops, 110)
     job = await take(q)
     assert job.body == "2"
-    await q.enqueue("3", dedup=Dedup("x", window=5, on_duplicate="requeue"))
+    await q.enqueue("3", dedup=Dedup("x", window=50, on_duplicate="requeue"))
     await job.ack()
-    advance(raw, q.ops, 19)
+    advance(raw, q.ops, 190)
     assert await q.reserve(block=0) == []
-    advance(raw, q.ops, 2)
+    advance(raw, q.ops, 20)
     assert await drained(q) == ["3"]
     assert await seen(q) == Status("window", None, window=True)
-    advance(raw, q.ops, 6)
+    advance(raw, q.ops, 60)
     assert await seen(q) is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -99,15 +98,14 @@ async def test_jobs_that_cannot_be_promoted(q: AsyncQueue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_a_promoted_job_starts_at_once(q: AsyncQueue, waits: AsyncWaits) -> None:
     """A promoted job wakes a waiting consumer long before its next own look."""
     done = await q.enqueue("x", delay=600)
     consumer = aspawn(q.reserve, block=30)
     await waits.reach(1)
-    start = time.monotonic()
     assert await q.promote([done.id])
     assert [job.id for job in await consumer.result()] == [done.id]
-    assert time.monotonic() - start < 2
 
 
 @pytest.mark.parametrize("side", ["in", "out", "all"])
@@ -216,15 +214,14 @@ async def test_a_dequeued_job_never_outlives_its_ttl(q: AsyncQueue, raw: Raw) ->
     assert (await q.stats()).swept == 1
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_a_waiting_consumer_gets_a_dequeued_job(q: AsyncQueue, waits: AsyncWaits) -> None:
     """A dequeued job that is due within a tick is delivered on time to a waiting consumer."""
     done = await q.enqueue("x", lease=0.5)
     assert await q.dequeue([done.id])
-    start = time.monotonic()
     assert await q.reserve(block=0) == []
     consumer = aspawn(q.reserve, block=30)
     assert [job.id for job in await consumer.result()] == [done.id]
-    assert time.monotonic() - start < 3
 
 
 # -- withdraw ----------------------------------------------------------------------------------
@@ -271,16 +268,15 @@ async def test_delivered_jobs_are_not_withdrawn(q: AsyncQueue, raw: Raw) -> None
     assert await q.delete([buried.id], if_undelivered=True)
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_withdrawing_makes_room(q: AsyncQueue, waits: AsyncWaits) -> None:
     """A withdrawn job makes room and wakes a waiting producer."""
     await q.configure(max_length=1)
     first = await q.enqueue(1)
     producer = aspawn(q.enqueue, 2, block=30)
     await waits.reach(1)
-    start = time.monotonic()
     assert await q.delete([first.id], if_undelivered=True)
     done = await producer.result()
-    assert time.monotonic() - start < 2
     assert await in_order(q) == [done.id]
 
 

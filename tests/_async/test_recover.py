@@ -52,7 +52,8 @@ async def test_the_place_is_that_of_the_delivery(q: AsyncQueue, raw: Raw) -> Non
 
 async def test_a_lease_that_has_ended_is_taken_over_too(q: AsyncQueue, raw: Raw) -> None:
     """A delivery whose lease has ended is recovered in its order among the others."""
-    ids = await taken(q, raw, 600, 2, 600)
+    ids = await taken(q, raw, 600, 100, 600)
+    advance(raw, q.ops, 100)
     assert (await q.stats()).ready == 1
     assert [job.id for job in await q.recover(9, idle=0)] == ids
 

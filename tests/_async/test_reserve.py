@@ -59,17 +59,17 @@ async def test_put_backs_of_one_ms_keep_their_order(q: AsyncQueue) -> None:
 
 async def test_due_jobs_are_merged_with_ready_ones(q: AsyncQueue, raw: Raw) -> None:
     """Jobs come in the order in which they became deliverable, so none starves."""
-    await q.enqueue("0 s, due at 10", delay=10)
-    await q.enqueue("0 s, due at 2", delay=2)
-    advance(raw, q.ops, 1)
-    await q.enqueue("1 s")
-    advance(raw, q.ops, 4)
-    await q.enqueue("5 s")
-    await q.enqueue("5 s, due at 7", delay=2)
-    advance(raw, q.ops, 3)
-    await q.enqueue("8 s")
+    await q.enqueue("0 min, due at 10", delay=600)
+    await q.enqueue("0 min, due at 2", delay=120)
+    advance(raw, q.ops, 60)
+    await q.enqueue("1 min")
+    advance(raw, q.ops, 240)
+    await q.enqueue("5 min")
+    await q.enqueue("5 min, due at 7", delay=120)
+    advance(raw, q.ops, 180)
+    await q.enqueue("8 min")
     seen = [view.body for view in await q.peek(100)]
-    expected = ["1 s", "0 s, due at 2", "5 s", "5 s, due at 7", "8 s"]
+    expected = ["1 min", "0 min, due at 2", "5 min", "5 min, due at 7", "8 min"]
     assert seen == expected
     assert [await bodies(q, 2) for _ in range(3)] == [expected[:2], expected[2:4], expected[4:]]
 

@@ -216,32 +216,32 @@ async def test_each_call_with_the_role_renews_it(q: AsyncQueue, raw: Raw) -> Non
     """Each call that adds or reserves with the role renews it, even without result;
     reads do not.
     """
-    await q.configure(max_length=3)
-    async with q.exclusive("producer", lease=10) as producer:
+    await q.configure(max_length=3, lease=3600)
+    async with q.exclusive("producer", lease=100) as producer:
         mine = producer.queue
-        async with q.exclusive("consumer", lease=10) as consumer:
+        async with q.exclusive("consumer", lease=100) as consumer:
             theirs = consumer.queue
             for _ in range(3):
                 await mine.enqueue(1)
                 await consumer.extend()
-                advance(raw, q.ops, 9)
+                advance(raw, q.ops, 90)
             with pytest.raises(QueueFull):
                 await mine.enqueue(1)
             jobs = await theirs.reserve(2, block=0)
-            advance(raw, q.ops, 9)
+            advance(raw, q.ops, 90)
             await mine.enqueue_many([1, 2])
             await theirs.settle(jobs, 1)
-            advance(raw, q.ops, 9)
+            advance(raw, q.ops, 90)
             await mine.enqueue(1, dedup_id="x", max_length=9)
             assert len(await theirs.recover(9, idle=0)) == 1
-            advance(raw, q.ops, 9)
+            advance(raw, q.ops, 90)
             await producer.extend()
             await q.pause()
             assert await theirs.reserve(block=0) == []
-            advance(raw, q.ops, 9)
+            advance(raw, q.ops, 90)
             await mine.stats()
             assert not producer.lost
-            advance(raw, q.ops, 1)
+            advance(raw, q.ops, 10)
             with pytest.raises(RoleLost):
                 await mine.enqueue(1)
             with pytest.raises(RoleLost):

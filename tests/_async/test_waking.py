@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio  # async only
-import time
 
 import pytest
 
@@ -103,6 +102,7 @@ async def test_an_early_settled_lease_hides_no_later_event(
     assert later.delivered - later.created < 3  # a tick alone would need 4
 
 
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("how", ["release", "nack", "release later", "nack later", "redrive"])
 async def test_a_job_given_back_wakes_an_idle_consumer(
     q: AsyncQueue, waits: AsyncWaits, how: str
@@ -115,7 +115,6 @@ async def test_a_job_given_back_wakes_an_idle_consumer(
         await job.bury()
     idle = aspawn(q.reserve, 1, block=30)
     await waits.reach(1)
-    start = time.monotonic()
     if how.startswith("release"):
         assert await job.release(delay=delay)
     elif how.startswith("nack"):
@@ -123,7 +122,6 @@ async def test_a_job_given_back_wakes_an_idle_consumer(
     else:
         assert await q.redrive() == 1
     (again,) = await idle.result()
-    assert time.monotonic() - start < 2
     assert (again.id, again.deliveries) == (job.id, 2)
 
 
@@ -162,15 +160,14 @@ async def test_consumers_share_the_delayed_jobs(q: AsyncQueue, waits: AsyncWaits
         assert 0 <= late < 1
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_one_call_wakes_enough_consumers(q: AsyncQueue, waits: AsyncWaits) -> None:
     """Five jobs in one call: each woken consumer passes the token to the next one."""
     consumers = [aspawn(q.reserve, 1, block=30) for _ in range(5)]
     await waits.reach(5)
-    start = time.monotonic()
     await q.enqueue_many(range(5))
     jobs = [job for one in consumers for job in await one.result()]
     assert sorted(job.body for job in jobs) == list(range(5))
-    assert time.monotonic() - start < 3
 
 
 async def test_a_fresh_job_wakes_one_consumer(
@@ -299,6 +296,7 @@ async def test_waiting_for_a_far_event_costs_a_call_a_tick(
     assert evalshas(real_raw) - before <= 6
 
 
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("side", ["out", "all"])
 async def test_resume_wakes_idle_consumers(q: AsyncQueue, waits: AsyncWaits, side: str) -> None:
     """Idle consumers start on the waiting jobs at once after a resume."""
@@ -306,13 +304,12 @@ async def test_resume_wakes_idle_consumers(q: AsyncQueue, waits: AsyncWaits, sid
     await q.pause(side)
     consumers = [aspawn(q.reserve, 1, block=30) for _ in range(2)]
     await waits.reach(2)
-    start = time.monotonic()
     await q.resume()
     jobs = [job for one in consumers for job in await one.result()]
-    assert time.monotonic() - start < 3
     assert sorted(job.body for job in jobs) == [0, 1]
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_resuming_the_incoming_side_wakes_idle_consumers(
     q: AsyncQueue, waits: AsyncWaits
 ) -> None:
@@ -321,7 +318,5 @@ async def test_resuming_the_incoming_side_wakes_idle_consumers(
     await q.pause("in")
     idle = aspawn(q.reserve, 1, block=30)
     await waits.reach(1)
-    start = time.monotonic()
     await q.resume()
     assert [job.body for job in await idle.result()] == ["due"]
-    assert time.monotonic() - start < 3

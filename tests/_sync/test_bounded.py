@@ -78,29 +78,28 @@ def test_jobs_put_back_may_exceed_the_bound(q: Queue, raw: Raw) -> None:
     assert three.id
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_a_producer_waits_for_room(q: Queue, waits: Waits) -> None:
     """A waiting producer is woken when a job is reserved, long before its next own look."""
     q.enqueue(1)
     producer = spawn(q.enqueue, 2, max_length=1, block=30)
     waits.reach(1)
-    start = time.monotonic()
     (job,) = q.reserve(block=0)
     done = producer.result()
-    assert time.monotonic() - start < 2
     assert job.body == 1
     assert [view.id for view in q.peek()] == [done.id]
 
 
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("how", ["ack", "bury", "delete", "purge", "configure", "sweep", "settle"])
 def test_every_way_of_making_room_wakes_the_producer(
     q: Queue, raw: Raw, waits: Waits, how: str
 ) -> None:
     """A waiting job that ends in any way makes room for a waiting producer."""
     q.configure(max_length=1)
-    first = q.enqueue(1, ttl=3 if how == "sweep" else None)
+    first = q.enqueue(1, ttl=600 if how == "sweep" else None)
     producer = spawn(q.enqueue, 2, block=30)
     waits.reach(1)
-    start = time.monotonic()
     if how == "ack":
         assert q.ack([first.id])
     elif how == "bury":
@@ -114,10 +113,9 @@ def test_every_way_of_making_room_wakes_the_producer(
     elif how == "configure":
         q.configure(max_length=2)
     else:
-        advance(raw, q.ops, 3)
+        advance(raw, q.ops, 600)
         assert q.sweep() == 1
     producer.result()
-    assert time.monotonic() - start < 2
 
 
 def test_a_waiting_producer_gives_up_in_time(q: Queue, raw: Raw) -> None:
@@ -143,29 +141,27 @@ def test_a_waiting_producer_does_not_poll(real_q: Queue, real_raw: Raw, waits: W
     assert evalshas(real_raw) - before <= 3
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_one_place_wakes_one_producer_after_the_other(q: Queue, waits: Waits) -> None:
     """Three producers wait, room for one job appears three times, and all three add their job."""
     q.enqueue(0)
     producers = [spawn(q.enqueue, i, max_length=1, block=30) for i in (1, 2, 3)]
     waits.reach(3)
-    start = time.monotonic()
     bodies = [q.reserve(block=20)[0].body for _ in range(4)]
     for producer in producers:
         producer.result()
     assert sorted(bodies) == [0, 1, 2, 3]
-    assert time.monotonic() - start < 3.5
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_room_for_all_lets_all_in(q: Queue, waits: Waits) -> None:
     """One call makes room for many jobs: each producer passes the token to the next one."""
     q.enqueue_many([1, 2, 3])
     producers = [spawn(q.enqueue, i, max_length=3, block=30) for i in range(3)]
     waits.reach(3)
-    start = time.monotonic()
     q.purge()
     for producer in producers:
         producer.result()
-    assert time.monotonic() - start < 3.5
     assert q.stats().ready == 3
 
 

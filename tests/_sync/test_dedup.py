@@ -454,7 +454,7 @@ def test_a_debounce_to_a_point_in_time(q: Queue, raw: Raw) -> None:
 
 def test_a_throttle(q: Queue, raw: Raw) -> None:
     """A throttle lets one job per window through, counted from the enqueue."""
-    throttle = Dedup("x", until="enqueued", window=10)
+    throttle = Dedup("x", until="enqueued", window=100)
     for serial in range(3):
         done = q.enqueue(serial, dedup=throttle)
         assert (done.action, done.state) == ("added", "ready")
@@ -466,9 +466,9 @@ def test_a_throttle(q: Queue, raw: Raw) -> None:
             again = q.enqueue("no", dedup=throttle)
             assert again == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
             assert seen(q) == Status("window", None, window=True)
-        advance(raw, q.ops, 9)
+        advance(raw, q.ops, 90)
         assert q.enqueue("no", dedup=throttle).duplicate
-        advance(raw, q.ops, 1.5)
+        advance(raw, q.ops, 15)
         assert seen(q) is None
     assert q.stats().enqueued == 3
 
@@ -526,8 +526,8 @@ def test_until_started_has_no_successor(q: Queue) -> None:
 
 def test_a_window_begins_with_the_ack(q: Queue, raw: Raw) -> None:
     """A window starts with the ack and lasts as long as the job's own setting."""
-    q.enqueue(0, dedup=Dedup("x", window=10))
-    advance(raw, q.ops, 60)
+    q.enqueue(0, dedup=Dedup("x", window=100))
+    advance(raw, q.ops, 600)
     job = take(q)
     advance(raw, q.ops, 20)
     assert q.enqueue(1, dedup_id="x").state == "active"
@@ -536,10 +536,10 @@ def test_a_window_begins_with_the_ack(q: Queue, raw: Raw) -> None:
     assert found is not None
     assert found.window_ends is not None
     assert (found.state, found.job, found.successor) == ("window", None, None)
-    advance(raw, q.ops, 9)
+    advance(raw, q.ops, 90)
     again = q.enqueue(1, dedup_id="x")
     assert again == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
-    advance(raw, q.ops, 2)
+    advance(raw, q.ops, 20)
     assert q.status("x") is None
     assert q.enqueue(1, dedup_id="x").action == "added"
     assert q.enqueue(2, dedup_id="x").action == "refused"
@@ -611,19 +611,19 @@ def test_invalid_windows_of_an_ack(q: Queue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-@pytest.mark.parametrize("delay, waits", [(0, 10), (5, 10), (30, 30)])
+@pytest.mark.parametrize("delay, waits", [(0, 100), (50, 100), (300, 300)])
 def test_a_requeue_in_a_window(q: Queue, raw: Raw, delay: int, waits: int) -> None:
     """A requeued job runs at the end of the window or of its own delay, whichever is later."""
-    q.enqueue("old", dedup=Dedup("x", window=10))
+    q.enqueue("old", dedup=Dedup("x", window=100))
     assert drained(q) == ["old"]
     done = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=delay)
     assert (done.action, done.state, done.duplicate) == ("requeued", "scheduled", False)
     assert seen(q) == Status("window", "new", window=True)
     again = q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue"))
     assert (again.id, again.action) == (done.id, "refused")
-    advance(raw, q.ops, waits - 1)
+    advance(raw, q.ops, waits - 10)
     assert q.reserve(block=0) == []
-    advance(raw, q.ops, 2)
+    advance(raw, q.ops, 20)
     assert seen(q) == Status("ready", "new")
     assert drained(q) == ["new"]
     assert seen(q) is None
@@ -645,20 +645,20 @@ def test_a_job_waiting_for_a_window_is_not_promoted(q: Queue, raw: Raw) -> None:
 
 def test_windows_follow_each_other(q: Queue, raw: Raw) -> None:
     """In a chain of successors each job waits for the window of the one before it."""
-    job, _ = with_successor(q, window=10)
-    q.enqueue("2", dedup=Dedup("x", window=20, on_duplicate="requeue+update"))
+    job, _ = with_successor(q, window=100)
+    q.enqueue("2", dedup=Dedup("x", window=200, on_duplicate="requeue+update"))
     job.ack()
-    advance(raw, q.ops, 11)
+    advance(raw, q.ops, 110)
     job = take(q)
     assert job.body == "2"
-    q.enqueue("3", dedup=Dedup("x", window=5, on_duplicate="requeue"))
+    q.enqueue("3", dedup=Dedup("x", window=50, on_duplicate="requeue"))
     job.ack()
-    advance(raw, q.ops, 19)
+    advance(raw, q.ops, 190)
     assert q.reserve(block=0) == []
-    advance(raw, q.ops, 2)
+    advance(raw, q.ops, 20)
     assert drained(q) == ["3"]
     assert seen(q) == Status("window", None, window=True)
-    advance(raw, q.ops, 6)
+    advance(raw, q.ops, 60)
     assert seen(q) is None
 
 

@@ -41,6 +41,7 @@ from penstock.client._sync.sharded import parts
 from penstock.client._sync.sharded.parts import ShardedParts, operations_of
 from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 from penstock.client._sync.sharded.single import SingleQueue
+from penstock.client._sync.transport import server as transport
 from penstock.core import hints, schedule_flows
 from penstock.core.job import number_of
 from penstock.core.nodes import Partial
@@ -79,8 +80,12 @@ class Nodes:
 
 
 @pytest.fixture(params=["fakeredis", "server"])
-def three(request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    """Three empty nodes; the layout of their keys is checked at the end."""
+def three(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    """Three empty nodes; the layout of their keys is checked at the end.
+
+    A node that is slow, as the machine is busy, is not taken for one that is down.
+    """
+    monkeypatch.setattr(transport, "HURRY", 20.0)
     with ExitStack() as stack:
         if request.param == "fakeredis":
             backends = [Backend(f"fake-{i}", "") for i in range(3)]

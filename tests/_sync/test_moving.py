@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -100,15 +99,14 @@ def test_jobs_that_cannot_be_promoted(q: Queue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_a_promoted_job_starts_at_once(q: Queue, waits: Waits) -> None:
     """A promoted job wakes a waiting consumer long before its next own look."""
     done = q.enqueue("x", delay=600)
     consumer = spawn(q.reserve, block=30)
     waits.reach(1)
-    start = time.monotonic()
     assert q.promote([done.id])
     assert [job.id for job in consumer.result()] == [done.id]
-    assert time.monotonic() - start < 2
 
 
 @pytest.mark.parametrize("side", ["in", "out", "all"])
@@ -217,15 +215,14 @@ def test_a_dequeued_job_never_outlives_its_ttl(q: Queue, raw: Raw) -> None:
     assert q.stats().swept == 1
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_a_waiting_consumer_gets_a_dequeued_job(q: Queue, waits: Waits) -> None:
     """A dequeued job that is due within a tick is delivered on time to a waiting consumer."""
     done = q.enqueue("x", lease=0.5)
     assert q.dequeue([done.id])
-    start = time.monotonic()
     assert q.reserve(block=0) == []
     consumer = spawn(q.reserve, block=30)
     assert [job.id for job in consumer.result()] == [done.id]
-    assert time.monotonic() - start < 3
 
 
 # -- withdraw ----------------------------------------------------------------------------------
@@ -272,16 +269,15 @@ def test_delivered_jobs_are_not_withdrawn(q: Queue, raw: Raw) -> None:
     assert q.delete([buried.id], if_undelivered=True)
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_withdrawing_makes_room(q: Queue, waits: Waits) -> None:
     """A withdrawn job makes room and wakes a waiting producer."""
     q.configure(max_length=1)
     first = q.enqueue(1)
     producer = spawn(q.enqueue, 2, block=30)
     waits.reach(1)
-    start = time.monotonic()
     assert q.delete([first.id], if_undelivered=True)
     done = producer.result()
-    assert time.monotonic() - start < 2
     assert in_order(q) == [done.id]
 
 

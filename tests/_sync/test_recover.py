@@ -53,7 +53,8 @@ def test_the_place_is_that_of_the_delivery(q: Queue, raw: Raw) -> None:
 
 def test_a_lease_that_has_ended_is_taken_over_too(q: Queue, raw: Raw) -> None:
     """A delivery whose lease has ended is recovered in its order among the others."""
-    ids = taken(q, raw, 600, 2, 600)
+    ids = taken(q, raw, 600, 100, 600)
+    advance(raw, q.ops, 100)
     assert q.stats().ready == 1
     assert [job.id for job in q.recover(9, idle=0)] == ids
 

@@ -373,7 +373,7 @@ def test_a_replica_that_is_paused_for_too_long(trio: Replicated, tq: Queue) -> N
 
 def test_a_time_out_beyond_that_of_the_socket(trio: Replicated) -> None:
     """Waiting for replicas is not limited by the socket timeout, and the job is added once."""
-    with Penstock(f"{trio.url}?socket_timeout=0.3") as client:
+    with Penstock(f"{trio.url}?socket_timeout=0.3", retry_for=60) as client:
         q = client.queue("q")
         q.enqueue("x", replicas=2)
         trio.replicas[0].pause()

@@ -60,17 +60,17 @@ def test_put_backs_of_one_ms_keep_their_order(q: Queue) -> None:
 
 def test_due_jobs_are_merged_with_ready_ones(q: Queue, raw: Raw) -> None:
     """Jobs come in the order in which they became deliverable, so none starves."""
-    q.enqueue("0 s, due at 10", delay=10)
-    q.enqueue("0 s, due at 2", delay=2)
-    advance(raw, q.ops, 1)
-    q.enqueue("1 s")
-    advance(raw, q.ops, 4)
-    q.enqueue("5 s")
-    q.enqueue("5 s, due at 7", delay=2)
-    advance(raw, q.ops, 3)
-    q.enqueue("8 s")
+    q.enqueue("0 min, due at 10", delay=600)
+    q.enqueue("0 min, due at 2", delay=120)
+    advance(raw, q.ops, 60)
+    q.enqueue("1 min")
+    advance(raw, q.ops, 240)
+    q.enqueue("5 min")
+    q.enqueue("5 min, due at 7", delay=120)
+    advance(raw, q.ops, 180)
+    q.enqueue("8 min")
     seen = [view.body for view in q.peek(100)]
-    expected = ["1 s", "0 s, due at 2", "5 s", "5 s, due at 7", "8 s"]
+    expected = ["1 min", "0 min, due at 2", "5 min", "5 min, due at 7", "8 min"]
     assert seen == expected
     assert [bodies(q, 2) for _ in range(3)] == [expected[:2], expected[2:4], expected[4:]]
 

@@ -216,32 +216,32 @@ def test_each_call_with_the_role_renews_it(q: Queue, raw: Raw) -> None:
     """Each call that adds or reserves with the role renews it, even without result;
     reads do not.
     """
-    q.configure(max_length=3)
-    with q.exclusive("producer", lease=10) as producer:
+    q.configure(max_length=3, lease=3600)
+    with q.exclusive("producer", lease=100) as producer:
         mine = producer.queue
-        with q.exclusive("consumer", lease=10) as consumer:
+        with q.exclusive("consumer", lease=100) as consumer:
             theirs = consumer.queue
             for _ in range(3):
                 mine.enqueue(1)
                 consumer.extend()
-                advance(raw, q.ops, 9)
+                advance(raw, q.ops, 90)
             with pytest.raises(QueueFull):
                 mine.enqueue(1)
             jobs = theirs.reserve(2, block=0)
-            advance(raw, q.ops, 9)
+            advance(raw, q.ops, 90)
             mine.enqueue_many([1, 2])
             theirs.settle(jobs, 1)
-            advance(raw, q.ops, 9)
+            advance(raw, q.ops, 90)
             mine.enqueue(1, dedup_id="x", max_length=9)
             assert len(theirs.recover(9, idle=0)) == 1
-            advance(raw, q.ops, 9)
+            advance(raw, q.ops, 90)
             producer.extend()
             q.pause()
             assert theirs.reserve(block=0) == []
-            advance(raw, q.ops, 9)
+            advance(raw, q.ops, 90)
             mine.stats()
             assert not producer.lost
-            advance(raw, q.ops, 1)
+            advance(raw, q.ops, 10)
             with pytest.raises(RoleLost):
                 mine.enqueue(1)
             with pytest.raises(RoleLost):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from penstock import Job, Penstock, Queue
@@ -96,6 +94,7 @@ def test_an_early_settled_lease_hides_no_later_event(q: Queue, waits: Waits, how
     assert later.delivered - later.created < 3  # a tick alone would need 4
 
 
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("how", ["release", "nack", "release later", "nack later", "redrive"])
 def test_a_job_given_back_wakes_an_idle_consumer(q: Queue, waits: Waits, how: str) -> None:
     """A released job wakes an idle consumer at once or after its delay."""
@@ -106,7 +105,6 @@ def test_a_job_given_back_wakes_an_idle_consumer(q: Queue, waits: Waits, how: st
         job.bury()
     idle = spawn(q.reserve, 1, block=30)
     waits.reach(1)
-    start = time.monotonic()
     if how.startswith("release"):
         assert job.release(delay=delay)
     elif how.startswith("nack"):
@@ -114,7 +112,6 @@ def test_a_job_given_back_wakes_an_idle_consumer(q: Queue, waits: Waits, how: st
     else:
         assert q.redrive() == 1
     (again,) = idle.result()
-    assert time.monotonic() - start < 2
     assert (again.id, again.deliveries) == (job.id, 2)
 
 
@@ -151,15 +148,14 @@ def test_consumers_share_the_delayed_jobs(q: Queue, waits: Waits) -> None:
         assert 0 <= late < 1
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_one_call_wakes_enough_consumers(q: Queue, waits: Waits) -> None:
     """Five jobs in one call: each woken consumer passes the token to the next one."""
     consumers = [spawn(q.reserve, 1, block=30) for _ in range(5)]
     waits.reach(5)
-    start = time.monotonic()
     q.enqueue_many(range(5))
     jobs = [job for one in consumers for job in one.result()]
     assert sorted(job.body for job in jobs) == list(range(5))
-    assert time.monotonic() - start < 3
 
 
 def test_a_fresh_job_wakes_one_consumer(real_q: Queue, real_raw: Raw, waits: Waits) -> None:
@@ -263,6 +259,7 @@ def test_waiting_for_a_far_event_costs_a_call_a_tick(
     assert evalshas(real_raw) - before <= 6
 
 
+@pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("side", ["out", "all"])
 def test_resume_wakes_idle_consumers(q: Queue, waits: Waits, side: str) -> None:
     """Idle consumers start on the waiting jobs at once after a resume."""
@@ -270,20 +267,17 @@ def test_resume_wakes_idle_consumers(q: Queue, waits: Waits, side: str) -> None:
     q.pause(side)
     consumers = [spawn(q.reserve, 1, block=30) for _ in range(2)]
     waits.reach(2)
-    start = time.monotonic()
     q.resume()
     jobs = [job for one in consumers for job in one.result()]
-    assert time.monotonic() - start < 3
     assert sorted(job.body for job in jobs) == [0, 1]
 
 
+@pytest.mark.usefixtures("no_ticks")
 def test_resuming_the_incoming_side_wakes_idle_consumers(q: Queue, waits: Waits) -> None:
     """Jobs that a pause held back wake idle consumers after a resume."""
     q.enqueue("due", delay=0.01)
     q.pause("in")
     idle = spawn(q.reserve, 1, block=30)
     waits.reach(1)
-    start = time.monotonic()
     q.resume()
     assert [job.body for job in idle.result()] == ["due"]
-    assert time.monotonic() - start < 3

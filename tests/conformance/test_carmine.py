@@ -386,12 +386,12 @@ def test_a_retry(raw: Raw, q: Queue) -> None:
     (job,) = q.reserve(block=0)
     job.nack(delay=0)
     (job,) = q.reserve(block=0)
-    job.nack(delay=10)
+    job.nack(delay=100)
     assert q.enqueue("no", dedup_id=ID).action == "refused"
     assert q.reserve(block=0) == []
-    advance(raw, q.ops, 9)
+    advance(raw, q.ops, 90)
     assert q.reserve(block=0) == []
-    advance(raw, q.ops, 2)
+    advance(raw, q.ops, 20)
     assert bodies(q.reserve(block=0)) == ["x"]
 
 

@@ -432,7 +432,7 @@ def test_only_a_ttl_is_halved(q: Queue, raw: Raw) -> None:
     q.enqueue(b"x", lease=50)
     (job,) = q.reserve(block=0)
     for _ in range(20):
-        advance(raw, q.ops, 49)
+        advance(raw, q.ops, 40)
         assert job.extend() == 50
 
 

@@ -659,11 +659,11 @@ def test_working_postpones(q: Queue, raw: Raw) -> None:
     """11 WORKING returns the retry time; 11 WORKING prevents a requeue: while the holder calls, no
     other consumer gets the job.
     """
-    q.enqueue(b"x", lease=3)
+    q.enqueue(b"x", lease=30)
     (job,) = q.reserve(block=0)
     for _ in range(10):
-        assert job.extend() == 3
-        advance(raw, q.ops, 2)
+        assert job.extend() == 30
+        advance(raw, q.ops, 20)
         assert q.reserve(block=0) == []
     q.enqueue(b"y", lease=123)
     (other,) = q.reserve(block=0)

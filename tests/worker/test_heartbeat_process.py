@@ -36,7 +36,7 @@ from tests.support.workers import until
 from tests.worker.support import Crew, WorkerProcess, runs, runs_at_once
 
 KINDS = pytest.mark.parametrize("kind", ["thread", "asyncio"])
-LEASE = 0.8
+LEASE = 2.0
 
 
 def start(crew: Crew, kind: str, prefetch: int = 0) -> tuple[WorkerProcess, int]:
@@ -130,12 +130,14 @@ def end(helper: HeartbeatProcess) -> None:
 def test_a_handler_that_holds_the_interpreter_lock(
     crew: Crew, queue: Queue, other: Queue, kind: str
 ) -> None:
-    """A handler holds the interpreter lock for five leases: it runs once, and its result counts."""
+    """A handler holds the interpreter lock for three leases: it runs once, and its result
+    counts.
+    """
     queue.configure(lease=LEASE)
     start(crew, kind)
-    queue.enqueue({"n": 1, "do": "keep", "s": 5 * LEASE, "slice": 5 * LEASE})
+    queue.enqueue({"n": 1, "do": "keep", "s": 3 * LEASE, "slice": 3 * LEASE})
     crew.diary.wait("start", n=1)
-    assert other.reserve(block=4 * LEASE) == []
+    assert other.reserve(block=2 * LEASE) == []
     crew.diary.wait("end", n=1)
     until(lambda: queue.stats().acked == 1)
     found = runs(crew.diary.events())
@@ -188,7 +190,7 @@ def test_a_helper_that_dies_is_replaced(
     """When the helper dies the worker's thread renews the leases until a new one runs."""
     queue.configure(lease=LEASE)
     worker, helper = start(crew, "thread")
-    queue.enqueue({"n": 1, "do": "nap", "s": 4 * LEASE})
+    queue.enqueue({"n": 1, "do": "nap", "s": 3 * LEASE})
     crew.diary.wait("start", n=1)
     os.kill(helper, signal.SIGKILL)
     assert keeper_of(worker, old=helper) != helper

@@ -179,7 +179,7 @@ def test_a_job_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_jobs_with_one_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
     """Jobs held by the same worker crash as often but are done, as each runs alone at last."""
-    queue.configure(lease=0.5)
+    queue.configure(lease=2.0)
     options: dict[str, Any] = {"concurrency": 4, "prefetch": 4}
     queue.enqueue_many({"n": n, "do": "nap", "s": 0.2} for n in range(4))
     queue.enqueue({"n": 4, "do": "die"})
@@ -201,7 +201,7 @@ def crashed_twice(queue: Queue, count: int, **body: Any) -> None:
     for _ in range(2):
         until(lambda: len(queue.reserve(count, block=1)) == count)
     until(lambda: queue.stats().active == 0)
-    queue.configure(lease=0.5)
+    queue.configure(lease=2.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

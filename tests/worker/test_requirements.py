@@ -224,10 +224,10 @@ def test_r12_leases_are_bounded(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_r12_prefetched_jobs_keep_their_lease(kind: str, crew: Crew, queue: Queue) -> None:
-    """R12: a prefetched job that waits for three leases is not delivered to others."""
-    queue.configure(lease=1.0)
+    """R12: a prefetched job that waits for two leases is not delivered to others."""
+    queue.configure(lease=3.0)
     busy = crew.start(kind, concurrency=1, prefetch=2)
-    queue.enqueue_many([{"n": 0, "do": "nap", "s": 3.0}] + [{"n": n, "do": "no"} for n in (1, 2)])
+    queue.enqueue_many([{"n": 0, "do": "nap", "s": 6.5}] + [{"n": n, "do": "no"} for n in (1, 2)])
     crew.diary.wait("start", n=0)
     until(lambda: queue.stats().active == 3)
     crew.start(kind)
