@@ -8,16 +8,18 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from redis.exceptions import ResponseError
 
 from penstock import BadArgument, Handlers
 from penstock.core.job import Delivery, set_term
 from penstock.core.outcomes import Settled
-from penstock.errors import QueueDamaged
+from penstock.errors import OutOfMemory, QueueDamaged
+from penstock.worker.concerns import leave_out
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, QueuePoll, Reports
-from penstock.worker.reporting import REPEATS, report_all
+from penstock.worker.reporting import ROUNDS, drop_expired, report_all
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.state import HANDED_BACK, WorkerState
 from penstock.worker.terms import Term
@@ -39,6 +41,9 @@ class Ops:
 
     def nack(self, jobs: Sequence[Delivery], _delay: int, text: str, _trace: str) -> Any:
         return SimpleNamespace(kind="nack", jobs=jobs, text=text, resent=0.0)
+
+    def bury(self, jobs: Sequence[Delivery], text: str, _trace: str) -> Any:
+        return SimpleNamespace(kind="bury", jobs=jobs, text=text, resent=0.0)
 
     def release(self, jobs: Sequence[Delivery], _delay: int) -> Any:
         return SimpleNamespace(kind="release", jobs=jobs, text="", resent=0.0)
@@ -147,10 +152,52 @@ def test_a_release_that_is_refused() -> None:
     assert (worker.calls, worker.counts) == (1, {"lost": 1})
 
 
+def test_a_chunk_larger_than_a_call_of_which_one_job_is_refused() -> None:
+    """A chunk of 700 jobs is divided, too."""
+    worker = Refusing(700, lambda kind, n: BAD if kind == "ack" and n == 650 else None)
+    worker.reports = {ACK: [Finished(worker.jobs, ACK, 1.0)]}
+    assert worker.report() is None
+    assert len(worker.reported["ack"]) == 699
+    assert worker.reported["nack"] == [650]
+    assert not worker.reports
+
+
+def test_many_reports_that_are_refused_one_by_one() -> None:
+    """Each is a call of its own, as a hand-over is: all their jobs fail in one round."""
+    worker = Refusing(40, lambda kind, _: BAD if kind == "bury" else None)
+    worker.reports = {
+        verdict: [Finished((job,), verdict, 0.0)]
+        for job in worker.jobs
+        for verdict in [Verdict("bury", text=str(job.body))]
+    }
+    assert worker.report() is None
+    assert worker.reported == {"nack": list(range(40))}
+    assert not worker.state.held
+
+
+def test_reports_that_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """The log names each job. One that is delivered at most once is not dropped at the first
+    refusal of its queue, as it has no lease.
+    """
+    worker = Refusing(2, lambda _kind, _n: DAMAGED)
+    state, poll = worker.state, worker.poll
+    state.unsettled, poll.failures, poll.error = {poll: worker.reports}, 1, DAMAGED
+    set_term(worker.jobs[0], Term(99.0, 30.0))  # it has ended
+    once = worker.jobs[1] = made(1, lease_ms=0, ttl_ms=60_000)
+    worker.reports[ACK][1] = Finished((once,), ACK, 0.0)
+    drop_expired(state)
+    assert (worker.left, worker.counts) == ([1], {"lost": 1})
+    for _ in range(ROUNDS):
+        assert worker.report() is DAMAGED
+    drop_expired(state)
+    assert (state.unsettled, worker.counts) == ({}, {"lost": 2})
+    assert [record.job_id for record in caplog.records] == [job.id for job in worker.jobs]
+
+
 def test_an_error_of_a_script_may_pass() -> None:
     """A report is repeated a few times before its job fails; the others are reported at once."""
     worker = Refusing(3, lambda kind, n: SCRIPT_ERROR if kind == "ack" and n == 0 else None)
-    for _ in range(REPEATS - 1):
+    for _ in range(ROUNDS - 1):
         assert worker.report() is SCRIPT_ERROR
         assert worker.left == [0]
         assert worker.reported == {"ack": [1, 2]}
@@ -163,7 +210,7 @@ def test_reports_wait_for_the_repair_of_a_queue() -> None:
     """A key of a wrong type fails no job: the report is made when the key is repaired."""
     damage: list[Exception | None] = [DAMAGED]
     worker = Refusing(1, lambda _kind, _n: damage[0])
-    for _ in range(10 * REPEATS):
+    for _ in range(10 * ROUNDS):
         assert worker.report() is DAMAGED
     damage[0] = None
     assert worker.report() is None
@@ -176,7 +223,16 @@ def test_a_burst_does_not_wait_for_a_repair() -> None:
     while worker.state.held and worker.calls < 20:
         worker.report()
     assert worker.counts == {"lost": 1}
-    assert worker.calls == REPEATS + 1
+    assert worker.calls == ROUNDS + 1
+
+
+def test_a_burst_gives_up_many_reports_together() -> None:
+    """The number of rounds does not grow with the number of jobs."""
+    worker = Refusing(100, lambda _kind, _n: DAMAGED, burst=True)
+    for _ in range(ROUNDS + 1):
+        worker.report()
+    assert worker.counts == {"lost": 100}
+    assert worker.calls < 60
 
 
 def test_a_queue_that_refuses_everything_gets_few_calls() -> None:
@@ -213,4 +269,17 @@ def test_a_stopped_worker_does_not_wait_for_refused_reports() -> None:
 def test_verdicts_of_refused_reports_are_failures() -> None:
     """Without a handler at hand the error itself is the text."""
     worker = Refusing(0, lambda _kind, _n: None)
-    assert worker.state.refused(made(1), BAD) == Verdict("nack", text=f"BadArgument: {BAD}")
+    assert worker.state.fail_refused(made(1), BAD) == Verdict("nack", text=f"BadArgument: {BAD}")
+
+
+@pytest.mark.parametrize(
+    "error, waits",
+    [(OutOfMemory("no memory"), True), (SCRIPT_ERROR, True), (DAMAGED, False), (BAD, False)],
+    ids=["memory", "script", "damage", "argument"],
+)
+def test_a_burst_waits_for_a_queue_whose_error_may_pass(error: Exception, waits: bool) -> None:
+    """An error of a reserve ends a burst at once only if it lasts; the burst raises it then."""
+    worker = Refusing(0, lambda _kind, _n: None, burst=True)
+    leave_out(worker.state, worker.poll, error)
+    assert worker.state.is_over is not waits
+    assert worker.state.refusal is error

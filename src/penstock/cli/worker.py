@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from penstock import BadArgument, NotPermitted, QueueDamaged, UnsupportedVersion
+from redis.exceptions import ResponseError
+
+from penstock import BadArgument, NotPermitted, OutOfMemory, QueueDamaged, UnsupportedVersion
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.parameters import Argument, BadUsage, Option
@@ -193,7 +195,9 @@ def _run(made: AnyWorker) -> None:
             trace = trace.tb_next
         LOG.error("%s", error, exc_info=(type(cause), cause, trace))  # noqa: TRY400  # with its cause
         raise SystemExit(UNSTARTED if error.phase == "start" else 1) from error
-    except (UnsupportedVersion, BadArgument, QueueDamaged, NotPermitted) as error:
+    except (
+        UnsupportedVersion, BadArgument, QueueDamaged, NotPermitted, OutOfMemory, ResponseError
+    ) as error:  # fmt: skip
         LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
         is_unfit = isinstance(error, BadArgument)  # a handler, for what the lifespan yields
         raise SystemExit(UNSTARTED if is_unfit else 1) from error

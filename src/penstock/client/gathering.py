@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Gathering"]
 
 Answer = Enqueued | list[Exception]
-"""The result of a call, or the exception to raise, in a list that is emptied: see `caught`."""
+"""The result of a call; or a list with the exception to raise, which is taken out: see `caught`."""
 AT_ONCE = 4
 """Calls of one job that a queue has under way; a few callers lose no time by waiting."""
 

@@ -2,16 +2,16 @@
 
 An exception refers to its traceback, which refers to each frame that it has passed. A frame refers
 to its local variables and to the frame that called it. So a local variable that holds an exception
-is part of a reference cycle, in each function between the handler and the `except` clause, and in
-each function that has called these. What the handler has in its own variables, such as 40 MB of
-data, is then kept until the garbage collector runs. These rules avoid that:
+closes a reference cycle, in any function of the stack: the frame refers to the exception, and the
+exception to the frame. The cycle keeps the variables of all these functions, such as 40 MB of data
+of the handler, until the garbage collector runs. These rules avoid that:
 
 - No variable holds an exception beyond its `except` clause. A function that catches the exception
   of user code does not even bind it: on Python 3.12 and earlier, a log handler that reads the
   variables of each frame, as Sentry does, leaves a copy of them in the frame.
 - What is needed later, such as the text or the traceback as text, is computed at once.
 - An exception that is raised elsewhere is handed over in a list. `raise errors.pop()` empties it.
-- Values that user code returns may be exceptions, or contain them. They are treated alike.
+- Values that user code returns may be exceptions, or contain them. The same rules hold for them.
 """
 
 from __future__ import annotations

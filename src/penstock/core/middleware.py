@@ -88,7 +88,7 @@ class RunEvent:
         error: what the handler raised, or a hook in its place, until the outermost hook has ended;
             then None.
         seconds: how long the handler took, hooks apart.
-        value: what the handler returned, as long; None if it raised.
+        value: what the handler returned, until the outermost hook has ended; None if it raised.
     """
 
     queue: str

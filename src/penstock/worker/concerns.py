@@ -78,9 +78,7 @@ def run_call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Ef
         if is_answer(error):
             state.found_answer()
         raise
-    if state.failures:
-        state.found_back()
-    state.answered = state.clock()
+    state.found_answer()
     poll.trip = state.answered - (call.resent or sent)
     if poll.is_slow or poll.trip > poll.lease * FAR:
         state.judge(poll)
@@ -128,7 +126,8 @@ def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
         state.newer = state.newer or error
         state.stop()
     elif not about_server(error):
-        _leave_alone(state, poll, error)
+        lasts = is_certain(error) or isinstance(error, (QueueDamaged, NoPermissionError))
+        _leave_alone(state, poll, error, outage=0.0 if lasts else OUTAGE)
     elif not state.is_spread:
         raise error
     else:
@@ -136,7 +135,7 @@ def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
         if poll.home is None or not passing(error):
             _leave_alone(state, poll, error, logging.WARNING, OUTAGE)
         else:
-            poll.failures += 1
+            poll.failures, poll.error = poll.failures + 1, None
             poll.at = poll.barred = state.clock() + min(0.1 * 2 ** min(poll.failures, 5), 1.0)
             poll.woken = False
 
@@ -152,8 +151,8 @@ def _leave_alone(
     if not poll.failures:
         poll.awaited_until = state.clock() + outage
     poll.failures += 1
-    poll.error = error
     poll.at = poll.barred = _retry_at(state, poll, poll.failures, error, level)
+    poll.error = error.with_traceback(None)  # see `caught`
 
 
 def _retry_at(

@@ -219,10 +219,10 @@ def _refused(state: WorkerState, poll: QueuePoll, reports: Reports, error: Excep
         try:
             yield from report_all(state, poll, reports)
         except Exception as failure:  # noqa: BLE001  # raised again if it concerns other queues
-            error = failure
-        else:
-            if not isinstance(error, QueueInUse):  # no job was taken; reports need no role
-                return
+            leave_out(state, poll, failure)
+            return
+        if not isinstance(error, QueueInUse):  # no job was taken; reports need no role
+            return
     leave_out(state, poll, error)
 
 

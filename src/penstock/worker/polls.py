@@ -45,7 +45,7 @@ class Finished(NamedTuple):
         seconds: the time that the handler took; 0 = no handler has run.
         spans: the time of each job, if they were run one after the other; `seconds` is 0 then.
         tries: how often the queue has refused it.
-        stands_in: whether this reports as a failure that an earlier report was refused.
+        stands_in: whether it is the failure of a job whose first report was refused.
     """
 
     jobs: Sequence[Delivery]

@@ -34,22 +34,24 @@ __all__ = ["drop_expired", "keep_as_hints", "report", "report_all"]
 
 logger = get_logger("penstock")
 
-REPEATS = 3
-"""Times that a report is sent while the server answers it with an error that may pass."""
-REFUSALS = 16
-"""Most refused calls in a row in one round. Half by half, 9 of them find one job of 300."""
+ROUNDS = 3
+"""Rounds in which a report is tried while its error may pass."""
+DAMAGES = 3
+"""Refused calls about one job in a row after which a damaged queue gets no more of that kind."""
+HALVINGS = 16
+"""Most refused calls in a row that name several jobs. Half by half, 9 find one job of 300."""
 Flow = Generator[Effect, Any, None]
 Count = Generator[Effect, Any, int]
 
 
 def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
-    """Report all of these jobs. Reports that are to be repeated later stay in `reports`.
+    """Report all of these jobs. Those whose reports are to be tried again stay in `reports`.
 
     Raises:
-        Exception: an error that concerns the server, or the queue; it may be that of a report
-            which stays.
+        Exception: an error that concerns the server or the queue, or that of a report that stays.
     """
-    most, left, kept, refused = TRIP, REFUSALS, list[Finished](), None
+    most, left, damages = TRIP, HALVINGS, 0
+    kept, errors = list[Finished](), list[Exception]()
     try:
         while reports and left:
             verdict = next(iter(reports))
@@ -58,57 +60,82 @@ def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
             except Exception as error:
                 if about_server(error) or isinstance(error, CHANGED):
                     raise
-                left -= 1
                 part = _first(reports, verdict, most)
-                most = sum(len(done.jobs) for done in part) // 2
-                if most:
+                jobs = sum(len(done.jobs) for done in part)
+                if jobs > 1:
+                    most, left = min(jobs // 2, TRIP - 1), left - 1
+                    errors[:] = [error]
                     continue
-                most, refused = 1, refused if is_certain(error) else error
-                reports[verdict] = reports[verdict][1:]
+                damages = damages + 1 if is_damage(error) else 0
+                part = reports[verdict] if damages == DAMAGES else part
+                again = _after_refusals(state, part, error, reports)
+                reports[verdict] = reports[verdict][len(part) :]
                 if not reports[verdict]:
                     del reports[verdict]
-                kept += _after_refusal(state, part[0], error, reports)
+                    damages = 0
+                # Those that had no call of their own come first next time.
+                kept = [*again[1:], *kept, *again[:1]]
+                errors[:] = [error] if again else errors
+                most, left = 1, HALVINGS
             else:
-                most, left = min(2 * most, TRIP), REFUSALS
+                most, left, damages = min(2 * most, TRIP), HALVINGS, 0
+        if errors and (kept or reports):
+            raise errors.pop()
     finally:
+        errors.clear()  # see `caught`
         for done in kept:
             reports.setdefault(done.verdict, []).append(done)
-    if kept and refused is not None:
-        raise refused
 
 
-def _after_refusal(
-    state: WorkerState, done: Finished, error: Exception, reports: Reports
+def _after_refusals(
+    state: WorkerState, refused: Sequence[Finished], error: Exception, reports: Reports
 ) -> list[Finished]:
-    """Decide what follows a refused report about one job; return it if it is repeated later.
+    """Decide what follows refused reports, in their order; return those to try again.
 
-    A report of the failure takes its place in `reports`.
+    Reports of failures take the places of the others in `reports`.
     """
-    tries, job = done.tries + 1, done.jobs[0]
-    may_pass = not done.stands_in and tries < REPEATS
-    if not is_certain(error) and (may_pass or (is_damage(error) and state.is_patient)):
-        return [done._replace(tries=tries)]
-    if done.stands_in or done.verdict.kind == "release":
-        state.drop(done.jobs)
-        state.unreported = error
-        count(state, done, "lost", 1)
+    again = list[Finished]()
+    for done in refused:
+        tries = done.tries + 1
+        may_pass = not done.stands_in and tries < ROUNDS
+        if not is_certain(error) and (may_pass or (is_damage(error) and state.is_patient)):
+            again.append(done._replace(tries=tries))
+        elif done.stands_in or done.verdict.kind == "release":
+            _leave_to_lease(state, done, error)
+        else:
+            for job in done.jobs:
+                verdict = state.fail_refused(job, error)
+                failed = Finished((job,), verdict, done.seconds, stands_in=True)
+                reports.setdefault(verdict, []).append(failed)
+    return again
+
+
+def _leave_to_lease(state: WorkerState, done: Finished, error: Exception) -> None:
+    """Give up a report; the jobs come back when their leases end."""
+    state.drop(done.jobs)
+    state.report_error = error.with_traceback(None)
+    if done.verdict is ASIDE:
+        state.taken -= len(done.jobs)
+        state.suspects.put_aside()
+    if state.stopping:
+        state.abandoned.update(job for job in done.jobs if not job.at_most_once)
+    count(state, done, "lost", len(done.jobs))
+    for job in done.jobs:
         text = "%s could not be reported, its lease is left to end: %s: %s"
         logger.error(text, job.id, type(error).__name__, error, extra=Fields(job))
-        return []
-    verdict = state.refused(job, error)
-    failed = Finished((job,), verdict, done.seconds, stands_in=True)
-    reports.setdefault(verdict, []).append(failed)
-    return []
 
 
 def _first(reports: Reports, verdict: Verdict, most: int) -> Sequence[Finished]:
-    """Return the reports of the next call. If `most` is below `TRIP`, a chunk is divided for it."""
+    """Return the reports of the next call. If `most` is below `TRIP`, a chunk is divided for it.
+
+    The time of the handler stays with the first part.
+    """
     part = reports[verdict]
     if most < TRIP and len(part[0].jobs) > most:
         first = part[0]
         part[:1] = [
-            first._replace(jobs=first.jobs[where], spans=first.spans[where])
-            for where in (slice(most), slice(most, None))
+            first._replace(jobs=first.jobs[:most], spans=first.spans[:most]),
+            first._replace(jobs=first.jobs[most:], spans=first.spans[most:], seconds=0.0),
         ]
     return part if len(part) == 1 else first_of(part, most)
 
@@ -194,24 +221,31 @@ def keep_as_hints(state: WorkerState, poll: QueuePoll) -> Flow:
 def drop_expired(state: WorkerState) -> None:
     """Drop the reports of queues that can't be used when the leases of their jobs have ended.
 
-    Those about jobs delivered at most once, which have no lease, are dropped at once.
+    Those about jobs delivered at most once, which have no lease, are dropped after some refusals,
+    and at once if the node is down.
     """
     now = state.clock()
     for poll in [poll for poll in state.unsettled if poll.failures]:
         reports = state.unsettled[poll]
+        tries = ROUNDS if poll.error is not None and not about_server(poll.error) else 0
         for verdict, finished in list(reports.items()):
-            for done in [done for done in finished if _has_expired(done, now)]:
+            for done in [done for done in finished if _has_expired(done, now, tries)]:
                 finished.remove(done)
                 state.drop(done.jobs)
                 count(state, done, "lost", len(done.jobs))
+                for job in done.jobs:
+                    text = "%s could not be reported, as its queue can't be used: it is lost"
+                    logger.warning(text, job.id, extra=Fields(job))
             if not finished:
                 del reports[verdict]
         if not reports:
             del state.unsettled[poll]
 
 
-def _has_expired(done: Finished, now: float) -> bool:
-    return all(job.at_most_once or term_of(job).is_over(now) for job in done.jobs)
+def _has_expired(done: Finished, now: float, tries: int) -> bool:
+    return all(
+        done.tries >= tries if job.at_most_once else term_of(job).is_over(now) for job in done.jobs
+    )
 
 
 def count(state: WorkerState, done: Finished, outcome: str, number: int) -> None:

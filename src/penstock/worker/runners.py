@@ -357,9 +357,9 @@ class AsyncRunners:
                     end_fork(self._pid)
             self._threads.grow()
             function = partial(self.limits.run, limit, (handler, jobs), args, kwargs)
-            in_thread = _ThreadCall(function, self._pid)
-            self._threads.put(in_thread)
-            return await in_thread.end()
+            call = _ThreadCall(function, self._pid)
+            self._threads.put(call)
+            return await call.end()
         finally:
             for job in jobs:
                 del self._running[job]

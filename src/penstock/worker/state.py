@@ -29,7 +29,7 @@ from penstock.core.views import Settings
 from penstock.errors import UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
-from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, jobs_in, weighed
+from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, weighed
 from penstock.worker.results import Verdict, described
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE, Suspects, suspects_among
@@ -118,7 +118,7 @@ class WorkerState:
         complaints: limits the records about one subject.
         refused: returns the verdict on a job whose report its queue has refused with an error.
         abandoned: jobs that could be neither reported nor released at the end.
-        unreported: the error of a job that could be reported neither as done nor as failed.
+        report_error: why a job could be reported neither as done nor as failed.
         newer: the error of a queue that a newer penstock has written to.
         learned: the number of partitions of queues that turned out to have some.
     """
@@ -166,10 +166,10 @@ class WorkerState:
         self.helper: HeartbeatProcess | None = None
         self.isolator: Isolator | None = None
         self.isolated: Isolated | None = None
-        self.refused: Callable[[Delivery, Exception], Verdict] = _failed
+        self.fail_refused: Callable[[Delivery, Exception], Verdict] = _failed
         self.abandoned: set[Delivery] = set()
         self.learned: dict[str, int] = {}
-        self.unreported: Exception | None = None
+        self.report_error: Exception | None = None
         self.newer: UnsupportedVersion | None = None
         self._rank = {name: at for at, name in enumerate(options.queues)}
         self._has_put_back = False
@@ -220,18 +220,18 @@ class WorkerState:
 
     @property
     def _has_only_refused(self) -> bool:
-        """True if it holds nothing but jobs whose reports a queue refuses: nothing ends them."""
+        """True if it holds only jobs whose reports a queue refuses: waiting does not help."""
         if self.finished or (self.isolator is not None and self.isolator.job is not None):
             return False
-        count = 0
-        for poll, reports in self.unsettled.items():
-            count += jobs_in(reports)
-            everything = (done for finished in reports.values() for done in finished)
+        refused = set[Delivery]()
+        for poll, reports in list(self.unsettled.items()):  # another thread may ask
+            everything = [done for finished in list(reports.values()) for done in list(finished)]
             if not self._is_left_out(poll) and not all(
                 done.tries or done.stands_in for done in everything
             ):
                 return False
-        return count == len(self.held)
+            refused.update(job for done in everything for job in done.jobs)
+        return refused.issuperset(list(self.held))
 
     def _is_left_out(self, poll: QueuePoll) -> bool:
         """Return True if a queue can't be used now, and that is not because of its server."""
@@ -430,7 +430,7 @@ class WorkerState:
         """Error that ends the worker: of a newer protocol, or of what a burst could not do."""
         if self.newer is not None or not self.options.burst or self.stopping or self._has_enough:
             return self.newer
-        return next((poll.error for poll in self.polls if poll.error), self.unreported)
+        return next((poll.error for poll in self.polls if poll.error), self.report_error)
 
     def received(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
         """Process the reply of a queue to a request for `wanted` jobs."""

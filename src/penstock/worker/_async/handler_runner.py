@@ -108,8 +108,8 @@ class AsyncHandlerRunner:
         """Give up a job for which there is no handler: it becomes a dead letter."""
         self._finish((job,), _unfit(job, self._handlers.missing(job)), 0.0)
 
-    def refused(self, job: Delivery, error: Exception) -> Verdict:
-        """Return the verdict on a job whose report was refused, as if its handler had raised."""
+    def fail_refused(self, job: Delivery, error: Exception) -> Verdict:
+        """Judge a job whose report was refused, as if its handler had raised this error."""
         handler = self._handlers.find(job)
         if handler is None:
             return Verdict("nack", text=described(error))

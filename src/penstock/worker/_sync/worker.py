@@ -270,7 +270,7 @@ class Worker:
             ConfigurationError, AuthenticationError: the server can't be used.
             LifespanError: the lifespan or a hook has failed; at the start no job was taken.
             UnsupportedVersion: a newer penstock has written to a queue; handlers have finished.
-            QueueDamaged, NotPermitted: a burst could not use a queue, or not report a job.
+            QueueDamaged, NotPermitted, OutOfMemory, ResponseError: of a queue that a burst needs.
         """
         with self._listening(signals):
             self.start()
@@ -326,9 +326,9 @@ class Worker:
             kept["name"] = f"{self.name}-isolated"
             state.isolator = Isolator(options.isolate, kept, state)
         state.isolated = self._isolated
-        self._handler_runner = handler_runner
+        self._handler_runner, state.fail_refused = handler_runner, handler_runner.fail_refused
         handler_runner.runners, handler_runner.finished = runners, state.finished
-        handler_runner.settings_of, state.refused = state.settings_of, handler_runner.refused
+        handler_runner.settings_of = state.settings_of
         if options.concurrency == 1:
             state.finished.is_last = runners.is_empty
         runners.limits = Limits(options.time_limit, options.grace, self._is_stuck)

@@ -152,7 +152,7 @@ class ProducerConnection(Producer):
                 call.confirmed = told.get(terms, NOTHING)
 
     def _loaded(self, call: Call[object], packed: bytes, how: Syncing | None, asked: bytes) -> Any:
-        """Load the script and run it, if it is unknown; raise any other error that is handled."""
+        """Load an unknown script and run it. Any other error is raised again."""
         if transient(caught()) and not isinstance(caught(), CHANGES):
             raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection
         if asked:
