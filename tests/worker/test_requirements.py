@@ -25,8 +25,10 @@ KINDS = ("thread", "asyncio")
 BLOCKERS = (("asyncio", "block"), ("asyncio", "keep"), ("thread", "keep"))
 DAY = 86_400.0
 LEASE = 2.0
-SLACK = 1.0
-"""The time that R3, R13 and R15 allow in addition to the lease."""
+SLACK = 3.0
+"""The second that R3, R13 and R15 allow in addition to the lease, and two for a busy machine.
+A poll comes after four.
+"""
 
 
 def active(queue: Queue) -> int:
@@ -246,7 +248,7 @@ def test_r13_a_deploy(kind: str, crew: Crew, queue: Queue, tmp_path: Path) -> No
 
     Released jobs are charged no attempt, no more jobs are reserved, and the exit code is 0.
     """
-    grace, gate = 3.0, tmp_path / "gate"
+    grace, gate = 5.0, tmp_path / "gate"
     old = crew.start(kind, concurrency=3, prefetch=2, grace=grace)
     queue.enqueue({"n": 0, "do": "gate", "for": str(gate)})
     queue.enqueue_many({"n": n, "do": "nap", "s": 60.0} for n in (1, 2))
