@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,65 +12,229 @@ from redis.exceptions import ResponseError
 
 from penstock.client._sync.transport.driver import Driver
 from penstock.core.flows import SweepDue
-from penstock.core.job import Delivery, set_term
+from penstock.core.job import Delivery, QueueIdentity, Reservation, set_term, term_of
 from penstock.core.operations import QueueOps
+from penstock.core.outcomes import Outcome
 from penstock.errors import QueueDamaged
 from penstock.wire.keys import QueueKeys
 from penstock.worker import heartbeat_process
 from penstock.worker._sync import heartbeat
 from penstock.worker.terms import Term
-from tests.worker.deliveries import made
 
 SCRIPT_ERROR = ResponseError("user_script:7: attempt to compare number with nil")
 DAMAGED = QueueDamaged("key 'dead' has the wrong type")
 
 
+class LeaseServer:
+    """Renews leases by a virtual clock, except those of damaged jobs.
+
+    A lease that has ended before its renewal is in `ended`.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.damaged = set[Delivery]()
+        self.error: Exception = SCRIPT_ERROR
+        self.renewals = list[Delivery]()
+        self.refusals = 0
+        self.cancelled = set[Delivery]()
+        self._ops = dict[str, QueueOps]()
+        for module in (heartbeat, heartbeat_process):
+            monkeypatch.setattr(module, "monotonic", lambda: self.now)
+        monkeypatch.setattr(heartbeat, "renewed", self._renew)
+        monkeypatch.setattr(heartbeat, "beaten", self._beat)
+
+    def _beat(self, _node: Any, jobs: Sequence[Delivery]) -> list[Any]:
+        return [Outcome.CANCELLED if job in self.cancelled else None for job in jobs]
+
+    def _renew(self, _node: Any, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
+        self.now += 0.001
+        if self.damaged.intersection(jobs):
+            self.refusals += 1
+            raise self.error
+        self.renewals += jobs
+        gone = [job for job in jobs if term_of(job).until <= self.now]
+        for job in jobs:
+            set_term(job, Term(self.now + lease, lease))
+        return gone
+
+    def deliver(self, name: str, count: int, lease: float) -> list[Delivery]:
+        """Return jobs of the queue of this name, with a lease from now on."""
+        ops = self._ops.setdefault(name, QueueOps(QueueKeys(name, "penstock"), "me", ()))
+        place = QueueIdentity(name, "deadbeef", 0xCAFEBABE, "01020304")
+        reservation = Reservation(None, place, "me", tag=0x0AB, now=0, lease_ms=30_000)
+        reservation.ops = ops
+        jobs = [
+            Delivery(reservation, b"1700000000000-%010d" % number, b"", b"1\n")
+            for number in range(count)
+        ]
+        for job in jobs:
+            set_term(job, Term(self.now + lease, lease))
+        return jobs
+
+
+class Beats:
+    """The heartbeat of a worker that holds jobs, with a clock that its pauses move."""
+
+    def __init__(self, server: LeaseServer, jobs: Sequence[Delivery]) -> None:
+        self.server = server
+        self.lost = list[Delivery]()
+        self.cancelled = list[Delivery]()
+        runners = SimpleNamespace(lose=self._lose, cancel=self.cancelled.extend)
+        state: Any = SimpleNamespace(
+            held=dict.fromkeys(jobs, server.now),
+            helper=None,
+            suspects=SimpleNamespace(unbegun=()),
+            dispatcher=SimpleNamespace(runners=runners),
+            log=logging.getLogger("penstock"),
+            polls=(),
+        )
+        self.beat = heartbeat.Heartbeat(state, cast(Any, None), name="leases")
+        self.beat._nodes[None] = cast(Any, object())
+
+    def _lose(self, jobs: Sequence[Delivery]) -> None:
+        self.lost += jobs
+        for job in jobs:
+            job.lost = True
+
+    def run(self, seconds: float) -> None:
+        """Renew leases and learn of cancels until this time has passed."""
+        end = self.server.now + seconds
+        while self.server.now < end:
+            self.beat._renew_leases()
+            self.beat._ask()
+            self.server.now += self.beat._pause()
+
+
+def jobs_in_order(bad: Sequence[Delivery], good: Sequence[Delivery], order: str) -> list[Delivery]:
+    """Return damaged and healthy jobs in this order."""
+    if order == "mixed":
+        step = len(good) // len(bad)
+        parts = [[job, *good[n * step : (n + 1) * step]] for n, job in enumerate(bad)]
+        return [job for part in parts for job in part] + list(good[len(bad) * step :])
+    return [*bad, *good] if order == "bad first" else [*good, *bad]
+
+
 def test_a_lease_that_is_refused_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a job makes the server refuse the renewal of many, those of the others are renewed."""
-    jobs = [made(number) for number in range(300)]
-    kept: list[int] = []
+    server = LeaseServer(monkeypatch)
+    jobs = server.deliver("q", 300, 30.0)
+    server.damaged = {jobs[123]}
+    set_term(jobs[5], Term(server.now, 30.0))
+    renewal = heartbeat.renew_each(cast(Any, None), 30.0, jobs)
+    assert set(renewal.answered) == set(server.renewals) == set(jobs) - server.damaged
+    assert (renewal.refused, renewal.lost, renewal.left) == ([jobs[123]], [jobs[5]], [])
+    assert renewal.why == f"ResponseError: {SCRIPT_ERROR}"
 
-    def renewed(_node: Any, _lease: float, part: Sequence[Delivery]) -> Sequence[Delivery]:
-        if jobs[123] in part:
-            raise SCRIPT_ERROR
-        kept.extend(job.body for job in part)
-        return [job for job in part if job.body == 5]
 
-    monkeypatch.setattr(heartbeat, "renewed", renewed)
-    lost: list[Delivery] = []
-    with pytest.raises(ResponseError):
-        heartbeat.renew_each(cast(Any, None), 30.0, jobs, lost)
-    assert sorted(kept) == [number for number in range(300) if number != 123]
-    assert lost == [jobs[5]]
+def test_a_refused_lease_does_not_hold_up_other_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs with a shorter lease in the same queue are renewed while the first one is refused."""
+    server = LeaseServer(monkeypatch)
+    bad, good = server.deliver("q", 1, 60.0), server.deliver("q", 2, 6.0)
+    server.damaged = set(bad)
+    beats = Beats(server, [*bad, *good])
+    beats.run(100.0)
+    assert beats.lost == bad
+
+
+@pytest.mark.parametrize("order", ["bad first", "good first", "mixed"])
+@pytest.mark.parametrize("count, healthy", [(1, 2), (20, 1), (50, 950), (100, 100)])
+def test_healthy_jobs_beside_many_damaged_ones(
+    monkeypatch: pytest.MonkeyPatch, order: str, count: int, healthy: int
+) -> None:
+    """However many leases are refused, those of the other jobs are renewed in time."""
+    server = LeaseServer(monkeypatch)
+    bad, good = server.deliver("q", count, 6.0), server.deliver("q", healthy, 6.0)
+    server.damaged = set(bad)
+    beats = Beats(server, jobs_in_order(bad, good, order))
+    beats.run(30.0)
+    assert set(beats.lost) == server.damaged
+
+
+def test_a_queue_that_refuses_all_leases_costs_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call follows another at growing intervals, and all leases are renewed after a repair."""
+    server = LeaseServer(monkeypatch)
+    jobs = server.deliver("q", 1000, 60.0)
+    server.damaged, server.error = set(jobs), DAMAGED
+    beats = Beats(server, jobs)
+    beats.run(50.0)
+    assert 5 < server.refusals < 20
+    server.damaged.clear()
+    beats.run(5.0)
+    assert len(server.renewals) == 1000
+    assert not beats.lost
+
+
+def test_jobs_with_refused_leases_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heartbeat learns of their cancels as soon as of others."""
+    server = LeaseServer(monkeypatch)
+    jobs = server.deliver("q", 1, 60.0)
+    server.damaged = set(jobs)
+    beats = Beats(server, jobs)
+    beats.run(30.0)
+    assert server.refusals > 3, "the pause between two renewals is not long yet"
+    server.cancelled = set(jobs)
+    beats.run(1.0)
+    assert beats.cancelled[:1] == jobs
+
+
+class Line:
+    """The helper's end of the line to a worker that ends after one wait."""
+
+    unsent = b""
+    is_broken = True
+
+    def __init__(self) -> None:
+        self.sent = list[list[Any]]()
+        self.waits = list[float]()
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    def receive(self) -> list[Any]:
+        return []
+
+    def flush(self) -> None:
+        pass
+
+    def send(self, message: list[Any]) -> None:
+        self.sent += message
 
 
 def test_the_helper_renews_the_leases_of_the_other_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that refuses a renewal is left alone for a moment; the others are not."""
-    asked: list[str] = []
-
-    def renewed(_node: Any, _lease: float, jobs: Sequence[Delivery], _lost: Any) -> None:
-        asked.append(jobs[0].body)
-        if jobs[0].body == "bad":
-            raise DAMAGED
-
-    def due(jobs: Any, *_: Any) -> list[tuple[float, list[Delivery]]]:
-        return [(30.0, [job]) for job in jobs]
-
-    monkeypatch.setattr(heartbeat_process, "renew_each", renewed)
-    monkeypatch.setattr(heartbeat_process, "due", due)
-    line: Any = SimpleNamespace(send=lambda _: None)
-    helper = heartbeat_process._Helper(line)
+    server, line = LeaseServer(monkeypatch), Line()
+    server.error = DAMAGED
+    bad, good = server.deliver("bad", 1, 30.0), server.deliver("good", 1, 30.0)
+    server.damaged = set(bad)
+    helper = heartbeat_process._Helper(cast(Any, line))
     helper._node = cast(Any, object())
-    for key, name in enumerate(["bad", "good"]):
-        job = made(name)
-        set_term(job, Term(130.0, 30.0))
-        ops = QueueOps(QueueKeys(name, "penstock"), "me", ())
-        monkeypatch.setattr(job._reservation, "ops", ops, raising=False)
-        helper._held[key] = job
+    helper._held = dict(enumerate([*bad, *good]))
+    server.now += 8.0  # a quarter of the lease
     helper._beat()
     helper._beat()
-    assert asked == ["bad", "good", "good"]
+    assert (server.refusals, server.renewals) == (1, good)
+    assert [key for key, *_ in line.sent] == [1]
     assert helper._next == 0.0
+
+
+def test_the_helper_tries_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a refusal it does not wait for the next renewal of another job."""
+    server, line = LeaseServer(monkeypatch), Line()
+    jobs = server.deliver("q", 1, 30.0)
+    server.damaged = set(jobs)
+    helper = heartbeat_process._Helper(cast(Any, line))
+    helper._node = cast(Any, object())
+    helper._held = dict(enumerate(jobs))
+    server.now += 8.0  # a quarter of the lease
+    helper._beat()
+    assert server.refusals == 1
+    helper.run()
+    assert max(line.waits) <= 0.25
+    server.damaged.clear()
+    server.now += max(line.waits) + 0.001
+    helper._beat()
+    assert server.renewals == jobs
 
 
 def test_a_queue_that_can_not_be_swept_does_not_stop_the_others() -> None:

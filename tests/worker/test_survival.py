@@ -417,7 +417,7 @@ class Overdue:
         driver = SimpleNamespace(drive=lambda _: self.steps.append("released"))
         monkeypatch.setattr(heartbeat, "Driver", lambda *_: driver)
         monkeypatch.setattr(heartbeat, "ops_of", lambda _: worker.poll.ops)
-        monkeypatch.setattr(heartbeat, "due", lambda jobs, _: [(30.0, jobs)])
+        monkeypatch.setattr(heartbeat, "due", lambda jobs, _: [(30.0, jobs)] if jobs else [])
         monkeypatch.setattr(heartbeat, "renewed", self._renew)
 
     def _renew(self, *_: Any) -> list[Any]:

@@ -15,11 +15,11 @@ import signal
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import about_server
 from penstock.client._sync.transport.node import Node
 from penstock.core.job import Delivery, ops_of, set_term, term_of
 from penstock.core.logs import get_logger
@@ -28,7 +28,7 @@ from penstock.core.options import BATCH
 from penstock.errors import BadArgument
 from penstock.wire.keys import QueueKeys, split_name
 from penstock.wire.scripts import script
-from penstock.worker._sync.heartbeat import renew_each
+from penstock.worker._sync.heartbeat import CANNOT_RENEW, renew_each
 from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process
 from penstock.worker.put_off import PutOff
@@ -204,9 +204,7 @@ class _Helper:
     def run(self) -> None:
         """Renew leases until the worker has ended."""
         while True:
-            nearest = max(next_renewal(self._renewable(), LEFT), self._next)
-            pause = RETRY if self._line.unsent else PAUSE
-            self._line.wait(min(max(nearest - monotonic(), 0.01), pause))
+            self._line.wait(self._pause())
             for message in self._line.receive():
                 self._take(message)
             self._line.flush()
@@ -214,6 +212,13 @@ class _Helper:
                 return
             if not self._is_stopped() and monotonic() >= self._next:
                 self._beat()
+
+    def _pause(self) -> float:
+        """Return the seconds until there is something to do."""
+        ready = self._put_off.ready(self._held.values())
+        nearest = max(min(next_renewal(ready, LEFT), self._put_off.next_at()), self._next)
+        longest = RETRY if self._line.unsent else PAUSE
+        return min(max(nearest - monotonic(), 0.01), longest)
 
     def _take(self, message: dict[str, Any]) -> None:
         if "config" in message:
@@ -242,30 +247,22 @@ class _Helper:
             return False
         return state in ("T", "t")
 
-    def _renewable(self) -> list[Delivery]:
-        return [job for job in self._held.values() if not self._put_off.holds(ops_of(job))]
-
     def _beat(self) -> None:
         assert self._node is not None
         keys = {job: key for key, job in self._held.items()}
-        for lease, jobs in due(self._renewable(), monotonic(), LEFT):
-            gone, ops = list[Delivery](), ops_of(jobs[0])
-            try:
-                renew_each(self._node, lease, jobs, gone)
-            except Exception as error:  # noqa: BLE001  # tried again, and the worker's thread is there
-                if about_server(error):
-                    times, self._next = 1, monotonic() + RETRY
-                else:
-                    times = self._put_off.note(ops)
-                if times % 10 == 1:
-                    logger.warning("leases of %r can't be renewed: %s", ops.name, error)
-                if about_server(error):
-                    continue
-            else:
-                self._put_off.forget(ops)
-            lost = (None, 0.0)
-            self._line.send([[keys[job], *(lost if job in gone else term_of(job))] for job in jobs])
-            for job in gone:
+        self._put_off.keep(keys)
+        first, again = self._put_off.ready_apart(keys)
+        now = monotonic()
+        for lease, jobs in chain(due(first, now, LEFT), due(again, now, LEFT)):
+            ops = ops_of(jobs[0])
+            renewal = renew_each(self._node, lease, jobs)
+            if self._put_off.note(ops, renewal):
+                logger.warning(CANNOT_RENEW, ops.name, renewal.why)
+            if not renewal.is_reached:
+                self._next = monotonic() + RETRY
+            lost = dict.fromkeys(renewal.lost, (None, 0.0))
+            self._line.send([[keys[job], *lost.get(job, term_of(job))] for job in renewal.answered])
+            for job in renewal.lost:
                 del self._held[keys[job]]
 
 

@@ -12,6 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from penstock.client._acompat import Signal
@@ -35,13 +36,14 @@ from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker._sync.registration import Registration
+from penstock.worker.concerns import is_damage
 from penstock.worker.loop import leave
-from penstock.worker.put_off import PutOff
+from penstock.worker.put_off import PutOff, Renewal
 from penstock.worker.runners import in_thread
 from penstock.worker.state import WorkerState
 from penstock.worker.terms import OVER, due, next_renewal, renew
 
-__all__ = ["Heartbeat", "renew_each"]
+__all__ = ["CANNOT_RENEW", "Heartbeat", "renew_each"]
 
 logger = get_logger("penstock")
 
@@ -55,8 +57,9 @@ YOUNG = 0.05
 """Seconds for which a new job is left out of a look. Shorter jobs cost no call."""
 AGAIN = 1.0
 """Most seconds until another attempt at leases that could not be renewed."""
-REFUSALS = 16
-"""Most refused calls of one queue in a look."""
+REFUSALS = 24
+"""Most refused calls in a renewal. Every second one halves the smallest part: they find a job."""
+CANNOT_RENEW = "leases of %r can't be renewed: %s"
 OVERDUE = 2.0
 """Seconds after the grace at which `run` abandons a worker that has not ended, and its heartbeat
 releases its jobs. After as many seconds more the heartbeat ends the process."""
@@ -153,22 +156,17 @@ class Heartbeat:
         if self._state.helper is not None:
             self._lose(self._state.helper.news(), GONE)
         unreached = set[Any]()
-        for lease, jobs in due(self._held(), monotonic()):
+        first, again = self._put_off.ready_apart(self._held())
+        for lease, jobs in chain(due(first, monotonic()), due(again, monotonic())):
             ops = ops_of(jobs[0])
-            if ops in unreached or self._put_off.holds(ops):  # by another lease of this queue
+            if ops in unreached:
                 continue
-            lost = list[Delivery]()
-            try:
-                renew_each(self._node(ops.home), lease, jobs, lost)
-            except Exception as error:  # noqa: BLE001  # tried again, until the leases end
-                if about_server(error):
-                    unreached.add(ops)
-                    self._complain(ops.name, self._failures, error)
-                else:
-                    self._complain(ops.name, self._put_off.note(ops) - 1, error)
-            else:
-                self._put_off.forget(ops)
-            self._lose(lost, GONE)
+            renewal = renew_each(self._node(ops.home), lease, jobs)
+            if self._put_off.note(ops, renewal):
+                self._state.log.warning(CANNOT_RENEW, ops.name, renewal.why)
+            if not renewal.is_reached:
+                unreached.add(ops)
+            self._lose(renewal.lost, GONE)
         self._failures = self._failures + 1 if unreached else 0
         self._is_silent = bool(unreached)
 
@@ -211,11 +209,6 @@ class Heartbeat:
         if cancelled:
             self._state.dispatcher.runners.cancel(cancelled)
 
-    def _complain(self, queue: str, failures: int, error: Exception) -> None:
-        if failures % 10 == 0:
-            text = "leases of %r can't be renewed: %s: %s"
-            self._state.log.warning(text, queue, type(error).__name__, error)
-
     @property
     def _end_at(self) -> float:
         return self._state.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
@@ -243,6 +236,7 @@ class Heartbeat:
         """
         now = monotonic()
         held = [job for job in list(self._state.held) if not job.lost]
+        self._put_off.keep(held)
         over = [job for job in held if term_of(job).until <= now]
         self._lose([job for job in over if term_of(job).lease], "its lease was not renewed in time")
         self._lose([job for job in over if not job.lost], "its ttl has ended")
@@ -250,12 +244,7 @@ class Heartbeat:
 
     def _renewable(self, held: Sequence[Delivery]) -> list[Delivery]:
         unbegun = self._state.suspects.unbegun
-        holds = self._put_off.holds
-        return [
-            job
-            for job in held
-            if not (job.lost or job in unbegun or _is_away(job) or holds(ops_of(job)))
-        ]
+        return [job for job in held if not (job.lost or job in unbegun or _is_away(job))]
 
     def _lose(self, jobs: Sequence[Delivery], why: str) -> None:
         lost = []
@@ -270,7 +259,8 @@ class Heartbeat:
     def _pause(self) -> float:
         held = [job for job in list(self._state.held) if not job.lost]
         nearest = min((term_of(job).until for job in held), default=math.inf)
-        nearest = min(nearest, next_renewal(self._renewable(held)), self._ask_at)
+        ready = self._put_off.ready(self._renewable(held))
+        nearest = min(nearest, next_renewal(ready), self._put_off.next_at(), self._ask_at)
         if self._overdue is not None:
             nearest = min(nearest, self._end_at)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
@@ -287,32 +277,39 @@ def beaten(node: Node, jobs: Sequence[Delivery]) -> Settled:
     return outcomes
 
 
-def renew_each(node: Node, lease: float, jobs: Sequence[Delivery], lost: list[Delivery]) -> None:
+def renew_each(node: Node, lease: float, jobs: Sequence[Delivery]) -> Renewal:
     """Renew the leases of jobs of one queue. If that is refused, renew those of each half.
 
-    So a job whose lease can't be renewed does not end those of the others.
+    So a job whose lease can't be renewed does not end those of the others. After a refusal the
+    smallest part and the largest part follow in turn: the smallest finds a job to leave out next
+    time, and the largest finds the jobs beside many such jobs.
 
     Args:
         node: of the queue.
         lease: seconds.
         jobs: of one epoch.
-        lost: gets those that are lost.
-
-    Raises:
-        Exception: the server was not reached, or has refused the leases of some jobs.
     """
-    parts, refused, left = [jobs], None, REFUSALS
-    while parts and left:
-        part = parts.pop()
+    renewal, parts, refusals = Renewal(), [jobs], REFUSALS
+    while parts and refusals:
+        parts.sort(key=len)
+        part = parts.pop(0 if refusals % 2 else -1)
         try:
-            lost += renewed(node, lease, part)
-        except Exception as error:
+            renewal.lost += renewed(node, lease, part)
+        except Exception as error:  # noqa: BLE001  # tried again, until the leases end
+            renewal.why = f"{type(error).__name__}: {error}"
             if about_server(error):
-                raise
-            refused, left, half = error, left - 1, len(part) // 2
-            parts += [part[half:], part[:half]] if half else []
-    if refused is not None:
-        raise refused
+                renewal.is_reached = False
+                return renewal
+            refusals -= 1
+            half = 0 if is_damage(error) else len(part) // 2
+            if half:
+                parts += [part[:half], part[half:]]
+            else:
+                renewal.refused += part
+        else:
+            renewal.answered += part
+    renewal.left = [job for part in parts for job in part]
+    return renewal
 
 
 def renewed(node: Node, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
