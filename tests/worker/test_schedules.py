@@ -13,8 +13,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from penstock.core.operations import QueueOps
-from penstock.core.schedules import NewSchedule, check_spec, new_schedule
-from penstock.errors import QueueDamaged
+from penstock.core.schedules import NewSchedule, StoredSchedule, check_spec, new_schedule
+from penstock.errors import QueueDamaged, QueuePaused
 from penstock.wire.keys import QueueKeys
 from penstock.worker.schedules import Ticker, run_ticks
 
@@ -60,6 +60,9 @@ class Schedules:
     def __init__(self, **refused: Exception) -> None:
         self.refused = refused
         self.stored: list[str] = []
+        self.entries: list[StoredSchedule] = []
+        self.ran: list[str] = []
+        self.moved: list[str] = []
         self.error: Exception | None = None
 
     def __call__(self, call: Any) -> Any:
@@ -68,11 +71,14 @@ class Schedules:
             return self.error
         if call.script.name == "schedules":
             return SimpleNamespace(
-                now_ms=1, next_ms=1, cursor="0", entries=(), unread={}, epoch=b"01020304"
+                now_ms=1, next_ms=1, cursor="0", entries=self.entries, unread={}, epoch=b"01020304"
             )
         name = next(name for name in NAMES if name in call.args)
         if name in self.refused:
             return self.refused[name]
+        if call.script.name == "tick":
+            (self.moved if "move" in call.args else self.ran).append(name)
+            return SimpleNamespace(count=0)
         self.stored.append(name)
         return SimpleNamespace(what=1)
 
@@ -110,3 +116,57 @@ def test_ticks_that_can_not_be_read_are_read_later(caplog: pytest.LogCaptureFixt
     ticker.look_at = 0.0
     assert run_once(ticker, server) is None
     assert len([text for text in caplog.messages if "'jobs'" in text]) == 1
+
+
+def entry_of(name: str, tick: int) -> StoredSchedule:
+    """Return a stored schedule with its next tick."""
+    return StoredSchedule(
+        name=name,
+        tick=tick,
+        last_run=None,
+        last_tick=0,
+        runs=0,
+        skipped=0,
+        paused=False,
+        value_hash="0",
+        spec=check_spec(every="1h"),
+        record=b"1\nx",
+    )
+
+
+FAR_AHEAD = 10**12
+
+
+@pytest.mark.parametrize(
+    "error, level",
+    [(SCRIPT_ERROR, logging.ERROR), (QueuePaused("producers"), logging.INFO)],
+    ids=["refused", "paused"],
+)
+def test_a_tick_that_can_not_be_moved_does_not_hold_up_the_others(
+    caplog: pytest.LogCaptureFixture, error: Exception, level: int
+) -> None:
+    """The other late ticks are brought forward, and those that are due run."""
+    caplog.set_level(logging.INFO, "penstock")
+    ticker, server = Ticker([], 0.0), Schedules(first=error)
+    server.entries = [entry_of("first", FAR_AHEAD), entry_of("second", FAR_AHEAD)]
+    server.entries.append(entry_of("third", 1))
+    assert run_once(ticker, server) is None
+    assert (server.moved, server.ran) == (["second"], ["third"])
+    assert ticker.is_checked
+    told = [one for one in caplog.records if "'first' of queue 'jobs'" in one.getMessage()]
+    assert [one.levelno for one in told] == [level]
+    assert not [text for text in caplog.messages if "can't be run" in text]
+
+
+@pytest.mark.parametrize(
+    "error, has_trace", [(TypeError("a fault of penstock"), True), (SCRIPT_ERROR, False)]
+)
+def test_the_log_shows_where_an_unknown_error_was_raised(
+    caplog: pytest.LogCaptureFixture, error: Exception, has_trace: bool
+) -> None:
+    """An error that no server sends is logged with its traceback."""
+    ticker, server = Ticker(schedules("first"), 0.0), Schedules(first=error)
+    assert run_once(ticker, server) is None
+    ticker, server.error = Ticker([], 0.0), error
+    assert run_once(ticker, server) is None
+    assert [bool(one.exc_info) for one in caplog.records] == [has_trace, has_trace]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, RedisError
 
 from penstock.client._sync.transport.failures import about_server, passing
 from penstock.core import flows
@@ -26,6 +26,7 @@ from penstock.core.schedules import MISSED_MS, NewSchedule, StoredSchedule, new_
 from penstock.errors import (
     ConfigurationError,
     OutOfMemory,
+    PenstockError,
     QueueClosed,
     QueueDamaged,
     QueueFull,
@@ -198,7 +199,8 @@ def run_ticks(
         ticker.put_off(clock())
         if ticker.failures == 1:
             text = "the schedules of queue %r can't be run: %s: %s; they are tried again"
-            log.log(logging.ERROR, text, ops.name, type(error).__name__, error)
+            kind, trace = type(error).__name__, _unknown(error)
+            log.log(logging.ERROR, text, ops.name, kind, error, exc_info=trace)
         return False
     ticker.failures = 0
     return added
@@ -261,7 +263,12 @@ def _say_refused(
         ticker.refused[name] = kind
         level = logging.INFO if isinstance(error, REFUSED) else logging.ERROR
         text = "schedule %r of queue %r is refused: %s: %s; %s"
-        log.log(level, text, name, ops.name, kind, error, effect)
+        log.log(level, text, name, ops.name, kind, error, effect, exc_info=_unknown(error))
+
+
+def _unknown(error: Exception) -> Exception | None:
+    """Return an error that no server sends, whose traceback is logged; None for the others."""
+    return None if isinstance(error, (PenstockError, RedisError, OSError)) else error
 
 
 def _look(ticker: Ticker, ops: QueueOps, run: Runner, clock: Callable[[], float], log: Any) -> Flow:
@@ -294,19 +301,32 @@ def _check(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
     while True:
         listed = yield from run(ops.schedules(ticker.cursor))
         for entry in listed.entries:
-            try:
-                earlier = entry.earlier(listed.now_ms)
-            except ConfigurationError as error:
-                _cannot_run(ticker, entry.name, str(error), log)
-                continue
-            if earlier is not None:
-                yield from run(ops.tick(entry, earlier, "move"))
-                ticker.look_now()
+            yield from _move(ticker, ops, run, log, entry, listed.now_ms)
         ticker.cursor = listed.cursor
         if ticker.cursor == "0":
             ticker.is_checked, ticker.check_at = True, ticker.at + CHECK_INTERVAL
         if ticker.is_checked:
             return
+
+
+def _move(
+    ticker: Ticker, ops: QueueOps, run: Runner, log: Any, entry: StoredSchedule, now_ms: int
+) -> Flow:
+    """Bring the tick of a schedule forward if it is too late. The next check repeats a refusal."""
+    try:
+        earlier = entry.earlier(now_ms)
+        if earlier is None:
+            return
+        yield from run(ops.tick(entry, earlier, "move"))
+    except ConfigurationError as error:
+        _cannot_run(ticker, entry.name, str(error), log)
+    except Exception as error:
+        if about_server(error) or isinstance(error, OF_QUEUE):
+            raise
+        _say_refused(ticker, ops, entry.name, "its tick stays too late", error, log)
+    else:
+        ticker.refused.pop(entry.name, None)
+        ticker.look_now()
 
 
 def _store(
