@@ -34,6 +34,7 @@ from penstock import (
 from penstock.client._acompat import asleep
 from penstock.client._async.client import twin_of
 from penstock.worker.log import JsonFormatter, LogFormatter
+from penstock.worker.state import WorkerState
 from tests.support.backends import Backend
 from tests.support.twins import await_for
 
@@ -153,10 +154,22 @@ async def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
 
 
 async def test_a_failure_that_the_server_finds_to_be_the_last(
-    ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
+    ps: AsyncPenstock,
+    q: AsyncQueue,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A worker that does not know the queue's new limit logs the traceback with the answer."""
+    """A worker that did not know the queue's limit logs the traceback with the answer, also if it
+    knows the limit by then.
+    """
     await q.enqueue("x")
+    known: list[None] = [None, None]  # of two looks: when the failure is judged, and for its text
+    settings_of = WorkerState.settings_of
+    monkeypatch.setattr(
+        WorkerState,
+        "settings_of",
+        lambda state, job: known.pop() if known else settings_of(state, job),
+    )
 
     async def handler(job: AsyncJob) -> None:
         await q.configure(max_attempts=1)

@@ -33,6 +33,7 @@ from penstock import (
 from penstock.client._acompat import sleep
 from penstock.client._sync.client import twin_of
 from penstock.worker.log import JsonFormatter, LogFormatter
+from penstock.worker.state import WorkerState
 from tests.support.backends import Backend
 from tests.support.twins import coroutine_function, wait_for
 
@@ -150,10 +151,22 @@ def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
 
 
 def test_a_failure_that_the_server_finds_to_be_the_last(
-    ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture
+    ps: Penstock,
+    q: Queue,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A worker that does not know the queue's new limit logs the traceback with the answer."""
+    """A worker that did not know the queue's limit logs the traceback with the answer, also if it
+    knows the limit by then.
+    """
     q.enqueue("x")
+    known: list[None] = [None, None]  # of two looks: when the failure is judged, and for its text
+    settings_of = WorkerState.settings_of
+    monkeypatch.setattr(
+        WorkerState,
+        "settings_of",
+        lambda state, job: known.pop() if known else settings_of(state, job),
+    )
 
     def handler(job: Job) -> None:
         q.configure(max_attempts=1)

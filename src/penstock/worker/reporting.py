@@ -24,7 +24,7 @@ from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
 from penstock.core.results import results_of
 from penstock.errors import WrongEpoch
 from penstock.worker.concerns import CHANGED, is_certain, is_damage, run_call
-from penstock.worker.messages import FAILED, is_last
+from penstock.worker.messages import FAILED
 from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.state import HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
@@ -285,7 +285,7 @@ def _ended(
         return
     found = iter(outcomes)
     for done in finished:
-        fates = [_fate(state, done, job, next(found), is_repeated) for job in done.jobs]
+        fates = [_fate(done, job, next(found), is_repeated) for job in done.jobs]
         for fate, number in Counter(fates).items():
             count(state, done, fate, number)
         _log_jobs(state, done, fates)
@@ -315,13 +315,10 @@ def _usual(verdict: Verdict, job: Delivery) -> str:
     return OUTCOMES[verdict.kind]
 
 
-def _fate(
-    state: WorkerState, done: Finished, job: Delivery, outcome: Outcome, is_repeated: bool
-) -> str:
+def _fate(done: Finished, job: Delivery, outcome: Outcome, is_repeated: bool) -> str:
     """Return the outcome to count for a job, by the server's answer; log what is unusual.
 
     Args:
-        state: the worker's state.
         done: the report.
         job: one of its jobs.
         outcome: the answer for the job.
@@ -334,14 +331,13 @@ def _fate(
     if outcome is Outcome.CANCELLED:
         return "cancelled"
     if outcome is Outcome.DEAD:
-        if not (verdict.is_logged and is_last(job, verdict, state.settings_of(job))):
-            # Otherwise its failure was logged as the last one.
+        if verdict.logged != "last":
             text = "%s has used up its attempts: %s: a dead letter"
-            trace = {TRACE: verdict.trace} if verdict.is_logged else {}
+            trace = {TRACE: verdict.trace} if verdict.logged else {}
             logger.error(text, job.id, verdict.text, extra=Fields(job, **trace))
         return "dead"
     if outcome is Outcome.REFUSED:
-        if not verdict.is_logged:  # otherwise it was logged with its failure
+        if not verdict.logged:  # otherwise it was logged with its failure
             text = "%s is delivered at most once; a %s of it is not possible"
             logger.warning(text, job.id, verdict.kind, extra=Fields(job))
         return "failed"

@@ -7,7 +7,7 @@ failed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from penstock.core.bulk import NewJob
 from penstock.core.next_jobs import NextJobs, next_jobs
@@ -31,7 +31,8 @@ class Verdict(NamedTuple):
         trace: the end of the traceback of a failure.
         then: of an ack: the jobs that follow; None = there are none.
         limit: most attempts by the handler's policy; 0 = only that of the job or queue counts.
-        is_logged: whether the worker has logged the failure, with its traceback.
+        logged: how the worker has logged the failure: "" (not yet), "failure", or "last" if it is
+            that of the last attempt.
     """
 
     kind: str
@@ -42,7 +43,7 @@ class Verdict(NamedTuple):
     trace: str = ""
     then: NextJobs | None = None
     limit: int = 0
-    is_logged: bool = False
+    logged: Literal["", "failure", "last"] = ""
 
 
 ACK = Verdict("ack")

@@ -315,7 +315,9 @@ class HandlerRunner:
             told += f", a chunk of {len(jobs)} jobs"
         with suppress(Exception):  # as in _say
             log_failure(job, described(error), error, prospect=told, ending=ending)
-        return [verdict._replace(is_logged=True) for verdict in verdicts]
+        return [
+            one._replace(logged="last" if (job, one) in final else "failure") for job, one in pairs
+        ]
 
     def _log_failures(self, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
         """Log the failures that a handler has asked for, such as `Retry`."""
