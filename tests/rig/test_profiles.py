@@ -1,4 +1,4 @@
-"""What Hypothesis draws in a run."""
+"""The examples that Hypothesis draws in a run."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_each_end(kind: str, end: str, freed: Freed, queue: Queue, worker_url: s
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chunk(kind: str, end: str, freed: Freed, queue: Queue, worker_url: str) -> None:
-    """The same of a chunk handler."""
+    """Nothing keeps the locals of a chunk handler that has ended."""
 
     def handler(jobs: Any) -> Any:
         local = freed.make()
@@ -391,7 +391,7 @@ def test_middleware(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_taking_a_value(kind: str, freed: Freed, queue: Queue, worker_url: str) -> None:
-    """What takes the values of a worker refuses one."""
+    """Nothing keeps the locals of a handler whose value is refused by the worker's `take`."""
 
     def take(*_: Any) -> None:
         local = freed.make()
@@ -506,7 +506,7 @@ def test_a_consumer(freed: Freed, queue: Queue) -> None:
 
 
 async def test_an_asyncio_consumer(freed: Freed, queue: Queue, worker_url: str) -> None:
-    """The same under asyncio."""
+    """`async with job:` reports the failure of its block, and keeps nothing."""
 
     async def block() -> None:
         local = freed.make()
