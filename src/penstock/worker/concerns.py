@@ -78,7 +78,9 @@ def run_call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Ef
         if is_answer(error):
             state.found_answer()
         raise
-    state.found_answer()
+    if state.failures:
+        state.found_back()
+    state.answered = state.clock()
     poll.trip = state.answered - (call.resent or sent)
     if poll.is_slow or poll.trip > poll.lease * FAR:
         state.judge(poll)
