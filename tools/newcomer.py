@@ -109,12 +109,18 @@ def _compare(program: str, printed: str, expected: str) -> None:
         raise Failed(f"{program}\nprinted:\n{printed}\nand not:\n{expected}")
 
 
+def _environment(url: str) -> dict[str, str]:
+    programs = str(Path(sys.executable).parent)  # with the command `penstock`
+    path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": path, "PENSTOCK_URL": url}
+
+
 def _run(command: Sequence[str], url: str, directory: Path) -> str:
     """Run a command to its end; return what it prints."""
     done = subprocess.run(
         command,
         cwd=directory,
-        env={**os.environ, "PENSTOCK_URL": url},
+        env=_environment(url),
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
@@ -131,7 +137,7 @@ def _run_until(expected: str, command: Sequence[str], url: str, directory: Path)
     running = subprocess.Popen(
         command,
         cwd=directory,
-        env={**os.environ, "PENSTOCK_URL": url, "COLUMNS": "100", "LINES": "24"},
+        env={**_environment(url), "COLUMNS": "100", "LINES": "24"},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -34,7 +34,9 @@ def add_run(record: Path, names: set[str]) -> set[str]:
     lines = lines[1 - RUNS :]
     before = {name for line in lines for name in json.loads(line)}
     record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text("\n".join([*lines, json.dumps(sorted(names)), ""]), encoding="utf-8")
+    new = record.with_suffix(".new")  # a run may be killed while it writes
+    new.write_text("\n".join([*lines, json.dumps(sorted(names)), ""]), encoding="utf-8")
+    new.replace(record)
     return names & before
 
 

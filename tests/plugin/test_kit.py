@@ -66,7 +66,7 @@ def test_a_failure(penstock):
     welcome.enqueue(q, "eve")
     with pytest.raises(ValueError, match="no eve"):
         penstock.work(handlers)
-    [later] = [*q.peek(state="scheduled"), *q.peek()]  # its random delay may be over
+    [later] = q.peek(state="scheduled") or q.peek()  # its random delay may be over
     assert later.error == "ValueError: no eve"
     assert q.delete([later.id])
     q.enqueue(welcome.job("eve"), retry=RetryPolicy(1))

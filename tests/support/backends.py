@@ -12,7 +12,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -23,7 +23,6 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
-from fakeredis._socket._base import BaseFakeSocket
 from fakeredis.commands_mixins import scripting_mixin
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.connection import parse_url
@@ -95,7 +94,11 @@ def _send_packet(send_all: Callable[[Any, Any], None]) -> Callable[[Any, Any], N
     return send
 
 
-BaseFakeSocket.sendall = _send_packet(BaseFakeSocket.sendall)  # type: ignore[assignment, method-assign]
+with suppress(ImportError):  # fakeredis may move it
+    from fakeredis._socket._base import BaseFakeSocket
+
+    BaseFakeSocket.sendall = _send_packet(BaseFakeSocket.sendall)  # type: ignore[assignment, method-assign]
+
 redis.utils.get_lib_version = cache(redis.utils.get_lib_version)  # it reads a file for each client
 
 
