@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import TryAgainError
 
 from penstock import Durable, Penstock
-from penstock.worker import Worker, loop
+from penstock.worker import Worker, concerns
 from tests.support.cluster import Cluster, RawCluster, names_apart, slot_of_queue
 from tests.support.keyspace import check_invariant, load_scripts
 from tests.support.twins import wait_for
@@ -193,7 +193,7 @@ def test_a_burst_gives_up_a_slot(
 
     A worker that has taken `max_jobs` meanwhile does not need the queue, and raises nothing.
     """
-    monkeypatch.setattr(loop, "OUTAGE", 1.0)
+    monkeypatch.setattr(concerns, "OUTAGE", 1.0)
     slot = slot_of_queue(names[0])
     for name in names:
         ps.queue(name).enqueue(1)
