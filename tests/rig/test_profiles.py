@@ -20,19 +20,24 @@ def test_drawn(number):
 """
 
 
-def draw(tmp_path: Path, *args: str, passes: bool = True) -> tuple[list[str], str]:
+def draw(
+    tmp_path: Path, *args: str, passes: bool = True, beside: str = ""
+) -> tuple[list[str], str]:
     """Run a test that draws numbers; return them, and the header's line.
 
     Args:
         tmp_path: a directory.
         args: for pytest.
         passes: if False, the test fails with every number but 0.
+        beside: code of a module that the test's module imports.
     """
     file = tmp_path / "test_drawing.py"
-    file.write_text(DRAWING.format(passes=passes))
+    file.write_text("import beside\n" + DRAWING.format(passes=passes))
+    (tmp_path / "beside.py").write_text(beside)
     command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "tests.conftest"]
+    command += ["-o", f"pythonpath=. {tmp_path}", "-p", "no:cacheprovider", "-s"]
     ended = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "-s", *args, str(file)],
+        [*command, *args, str(file)],
         cwd=ROOT, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert ended.returncode == (0 if passes else 1), ended.stdout + ended.stderr
@@ -58,9 +63,11 @@ def test_a_short_run_draws_the_same_and_shrinks_nothing(
 
 @pytest.mark.slow
 def test_a_whole_run_draws_others_and_names_its_seed(tmp_path: Path) -> None:
-    """The seed of the header repeats the run."""
+    """The seed of the header repeats the run, whatever constants the loaded modules have."""
     drawn, header = draw(tmp_path, "--whole")
     assert len(drawn) == 100
     assert header.startswith("profile long, --hypothesis-seed=")
-    assert draw(tmp_path, "--whole", header.partition(", ")[2]) == (drawn, header)
+    constants = f"CONSTANTS = {list(range(10_000, 10_300))}"
+    again = draw(tmp_path, "--whole", header.partition(", ")[2], beside=constants)
+    assert again == (drawn, header)
     assert draw(tmp_path, "--whole")[0] != drawn

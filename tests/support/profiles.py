@@ -13,6 +13,8 @@ import random
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 __all__ = ["at_most", "choose_profile", "header"]
 
@@ -36,12 +38,23 @@ settings.register_profile("short", SHORT)
 
 def choose_profile(config: pytest.Config) -> None:
     """Load the profile of a run, and choose its seed; before Hypothesis reads its options."""
+    draw_no_constants_of_modules()
     option = config.option
     if not option.hypothesis_profile:
         option.hypothesis_profile = "long" if option.whole else "short"
     settings.load_profile(option.hypothesis_profile)
     if option.hypothesis_seed is None and not settings().derandomize:
         option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))  # for each process
+
+
+def draw_no_constants_of_modules() -> None:
+    """Let a seed draw the same whichever tests ran before.
+
+    Hypothesis also draws constants of the modules that are loaded, and has no option for it. With
+    a Hypothesis where this has no effect, tests/rig/test_profiles.py fails.
+    """
+    without = Constants()
+    providers._get_local_constants = lambda: without
 
 
 def header(config: pytest.Config) -> str:
