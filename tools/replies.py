@@ -39,7 +39,7 @@ NUMBERS = frozenset({
     "expired", "failed", "found", "gets", "given", "index", "jobs", "kept", "lease", "left",
     "length", "looked", "more", "next", "now", "oldest", "once", "outcome", "parked",
     "promised", "puts", "ready", "removed", "repeat", "replicas", "room", "scheduled", "sealed",
-    "seen", "skip", "staged", "total", "trimmed", "untils", "what",
+    "seen", "skip", "staged", "total", "trimmed", "unscheduled", "untils", "what",
 })  # fmt: skip
 """Fields that are integers; the others are bytes."""
 APART = {

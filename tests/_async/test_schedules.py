@@ -464,6 +464,23 @@ async def test_an_idle_worker_learns_of_a_schedule(
     assert ticks == [ticks[0] + i for i in range(len(ticks))]
 
 
+@pytest.mark.parametrize("is_cleared", [False, True], ids=["flushed", "cleared"])
+async def test_a_worker_stores_lost_schedules_again(
+    real_backend: Backend, real_ps: AsyncPenstock, real_q: AsyncQueue, is_cleared: bool
+) -> None:
+    """It does not have to start anew after its server has lost the data of the queue."""
+    raw, schedules = real_backend.sync_client(), real_q.ops.keys["schedules"]
+    async with AsyncWorker(real_ps, "q", declaring("1h", [])):
+        await await_for(lambda: raw.exists(schedules) == 1)
+        if is_cleared:
+            await real_q.clear()
+        else:
+            raw.flushdb()
+        assert raw.exists(schedules) == 0
+        raw.rpush(real_q.ops.keys["wake"], "1")  # the worker looks now
+        await await_for(lambda: raw.exists(schedules) == 1)
+
+
 # -- partitions -----------------------------------------------------------------------------------
 
 

@@ -457,6 +457,23 @@ def test_an_idle_worker_learns_of_a_schedule(
     assert ticks == [ticks[0] + i for i in range(len(ticks))]
 
 
+@pytest.mark.parametrize("is_cleared", [False, True], ids=["flushed", "cleared"])
+def test_a_worker_stores_lost_schedules_again(
+    real_backend: Backend, real_ps: Penstock, real_q: Queue, is_cleared: bool
+) -> None:
+    """It does not have to start anew after its server has lost the data of the queue."""
+    raw, schedules = real_backend.sync_client(), real_q.ops.keys["schedules"]
+    with Worker(real_ps, "q", declaring("1h", [])):
+        wait_for(lambda: raw.exists(schedules) == 1)
+        if is_cleared:
+            real_q.clear()
+        else:
+            raw.flushdb()
+        assert raw.exists(schedules) == 0
+        raw.rpush(real_q.ops.keys["wake"], "1")  # the worker looks now
+        wait_for(lambda: raw.exists(schedules) == 1)
+
+
 # -- partitions -----------------------------------------------------------------------------------
 
 

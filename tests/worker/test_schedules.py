@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from penstock.core.operations import QueueOps
+from penstock.core.operations.scheduling import ListedSchedules
 from penstock.core.schedules import NewSchedule, StoredSchedule, check_spec, new_schedule
 from penstock.errors import QueueDamaged, QueuePaused
 from penstock.wire.keys import QueueKeys
@@ -64,14 +66,23 @@ class Schedules:
         self.ran: list[str] = []
         self.moved: list[str] = []
         self.error: Exception | None = None
+        self.epoch = b"01020304"
+        self.unscheduled = 0
 
     def __call__(self, call: Any) -> Any:
         """Answer a call."""
         if self.error is not None:
             return self.error
         if call.script.name == "schedules":
-            return SimpleNamespace(
-                now_ms=1, next_ms=1, cursor="0", entries=self.entries, unread={}, epoch=b"01020304"
+            is_near = any(str(arg).startswith("+") for arg in call.args)
+            return ListedSchedules(
+                now_ms=1,
+                next_ms=1,
+                epoch=self.epoch,
+                cursor="0",
+                unscheduled=self.unscheduled,
+                entries=[one for one in self.entries if not (is_near and one.tick is None)],
+                unread={},
             )
         name = next(name for name in NAMES if name in call.args)
         if name in self.refused:
@@ -80,6 +91,8 @@ class Schedules:
             (self.moved if "move" in call.args else self.ran).append(name)
             return SimpleNamespace(count=0)
         self.stored.append(name)
+        [new] = schedules(name)
+        self.entries.append(replace(entry_of(name, None), value_hash=new.value_hash))
         return SimpleNamespace(what=1)
 
 
@@ -118,8 +131,42 @@ def test_ticks_that_can_not_be_read_are_read_later(caplog: pytest.LogCaptureFixt
     assert len([text for text in caplog.messages if "'jobs'" in text]) == 1
 
 
-def entry_of(name: str, tick: int) -> StoredSchedule:
-    """Return a stored schedule with its next tick."""
+def lose(server: Schedules, *, epoch: bytes = b"01020304", unscheduled: int = 0) -> None:
+    """Let the server have no schedules from now on."""
+    server.entries, server.epoch, server.unscheduled = [], epoch, unscheduled
+
+
+@pytest.mark.parametrize(
+    "change, stored",
+    [
+        (lose, ["first", "second"]),  # a failover
+        (lambda server: lose(server, epoch=b""), ["first", "second"]),
+        (lambda server: lose(server, epoch=b"05060708"), ["first", "second"]),
+        (lambda server: lose(server, unscheduled=1), []),
+    ],
+    ids=["lost", "empty", "created again", "removed by a client"],
+)
+def test_a_schedule_that_the_server_has_lost_is_stored_again(
+    change: Callable[[Schedules], None], stored: list[str]
+) -> None:
+    """Unless a client has removed it, or another version of the program has replaced it."""
+    ticker, server = Ticker(schedules(*NAMES), 0.0), Schedules()
+    for _ in range(2):
+        assert run_once(ticker, server) is None
+    assert server.stored == [*NAMES]
+    server.stored.clear()
+    server.entries[2] = entry_of("third", None)  # another version has replaced it
+    for _ in range(2):
+        ticker.look_at = ticker.check_at = 0.0
+        assert run_once(ticker, server) is None
+        if server.entries:
+            change(server)
+            ticker.found(has_schedules=False)
+    assert server.stored == stored
+
+
+def entry_of(name: str, tick: int | None) -> StoredSchedule:
+    """Return a stored schedule with its next tick; None = it is paused."""
     return StoredSchedule(
         name=name,
         tick=tick,

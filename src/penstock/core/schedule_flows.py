@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from hashlib import sha1
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.effects import Effect, Run
 from penstock.core.flows import schedule
@@ -13,12 +13,24 @@ from penstock.core.operations import QueueOps
 if TYPE_CHECKING:
     from penstock.core.schedules import NewSchedule
 
-__all__ = ["schedule_on"]
+__all__ = ["Placed", "schedule_on"]
+
+
+class Placed(NamedTuple):
+    """The result of storing a schedule on one of several nodes.
+
+    Attributes:
+        what: as `schedule` returns it; None = the schedule is new, and some nodes are down.
+        home: where it lies; None = on none of the nodes that are up.
+    """
+
+    what: int | None
+    home: QueueOps | None
 
 
 def schedule_on(
     parts: Sequence[QueueOps], new: NewSchedule, *, force: bool = False, is_whole: bool = True
-) -> Generator[Effect, Any, int | None]:
+) -> Generator[Effect, Any, Placed]:
     """Create a schedule on one of several nodes, or replace it where it lies.
 
     Two clients that know different nodes may create it at once on two of them. Each looks again
@@ -29,18 +41,15 @@ def schedule_on(
         new: the schedule.
         force: as in `schedule`.
         is_whole: whether these are all nodes. Otherwise it is not created: it may lie on another.
-
-    Returns:
-        As `schedule`; None = it is new, and these are not all nodes.
     """
     placed = yield from _placed(parts, new.name)
     if not placed and not is_whole:
-        return None
+        return Placed(None, None)
     home = (placed or _ranked(parts, new.name))[0]
     what = yield from schedule(home, new, force=force)
     if not placed:
-        yield from _placed(parts, new.name)
-    return what
+        [home] = (yield from _placed(parts, new.name)) or [home]
+    return Placed(what, home)
 
 
 def _placed(parts: Sequence[QueueOps], name: str) -> Generator[Effect, Any, list[QueueOps]]:

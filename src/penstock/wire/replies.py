@@ -325,6 +325,7 @@ class Schedules(Reply):
     next: int
     epoch: bytes
     cursor: bytes
+    unscheduled: int
     schedules: list[tuple[bytes, bytes, bytes]]
 
 
@@ -471,7 +472,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "retime": _plain(Retime),
     "scan": _tail(Scan, 6),
     "schedule": _plain(Schedule),
-    "schedules": _rows(Schedules, 6, 3),
+    "schedules": _rows(Schedules, 7, 3),
     "settle": _columns(Settle, 8, 3),
     "settle_plain": _columns(ReservePlain, 6, 2),
     "show": _tail(Peek, 5),

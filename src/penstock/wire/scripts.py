@@ -31,7 +31,17 @@ __all__ = ["Script", "all_scripts", "header_field", "parts", "script"]
 
 DEFAULTS = {
     **dict.fromkeys(
-        ("alarm", "configured", "full", "made", "off", "replicas", "seen", "surveyed"),
+        (
+            "alarm",
+            "configured",
+            "full",
+            "made",
+            "off",
+            "replicas",
+            "seen",
+            "surveyed",
+            "unscheduled",
+        ),
         "tonumber({}) or 0",
     ),
     **dict.fromkeys(("acked", "delivered", "enqueued"), "{} or 0"),

@@ -20,8 +20,9 @@ from penstock.core.calls import Call
 from penstock.core.codec import Codec
 from penstock.core.effects import Effect
 from penstock.core.operations import QueueOps
+from penstock.core.operations.scheduling import ListedSchedules
 from penstock.core.partitions import partition_of
-from penstock.core.schedule_flows import schedule_on
+from penstock.core.schedule_flows import Placed, schedule_on
 from penstock.core.schedules import MISSED_MS, NewSchedule, StoredSchedule, new_schedule
 from penstock.errors import (
     ConfigurationError,
@@ -37,6 +38,7 @@ from penstock.errors import (
     RoleLost,
     UnsupportedVersion,
 )
+from penstock.worker.declared import DeclaredSchedules
 from penstock.worker.registered import AnyHandler
 
 __all__ = ["Ticker", "declared", "own_part", "run_ticks"]
@@ -87,6 +89,7 @@ class Ticker:
         failures: how many looks in a row have failed.
         store_at: when to store `own`, at the earliest.
         has_waited: whether some of `own` could not be stored at the last look, as a node was down.
+        declared: all schedules of the worker's handlers, and which of them are stored.
     """
 
     own: list[NewSchedule] = field(default_factory=list)
@@ -102,6 +105,10 @@ class Ticker:
     failures: int = 0
     store_at: float = 0.0
     has_waited: bool = False
+    declared: DeclaredSchedules = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.declared = DeclaredSchedules.of(self.own)
 
     @property
     def due_at(self) -> float:
@@ -110,7 +117,7 @@ class Ticker:
 
     def found(self, *, has_schedules: bool) -> None:
         """Learn if the queue has schedules."""
-        if not (has_schedules or self.own):
+        if not (has_schedules or self.own or self.declared.stored):
             self.look_at, self.near = math.inf, []
         elif self.look_at == math.inf:
             self.look_at = 0.0
@@ -225,6 +232,7 @@ def _run_due(
     may_store = ticker.at and not any(at <= clock() for at, _ in ticker.near)
     if ticker.own and may_store and clock() >= ticker.store_at:
         if (yield from _store(ticker, ops, parts, run, log)):
+            ticker.check_at = 0.0
             ticker.look_now()
         if any(new.name in ticker.refused for new in ticker.own):
             ticker.store_at = clock() + AGAIN
@@ -275,7 +283,8 @@ def _look(ticker: Ticker, ops: QueueOps, run: Runner, clock: Callable[[], float]
     """Read the ticks of the next seconds."""
     listed = yield from run(ops.near_schedules(NEAR_MS))
     now = clock()
-    if ticker.now_ms and abs(ticker.server_ms(now) - listed.now_ms) > JUMP_MS:
+    has_jumped = ticker.now_ms and abs(ticker.server_ms(now) - listed.now_ms) > JUMP_MS
+    if has_jumped or ticker.declared.is_of_other_queue(listed.epoch):
         ticker.is_checked, ticker.cursor = False, "0"
     ticker.now_ms, ticker.at, ticker.near = listed.now_ms, now, []
     ticker.look_at = now + (LOOK if listed.next_ms else 0.0)
@@ -294,19 +303,34 @@ def _cannot_run(ticker: Ticker, name: str, why: str, log: Any) -> None:
 
 
 def _check(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
-    """Bring ticks forward that a wrong clock of the server has put too late.
+    """Bring ticks forward that a wrong clock of the server has put too late; find lost schedules.
 
-    Compare all of them after a step of this clock, otherwise a page.
+    Compare all of them after a step of this clock, or in a new queue, otherwise a page.
     """
     while True:
         listed = yield from run(ops.schedules(ticker.cursor))
+        ticker.declared.see(listed, is_first=ticker.cursor == "0")
         for entry in listed.entries:
             yield from _move(ticker, ops, run, log, entry, listed.now_ms)
         ticker.cursor = listed.cursor
         if ticker.cursor == "0":
             ticker.is_checked, ticker.check_at = True, ticker.at + CHECK_INTERVAL
+            _find_missing(ticker, ops, listed, log)
         if ticker.is_checked:
             return
+
+
+def _find_missing(ticker: Ticker, ops: QueueOps, listed: ListedSchedules, log: Any) -> None:
+    """Store schedules again that the server has lost; leave those that a client has removed."""
+    lost, removed = ticker.declared.end_check(listed)
+    for new in lost:
+        text = "schedule %r of queue %r is gone, and no client has removed it: it is stored again"
+        log.warning(text, new.name, ops.name)
+        if new not in ticker.own:
+            ticker.own.append(new)
+    for new in removed:
+        text = "schedule %r of queue %r was removed; the next worker that starts creates it again"
+        log.warning(text, new.name, ops.name)
 
 
 def _move(
@@ -329,6 +353,23 @@ def _move(
         ticker.look_now()
 
 
+def _find_unstored(
+    ticker: Ticker, ops: QueueOps, run: Runner
+) -> Generator[Effect, Any, list[NewSchedule]]:
+    """Return the schedules that the server does not have with this value; note the others."""
+    unstored = list[NewSchedule]()
+    for start in range(0, len(ticker.own), NAMED):
+        batch = ticker.own[start : start + NAMED]
+        listed = yield from run(ops.schedules(names=[new.name for new in batch]))
+        hashes = {entry.name: entry.value_hash for entry in listed.entries}
+        for new in batch:
+            if hashes.get(new.name) == new.value_hash:
+                ticker.declared.stored.add(new.name)
+            else:
+                unstored.append(new)
+    return unstored
+
+
 def _store(
     ticker: Ticker, ops: QueueOps, parts: Sequence[QueueOps], run: Runner, log: Any
 ) -> Generator[Effect, Any, bool]:
@@ -339,29 +380,27 @@ def _store(
     up = [part for part in parts if part.home is None or part.home.state.is_up]
     missing = len(parts) - len(up)
     stored, left, waiting = False, list[NewSchedule](), list[NewSchedule]()
-    for start in range(0, len(ticker.own), NAMED):
-        batch = ticker.own[start : start + NAMED]
-        listed = yield from run(ops.schedules(names=[new.name for new in batch]))
-        hashes = {entry.name: entry.value_hash for entry in listed.entries}
-        same = {new.name for new in batch if hashes.get(new.name) == new.value_hash}
-        for new in batch if len(parts) > 1 else [new for new in batch if new.name not in same]:
-            try:
-                what = yield from schedule_on(up, new, is_whole=not missing)
-            except Exception as error:
-                is_away = len(parts) > 1 and passing(error)
-                if not is_away and (about_server(error) or isinstance(error, OF_QUEUE)):
-                    raise
-                (waiting if is_away else left).append(new)
-                if not is_away:
-                    _say_refused(ticker, ops, new.name, "it is not stored", error, log)
-                continue
-            ticker.refused.pop(new.name, None)
-            if what is None:
-                waiting.append(new)
-            elif what == flows.REPLACED:
-                text = "schedule %r stays as it is: a later version has replaced this one; %s"
-                log.warning(text, new.name, "schedule(..., force=True) brings it back")
-            stored |= what is not None
+    wanted = ticker.own if len(parts) > 1 else (yield from _find_unstored(ticker, ops, run))
+    for new in wanted:
+        try:
+            placed: Placed = yield from schedule_on(up, new, is_whole=not missing)
+        except Exception as error:
+            is_away = len(parts) > 1 and passing(error)
+            if not is_away and (about_server(error) or isinstance(error, OF_QUEUE)):
+                raise
+            (waiting if is_away else left).append(new)
+            if not is_away:
+                _say_refused(ticker, ops, new.name, "it is not stored", error, log)
+            continue
+        ticker.refused.pop(new.name, None)
+        if placed.what is None:
+            waiting.append(new)
+        elif placed.what == flows.REPLACED:
+            text = "schedule %r stays as it is: a later version has replaced this one; %s"
+            log.warning(text, new.name, "schedule(..., force=True) brings it back")
+        elif placed.home is ops:
+            ticker.declared.stored.add(new.name)
+        stored |= placed.what is not None
     if waiting and not ticker.has_waited and ops is up[0]:
         text = "the schedules %s are not stored yet, as a node is down that may have them"
         log.warning(text, ", ".join(repr(new.name) for new in waiting))

@@ -25,6 +25,7 @@ class ListedSchedules(NamedTuple):
         next_ms: ms until the next tick that is not among them; -1 = there is none.
         epoch: of the queue; empty = there is no queue.
         cursor: of the next page; "0" = there is none.
+        unscheduled: how many schedules were removed on purpose since the queue was created.
         entries: the schedules.
         unread: by name, why an entry could not be read.
     """
@@ -33,6 +34,7 @@ class ListedSchedules(NamedTuple):
     next_ms: int
     epoch: bytes
     cursor: str
+    unscheduled: int
     entries: list[StoredSchedule]
     unread: dict[str, str]
 
@@ -106,4 +108,12 @@ def _listed(parse: Parser[replies.Schedules], raw: Reply) -> ListedSchedules:
         except ValueError as error:  # noqa: PERF203  # of a newer penstock
             unread[name.decode("utf-8", "replace")] = str(error)
     cursor = reply.cursor.decode()
-    return ListedSchedules(reply.now, reply.next, reply.epoch, cursor, entries, unread)
+    return ListedSchedules(
+        now_ms=reply.now,
+        next_ms=reply.next,
+        epoch=reply.epoch,
+        cursor=cursor,
+        unscheduled=reply.unscheduled,
+        entries=entries,
+        unread=unread,
+    )

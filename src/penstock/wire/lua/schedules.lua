@@ -4,11 +4,12 @@
 ---          cursor  '' = the named ones; '+' and ms = those whose tick comes within this time, at most 100; else that of HSCAN:
 ---                  0 begins
 ---          name    1 to 100
---- META     v epoch
---- RETURNS  {1, nonce, now, next, epoch, cursor, schedules: (name, tick, entry)...}  now: TIME in ms, not the queue's clock;
----                               next: ms until the first tick that is not in the reply, 0 = it is due, -1 = none. cursor:
----                               of the next page, 0 = this is the last. tick: ms, '' = paused. entry: of a page without the
----                               record. A reply has about 1 MiB, and at least one schedule, if there is one
+--- META     v epoch unscheduled
+--- RETURNS  {1, nonce, now, next, epoch, cursor, unscheduled, schedules: (name, tick, entry)...}  now: TIME in ms, not the
+---                               queue's clock; next: ms until the first tick that is not in the reply, 0 = it is due, -1 =
+---                               none. cursor: of the next page, 0 = this is the last. unscheduled: as in meta. tick: ms, '' =
+---                               paused. entry: of a page without the record. A reply has about 1 MiB, and at least one
+---                               schedule, if there is one
 ---          {-6, nonce, version}          written by a newer protocol
 --@include lib/check_version
 local time = redis.call('TIME')
@@ -24,7 +25,7 @@ elseif cursor ~= '' then
     names[#names + 1], entries[#entries + 1] = page[2][i], page[2][i + 1]
   end
 end
-local reply, shown = {1, nonce, now, -1, epoch or '', stop}, 0
+local reply, shown = {1, nonce, now, -1, epoch or '', stop, unscheduled}, 0
 for i = 1, #names do
   if bytes < 1048576 then
     local name, at = names[i], #reply

@@ -1,12 +1,12 @@
 --- Remove a schedule. Jobs that it has added stay.
 --- KEYS     held meta ticks schedules
 --- ARGV     nonce name
---- META     v seen off
+--- META     v seen off unscheduled
 --- RETURNS  {1, nonce, left}              removed; left: number of other schedules
 ---          {0, nonce}                    there is no such schedule
 ---          {-6, nonce, version}          written by a newer protocol
 --@include lib/check_version
---@include lib/now (gives: changes)
+--@include lib/now (gives: changes, change)
 redis.call('ZCARD', ticks)
 if redis.call('HEXISTS', schedules, name) == 0 then
   return {0, nonce}
@@ -14,7 +14,8 @@ end
 redis.call('HDEL', held, '-')
 redis.call('HDEL', schedules, name)
 redis.call('ZREM', ticks, name)
-if #changes > 0 then
+if v then
+  change('unscheduled', unscheduled + 1)
   redis.call('HSET', meta, unpack(changes))
 end
 return {1, nonce, redis.call('HLEN', schedules)}
