@@ -37,7 +37,10 @@ FORMS = {
     "owner": "must be at most 200 bytes without a line feed",
     "asked": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
     "lease": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
+    "what": "must be run or alone; of a tick also skip or move",
+    "expected": "must be ms",
     "next": "must be ms",
+    "hash": "must be 16 small hex digits",
     "priority": "can't be used with ordered=True: use per_key, or another queue",
     "ordered": "can't be set while jobs have priorities: wait until they have ended, then sweep()",
 }

@@ -8,7 +8,8 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-19, nonce, name, value}     malformed argument: next
 --@include lib/check_version
-if next ~= '' and not string.find(next, '^%d+$') then
+--@include lib/is_time
+if next ~= '' and not is_time(next) then
   return {-19, nonce, 'next', string.sub(next, 1, 200)}
 end
 --@include lib/now (gives: changes)

@@ -13,10 +13,13 @@
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
----          {-19, nonce, name, value}     malformed argument: next
+---          {-19, nonce, name, value}     malformed argument: next or hash
 --@include lib/check_version
-if not string.find(next, '^%d+$') then
+--@include lib/is_time
+if not is_time(next) then
   return {-19, nonce, 'next', string.sub(next, 1, 200)}
+elseif #hash ~= 16 or string.find(hash, '[^%da-f]') then
+  return {-19, nonce, 'hash', string.sub(hash, 1, 200)}
 end
 --@include lib/now (gives: changes)
 local created = 0

@@ -6,11 +6,11 @@
 ---          expected  time of the tick, as in `ticks`; '' = add a job now; the tick stays
 ---          next      time of the tick after it, later than TIME, ms
 ---          what      run = add the job; alone = unless the last one is still waiting or active, then the tick is skipped; skip = skip
----                    the tick; move = only move it to an earlier time
+---                    the tick; move = only move it to an earlier time. With expected '' run or alone
 ---          record    as in enqueue; '' = none, with skip and move
 --- META     v epoch last seen off paused uses max_length full enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  as in enqueue; count 0 = the tick was skipped
----                                                            or moved
+---                                                            or moved, or the last job of a run now has not ended
 ---          {0, nonce}                                        the schedule has no such tick, or another value; or the
 ---                                                            tick is not due; nothing changed
 ---          {-3, nonce, waiting, limit, swept}                as in enqueue, as are all that follow: the tick stays
@@ -23,27 +23,37 @@
 ---          {-14, nonce}                                      closed for producers
 ---          {-15, nonce, kind, owner, left}                   another producer has the role
 ---          {-16, nonce, kind}                                the role of the call has ended
----          {-19, nonce, name, value}                         malformed argument: next, the lease of the record, or its
----                                                            priority, as in enqueue
+---          {-19, nonce, name, value}                         malformed argument: what, expected, next, the lease of the
+---                                                            record, or its priority, as in enqueue
 --- FROM none  TO ready
 local create, bound, delay, wait, n, sweep_limit, list = '', '', '0', '0', 1, 102, {record}
---@include lib/check_producer (gives: raw, now, changes, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
+--@include lib/check_producer (gives: raw, now, changes, created, limit, wake_empty, space_empty, waiting, change, end_of, expired, remove_expired, write_dedup)
+--@include lib/is_time
+local is_tick = expected ~= ''
+if what ~= 'run' and what ~= 'alone' and not (is_tick and (what == 'skip' or what == 'move')) then
+  return {-19, nonce, 'what', string.sub(what, 1, 200)}
+end
+if is_tick and not is_time(expected) then
+  return {-19, nonce, 'expected', string.sub(expected, 1, 200)}
+elseif is_tick and not is_time(next) then
+  return {-19, nonce, 'next', string.sub(next, 1, 200)}
+end
 --@include lib/schedule_entry (gives: read_entry, write_entry)
 local last_run, last_tick, runs, skipped, is_paused, hashes, rest = read_entry(name)
-local due, is_tick = tonumber(redis.call('ZSCORE', ticks, name) or -1), expected ~= ''
+local due = tonumber(redis.call('ZSCORE', ticks, name) or -1)
 local is_due = what == 'move' or raw >= (tonumber(expected) or 0)
 if not last_run or string.sub(hashes, 1, 16) ~= hash or is_tick and not (is_due and due == tonumber(expected)) then
   return {0, nonce}
 end
-if is_tick and not string.find(next, '^%d+$') then
-  return {-19, nonce, 'next', string.sub(next, 1, 200)}
-end
-local is_running = what == 'alone' and last_run ~= '-' and (redis.call('HEXISTS', held, last_run) == 1
+--@include lib/has_expired
+local is_running = what == 'alone' and last_run ~= '-' and not has_expired(last_run) and (redis.call('HEXISTS', held, last_run) == 1
   and not redis.call('ZSCORE', dead, last_run) or #redis.call('XRANGE', ready, last_run, last_run) == 1)
 if is_running or what == 'skip' or what == 'move' then
   redis.call('HDEL', held, '-')
-  redis.call('ZADD', ticks, next, name)
-  if what ~= 'move' then
+  if is_tick then
+    redis.call('ZADD', ticks, next, name)
+  end
+  if is_tick and what ~= 'move' then
     write_entry(name, last_run, expected, runs, skipped + 1, is_paused, hashes, rest)
   end
   if #changes > 0 then
