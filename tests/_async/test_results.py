@@ -163,9 +163,11 @@ async def test_a_dead_letter_is_its_own_result(ps: AsyncPenstock, q: AsyncQueue)
 async def test_an_expired_job(q: AsyncQueue, raw: Raw) -> None:
     """A job that expires leaves that; a deleted, purged or withdrawn one leaves nothing."""
     late = await q.enqueue(1, ttl=5, result_ttl=60)
+    other = await q.enqueue(2, ttl=5)
     advance(raw, q.ops, 10)
-    assert await q.reserve(block=0) == []
-    assert await outcome(q, late.id) is JobExpired
+    assert [await outcome(q, job.id) for job in (late, other)] == [JobExpired] * 2
+    assert await q.reserve(block=0) == []  # this removes them
+    assert [await outcome(q, job.id) for job in (late, other)] == [JobExpired, ResultGone]
     removed = await q.enqueue_many([1, 2, 3], result_ttl=60)
     await q.delete([removed[0].id])
     await q.delete([removed[1].id], if_undelivered=True)

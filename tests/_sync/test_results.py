@@ -164,9 +164,11 @@ def test_a_dead_letter_is_its_own_result(ps: Penstock, q: Queue) -> None:
 def test_an_expired_job(q: Queue, raw: Raw) -> None:
     """A job that expires leaves that; a deleted, purged or withdrawn one leaves nothing."""
     late = q.enqueue(1, ttl=5, result_ttl=60)
+    other = q.enqueue(2, ttl=5)
     advance(raw, q.ops, 10)
-    assert q.reserve(block=0) == []
-    assert outcome(q, late.id) is JobExpired
+    assert [outcome(q, job.id) for job in (late, other)] == [JobExpired] * 2
+    assert q.reserve(block=0) == []  # this removes them
+    assert [outcome(q, job.id) for job in (late, other)] == [JobExpired, ResultGone]
     removed = q.enqueue_many([1, 2, 3], result_ttl=60)
     q.delete([removed[0].id])
     q.delete([removed[1].id], if_undelivered=True)

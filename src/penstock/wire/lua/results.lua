@@ -1,12 +1,13 @@
 --- Read the results of jobs by number, and perhaps mark those that have not ended as awaited; nothing else changes.
---- KEYS     ready held dead tally expiry finished meta
+--- KEYS     ready held scheduled once dead tally expiry finished batches meta
 --- ARGV     nonce wanted await [number...]
 ---          await   1 = the caller waits: the entry in finished tells the end of a marked job (protocol/results.md); '' = only
 ---                  look, write nothing
 ---          number  1 to 100
 --- META     v epoch seen off uses
 --- RETURNS  {1, nonce, last, job...}      last: id of the last entry of finished, '' = not asked; job: {} gone, else {state, at, attempt, duration, flags, value}; state: waiting =
----                                        not ended, dead, done, cancelled or expired; at: ms of the end, 0 = not ended;
+---                                        not ended, dead, done, cancelled or expired, also if no script has removed the
+---                                        job yet; at: ms of the end, 0 = not ended;
 ---                                        duration: ms of the last run; flags: why the value is missing; value: JSON, or
 ---                                        the error of a dead letter. A reply has about 1 MiB, and at least one job:
 ---                                        name the missing last ones in another call
@@ -16,9 +17,17 @@
 ---          {-19, nonce, name, value}     malformed argument: number
 --@include lib/check_version
 --@include lib/check_epoch
---@include lib/now (gives: changes)
+--@include lib/now (gives: changes, end_of)
 --@include lib/check_numbers
 --@include lib/read_kept
+--@include lib/lapsed (gives: lapsed, abandoned)
+local function attempt_of(id) -- as lib/states_to_keep counts
+  if string.byte(redis.call('HGET', held, id) or '') ~= 64 then
+    return '0'
+  end
+  local nacks, crashes = string.match(redis.call('HGET', tally, id) or '', '^%S+ (%d+) (%d+)')
+  return string.format('%d', 1 + (nacks or 0) + (crashes or 0))
+end
 local reply, bytes, marks = {1, nonce, ''}, 0, {}
 for i = 1, #numbers do
   local id, job = numbers[i], {}
@@ -30,9 +39,16 @@ for i = 1, #numbers do
     local nacks, crashes, why = string.match(redis.call('HGET', tally, id) or '', '^%S+ (%d+) (%d+) %d+ ?(.*)$')
     job = {'dead', died, string.format('%d', (nacks or 0) + (crashes or 0)), '0', '', why or ''}
   elseif redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1 then
-    job = {'waiting', '0', '0', '0', '', ''}
-    marks[#marks + 1] = string.format('%.0f', 4503599627370496 + now)
-    marks[#marks + 1] = '?' .. id
+    local state, ended = lapsed(id, redis.call('ZSCORE', once, id))
+    if state == 'dead' then
+      job = {state, string.format('%.0f', ended), '0', '0', '', abandoned}
+    elseif state then
+      job = {state, string.format('%.0f', ended), attempt_of(id), '0', '', ''}
+    else
+      job = {'waiting', '0', '0', '0', '', ''}
+      marks[#marks + 1] = string.format('%.0f', 4503599627370496 + now)
+      marks[#marks + 1] = '?' .. id
+    end
   else
     job = read_kept(id) or job
   end

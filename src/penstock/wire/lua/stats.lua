@@ -4,10 +4,10 @@
 --- META     v seen off
 --- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, parked, batches, staged, promised, fields: (field, value)...}  ready: jobs
 ---                     that can be reserved now; expired: jobs whose ttl has ended, which no other number includes; oldest: for
----                     how many ms the oldest of the ready jobs has been ready, -1 = none; parked: jobs that wait for others of their keys, with
----                     those whose ttl has ended; batches: those whose callbacks have not ended; staged, promised: rows that are not yet in
----                     the queue, see protocol/staging.md; then the fields of meta, and
----                     `kept`, the number of kept results
+---                     how many ms the oldest of the ready jobs has been ready, -1 = none (too long if 16 jobs whose ttl has ended come
+---                     first); parked: jobs that wait for others of their keys, with those whose ttl has ended; batches: those whose
+---                     callbacks have not ended; staged, promised: rows that are not yet in the queue, see protocol/staging.md;
+---                     then the fields of meta, and `kept`, the number of kept results
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --@include lib/check_version
@@ -28,21 +28,39 @@ if parked_jobs > 0 and expired_jobs > 0 then
     expired_parked = expired_parked + (scores[i] and 1 or 0)
   end
 end
-local oldest = -1
-local head = redis.call('XRANGE', ready, '-', '+', 'COUNT', 1)[1]
-if head then
-  oldest = math.max(0, now - string.sub(head[1], 1, -12))
+local oldest, depth = -1, expired_jobs > 0 and 16 or 1
+local function first_time(page) -- {number, time...}: the time of the first job whose ttl has not ended; of the last one if
+  -- there may be others behind it
+  local ids = {}
+  for i = 1, #page, 2 do
+    ids[#ids + 1] = page[i]
+  end
+  local ends = depth > 1 and #ids > 0 and redis.call('ZMSCORE', expiry, unpack(ids)) or {}
+  for i = 1, #ids do
+    if not ends[i] or tonumber(ends[i]) > now or i == depth then
+      return page[2 * i]
+    end
+  end
 end
-local first, ended = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
-if first[2] and tonumber(first[2]) < 0 then -- the first job of each priority
+local heads = {}
+for i, entry in ipairs(redis.call('XRANGE', ready, '-', '+', 'COUNT', depth)) do
+  heads[2 * i - 1], heads[2 * i] = entry[1], string.sub(entry[1], 1, -12)
+end
+local head = first_time(heads)
+if head then
+  oldest = math.max(0, now - head)
+end
+local sorted = redis.call('ZRANGE', scheduled, 0, depth - 1, 'WITHSCORES')
+local first, ended = first_time(sorted), first_time(redis.call('ZRANGE', active, 0, depth - 1, 'WITHSCORES'))
+if first and tonumber(sorted[2]) < 0 then -- the first job of each priority
   for priority = 9, 0, -1 do
     local low, high = -priority * 4398046511104, '(' .. string.format('%.0f', (1 - priority) * 4398046511104)
-    local one = redis.call('ZRANGE', scheduled, low, high, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-    oldest = math.max(oldest, one[2] and math.max(0, now - one[2] % 4398046511104) or -1)
+    local one = first_time(redis.call('ZRANGE', scheduled, low, high, 'BYSCORE', 'LIMIT', 0, depth, 'WITHSCORES'))
+    oldest = math.max(oldest, one and math.max(0, now - one % 4398046511104) or -1)
   end
-  first = {}
+  first = nil
 end
-oldest = math.max(oldest, first[2] and now - first[2] or -1, ended[2] and now - end_of(ended[2]) or -1)
+oldest = math.max(oldest, first and now - first or -1, ended and now - end_of(ended) or -1)
 local available = math.max(0, stream + due + ended_leases - expired_jobs + expired_parked)
 if available == 0 then -- all of them have expired
   oldest = -1

@@ -45,8 +45,8 @@ local is_due = what == 'move' or raw >= (tonumber(expected) or 0)
 if not last_run or string.sub(hashes, 1, 16) ~= hash or is_tick and not (is_due and due == tonumber(expected)) then
   return {0, nonce}
 end
---@include lib/has_expired
-local is_running = what == 'alone' and last_run ~= '-' and not has_expired(last_run) and (redis.call('HEXISTS', held, last_run) == 1
+--@include lib/lapsed
+local is_running = what == 'alone' and last_run ~= '-' and not lapsed(last_run, redis.call('ZSCORE', once, last_run)) and (redis.call('HEXISTS', held, last_run) == 1
   and not redis.call('ZSCORE', dead, last_run) or #redis.call('XRANGE', ready, last_run, last_run) == 1)
 if is_running or what == 'skip' or what == 'move' then
   redis.call('HDEL', held, '-')

@@ -1,17 +1,25 @@
 -- describe(id) returns a job for a reader, with its body, its batch, and the receipt if a delivery has not ended; {} = gone. Of a
 -- job that has ended it returns the state, time and attempt that are kept.
---- NEEDS  ready held active scheduled parked once dead tally expiry members end_of now uses
+--- NEEDS  ready held active scheduled parked once dead tally expiry members batches end_of now uses
 --- GIVES  describe
 --@include lib/job_fields (gives: with_body)
 --@include lib/state_of
 --@include lib/read_kept
 --@include lib/batch_of
+--@include lib/lapsed
+local function correct(job, state, lasting) -- the callback of an open batch does not expire
+  local ended = job[2] == 'expired' and lapsed(job[1], lasting)
+  if job[2] == 'expired' and ended ~= 'expired' then
+    job[2], job[6] = ended or state, ended and '0 0 0 0 ' .. abandoned or job[6]
+  end
+end
 local function describe(id)
   local value = redis.call('HGET', held, id)
   if value then
     local state, at, lasting = state_of(id)
     local job = with_body(job_fields(id, state, at, value, true))
     local ended = string.find(job[6], '^%d+%+')
+    correct(job, state, lasting)
     job[12] = lasting and not ended and (string.match(job[6], '^%d+') or '1') .. string.format('-%03x', lasting % 4096) or ''
     job[13] = batch_of(id)
     return job
@@ -22,6 +30,7 @@ local function describe(id)
     return kept and {id, kept[1], kept[2], '0', '', kept[3] .. ' 0 0 0', '1\n', '', '', '', '', 'kept'} or {}
   end
   local job = with_body(job_fields(id, 'ready', string.sub(id, 1, -12), entry[2][2], true))
+  correct(job, 'ready')
   job[12], job[13] = '', batch_of(id)
   return job
 end
