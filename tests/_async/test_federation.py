@@ -31,6 +31,7 @@ from penstock import (
     NodesUnavailable,
     Outcome,
     QueueClosed,
+    ResultGone,
     ResultTimeout,
     WrongEpoch,
     WrongNode,
@@ -38,13 +39,14 @@ from penstock import (
 )
 from penstock.client._async.client import twin_of
 from penstock.client._async.sharded import parts
+from penstock.client._async.sharded.hints import replay
 from penstock.client._async.sharded.parts import AsyncShardedParts, operations_of
 from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue
 from penstock.client._async.sharded.single import AsyncSingleQueue
 from penstock.client._async.transport import server as transport
 from penstock.client._async.transport.flow_run import AsyncFlowRun  # async only
 from penstock.core import hints, schedule_flows
-from penstock.core.job import number_of
+from penstock.core.job import number_of, set_result
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
@@ -575,6 +577,26 @@ async def test_every_node_has_closed_its_connections(three: Nodes, q: AsyncQueue
     assert not last.exists("penstock:hints")
     last.client_kill_filter(_type="normal", skipme=True)
     await q.pause("in")
+
+
+async def test_a_result_that_a_hint_does_not_carry(three: Nodes, q: AsyncQueue) -> None:
+    """It is missed, unlike that of a handler without a value."""
+    ids = await one_on_each(three, result_ttl=60)
+    jobs = {job.id: job for job in await q.reserve(3, block=0)}
+    for number, value in enumerate([b'{"sum":3}', b"null", None]):
+        job = jobs[ids[number]]
+        if value is not None:
+            set_result(job, (value, ""))
+        now = int(number_of(job)[:-11])
+        hint = hints.hint_of(job, parse_id(job.id).node, "q", hints.Intent("ack"), now)
+        assert hint
+        keeper = three.backends[number - 1].sync_client()
+        keeper.hset("penstock:hints", hint.field, hint.value)
+    for home in q.backend.homes:
+        await replay(q.backend, home)
+    assert [await q.result(job_id, timeout=0) for job_id in ids[1:]] == [None, None]
+    with pytest.raises(ResultGone, match="its node was down"):
+        await q.result(ids[0], timeout=0)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

@@ -30,6 +30,7 @@ from penstock import (
     Penstock,
     Queue,
     QueueClosed,
+    ResultGone,
     ResultTimeout,
     Worker,
     WrongEpoch,
@@ -38,12 +39,13 @@ from penstock import (
 )
 from penstock.client._sync.client import twin_of
 from penstock.client._sync.sharded import parts
+from penstock.client._sync.sharded.hints import replay
 from penstock.client._sync.sharded.parts import ShardedParts, operations_of
 from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 from penstock.client._sync.sharded.single import SingleQueue
 from penstock.client._sync.transport import server as transport
 from penstock.core import hints, schedule_flows
-from penstock.core.job import number_of
+from penstock.core.job import number_of, set_result
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
@@ -568,6 +570,26 @@ def test_every_node_has_closed_its_connections(three: Nodes, q: Queue) -> None:
     assert not last.exists("penstock:hints")
     last.client_kill_filter(_type="normal", skipme=True)
     q.pause("in")
+
+
+def test_a_result_that_a_hint_does_not_carry(three: Nodes, q: Queue) -> None:
+    """It is missed, unlike that of a handler without a value."""
+    ids = one_on_each(three, result_ttl=60)
+    jobs = {job.id: job for job in q.reserve(3, block=0)}
+    for number, value in enumerate([b'{"sum":3}', b"null", None]):
+        job = jobs[ids[number]]
+        if value is not None:
+            set_result(job, (value, ""))
+        now = int(number_of(job)[:-11])
+        hint = hints.hint_of(job, parse_id(job.id).node, "q", hints.Intent("ack"), now)
+        assert hint
+        keeper = three.backends[number - 1].sync_client()
+        keeper.hset("penstock:hints", hint.field, hint.value)
+    for home in q.backend.homes:
+        replay(q.backend, home)
+    assert [q.result(job_id, timeout=0) for job_id in ids[1:]] == [None, None]
+    with pytest.raises(ResultGone, match="its node was down"):
+        q.result(ids[0], timeout=0)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

@@ -7,7 +7,9 @@ import pytest
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
 from penstock.core.ids import encode_id, ttl_code
-from penstock.core.job import Delivery, QueueIdentity, Reservation
+from penstock.core.job import Delivery, QueueIdentity, Reservation, set_result
+from penstock.core.operations import QueueOps
+from penstock.wire.keys import QueueKeys
 
 NOW = 1_763_700_000_000
 NUMBER = b"1763700000123-1000000000"
@@ -40,6 +42,45 @@ def test_the_form_of_a_hint() -> None:
     assert by_id.value == f"{1763700000123 + 60_000 + hints.SKEW_MS} - "
     for one in (hint, buried, by_id):
         assert hints.read_hint(one.field, one.value) == one
+
+
+@pytest.mark.parametrize(
+    "result, reason",
+    [
+        ((b'{"sum":3}', ""), "3600000 1 0 !hint"),
+        ((b"", "large"), "3600000 1 0 !large"),
+        ((b"null", ""), ""),
+        (None, ""),
+    ],
+    ids=["value", "too large", "None", "no handler"],
+)
+def test_a_hint_tells_that_a_value_is_lost(result: tuple[bytes, str] | None, reason: str) -> None:
+    """So the job does not look as if its handler had returned None."""
+    job = delivery(b"1;k=3600000\n")
+    if result is not None:
+        set_result(job, result)
+    hint = kept(job, Intent("ack"))
+    assert hint.reason == reason
+    assert hints.read_hint(hint.field, hint.value) == hint
+    ops, place = QueueOps(QueueKeys("q", "penstock"), "me", ()), (hint.number, hint.receipt)
+    call = ops.hinted("ack", hint.epoch, hint.window, hint.reason, place)
+    proof, results = ("*\n3600000", [reason[8:]]) if reason else ("*", [])
+    assert call.args == (hint.epoch, proof, "", *place, *results)
+
+
+def test_a_call_for_hints_names_no_job_twice() -> None:
+    """Unless it has no results: two deliveries of one job may have been acknowledged."""
+    lost = "60000 1 0 !hint"
+    both = [
+        Hint("e6a1c3f0", "ack", "01020304", "5", receipt, "q", 5, "-", reason)
+        for receipt in ("1-abc", "2-abc")
+        for reason in ("", lost)
+    ]
+    assert [[(one.receipt, one.reason) for one in part] for part in hints.together(both)] == [
+        [("1-abc", ""), ("2-abc", "")],
+        [("1-abc", lost)],
+        [("2-abc", lost)],
+    ]
 
 
 @pytest.mark.parametrize("record", [b"1;l=0;t=60000\n", b"1;t=1\n"])

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, epoch_of, number_of, record_of
 from penstock.core.options import BATCH
+from penstock.core.results import lost_result
 from penstock.wire.keys import is_listed_name
 
 __all__ = [
@@ -65,7 +66,7 @@ class Hint(NamedTuple):
         epoch, number, receipt, queue: name the job; an empty receipt = by id alone.
         until: end of its validity, ms since 1970.
         window: ms as text, or `-`.
-        reason: text.
+        reason: text; of an ack, see `lost_result`.
     """
 
     node: str
@@ -105,7 +106,10 @@ def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: in
         intent: the call.
         now: ms since 1970 by the clock of the node that is to keep the hint.
     """
+    reason = intent.reason
     if isinstance(name, Delivery):
+        if intent.kind == "ack":
+            reason = lost_result(name)
         epoch, number, receipt = epoch_of(name), number_of(name), name.receipt
         once, ttl = name.at_most_once, record_of(name).ttl_ms
     else:
@@ -116,9 +120,7 @@ def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: in
     if once or until <= now:
         return None
     window = "-" if intent.window_ms is None else str(intent.window_ms)
-    return Hint(
-        node, intent.kind, epoch, number.decode(), receipt, queue, until, window, intent.reason
-    )
+    return Hint(node, intent.kind, epoch, number.decode(), receipt, queue, until, window, reason)
 
 
 def read_hint(field: str, value: str) -> Hint | None:
@@ -149,10 +151,11 @@ def read_hints(flat: Sequence[bytes]) -> tuple[list[Hint], list[bytes]]:
 
 
 def together(hints: Iterable[Hint]) -> list[list[Hint]]:
-    """Group hints that one call can replay together."""
+    """Group hints that one call can replay together. One with results names no job twice."""
 
     def alike(hint: Hint) -> tuple[str, ...]:
-        return (hint.queue, hint.epoch, hint.kind, hint.window, hint.reason)
+        receipt = hint.receipt if hint.kind == "ack" and hint.reason else ""
+        return (hint.queue, hint.epoch, hint.kind, hint.window, hint.reason, receipt)
 
     found: list[list[Hint]] = []
     for _, group in groupby(sorted(hints, key=alike), alike):

@@ -12,7 +12,7 @@ from penstock.core.record import encode_body
 from penstock.core.views import JobResult
 from penstock.errors import BadArgument, JobCancelled, JobExpired, JobFailed, ResultGone
 
-__all__ = ["encoded_value", "results_of", "value_of"]
+__all__ = ["encoded_value", "lost_result", "results_of", "value_of"]
 
 NO_VALUE = (b"", "")
 
@@ -20,6 +20,7 @@ MISSING = {
     "large": "it was larger than the queue's result_size",
     "full": "the server's memory was full",
     "json": "it could not be written as JSON; the worker's log has the reason",
+    "hint": "its node was down when the job was done, and hints carry no values",
 }
 """Reasons for which a value was not kept, by flag."""
 
@@ -58,6 +59,18 @@ def _result(job: Delivery, seconds: float) -> bytes:
     value, flag = getattr(job, "_result", NO_VALUE)
     kept = f"!{flag}".encode() if flag else value
     return b"%d %d %b" % (job.attempt, round(seconds * 1000), kept)
+
+
+def lost_result(job: Delivery) -> str:
+    """Return what a hint says about the value of a job, which it does not carry.
+
+    Returns:
+        The time of keeping in ms and the result, as an ack has them; empty = no value is lost.
+    """
+    (value, flag), span = getattr(job, "_result", NO_VALUE), record_of(job).result_ms
+    if not span or (not flag and value in (b"", b"null")):
+        return ""
+    return f"{span} {job.attempt} 0 !{flag or 'hint'}"
 
 
 def value_of(job_id: str, found: JobResult | None) -> Any:

@@ -434,7 +434,7 @@ class AsyncQueueAdmin:
             JobFailed: the job is a dead letter; the error has the stored error.
             JobCancelled, JobExpired: it was cancelled, or its ttl has ended.
             ResultGone: the job is gone and nothing is kept of it, or its value was not kept: it was
-                too large, not JSON, or the server's memory was full.
+                too large, not JSON, its node was down, or the server's memory was full.
             ResultTimeout: it has not ended in time.
 
         Examples:

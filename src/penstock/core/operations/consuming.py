@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -28,6 +29,8 @@ __all__ = ["Consuming", "Exchanged", "Recovered", "Taken"]
 DRAINED = -2
 """`next` of a reserve on a queue that is closed and drained."""
 Delivered = replies.Reserve | replies.ReservePlain | replies.Settle | replies.SettlePlain
+LOST_RESULT = r"(\d{1,13}) (\d+ \d+ !\w+)"
+"""The reason of a hint for an ack: see `lost_result`."""
 FIRST = "1-"
 """Begin of the receipt of a first delivery."""
 
@@ -222,7 +225,10 @@ class Consuming(Operations):
             return self.call("delete", epoch, *pairs[::2])
         if kind == "bury":
             return self.call(kind, epoch, "*", reason, "", *pairs)
-        return self.call(kind, epoch, "*", "" if window == "-" else window, *pairs)
+        proof, results = "*", list[str]()
+        if found := re.fullmatch(LOST_RESULT, reason):
+            proof, results = f"*\n{found[1]}", [found[2]] * (len(pairs) // 2)
+        return self.call(kind, epoch, proof, "" if window == "-" else window, *pairs, *results)
 
 
 def _handed_over(names: Names, parse: Parser[Any], raw: Reply) -> Settled:
