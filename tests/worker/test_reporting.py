@@ -12,14 +12,15 @@ import pytest
 from redis.exceptions import ResponseError
 
 from penstock import BadArgument, Handlers
-from penstock.core.job import Delivery, set_term
+from penstock.core.job import Delivery, set_result, set_term
+from penstock.core.operations import Taken
 from penstock.core.outcomes import Settled
 from penstock.errors import OutOfMemory, QueueDamaged
 from penstock.worker.concerns import leave_out
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, QueuePoll, Reports
-from penstock.worker.reporting import ROUNDS, drop_expired, report_all
+from penstock.worker.reporting import ROUNDS, drop_expired, report, report_all
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.state import HANDED_BACK, WorkerState
 from penstock.worker.terms import Term
@@ -36,8 +37,11 @@ class Ops:
     name = "q"
     home = None
 
-    def ack(self, jobs: Sequence[Delivery], *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(kind="ack", jobs=jobs, text="", resent=0.0)
+    def ack(self, jobs: Sequence[Delivery], *_: Any, results: Any = None) -> Any:
+        return SimpleNamespace(kind="ack", jobs=jobs, text="", resent=0.0, results=results)
+
+    def settle(self, jobs: Sequence[Delivery], _: int, *, results: Any, **__: Any) -> Any:
+        return SimpleNamespace(kind="settle", jobs=jobs, text="", resent=0.0, results=results)
 
     def nack(self, jobs: Sequence[Delivery], _delay: int, text: str, _trace: str) -> Any:
         return SimpleNamespace(kind="nack", jobs=jobs, text=text, resent=0.0)
@@ -132,6 +136,41 @@ def test_a_chunk_of_which_one_job_is_refused() -> None:
     assert worker.report() is None
     assert sorted(worker.reported["ack"]) == [0, 1, 2, 3, 5, 6]
     assert worker.reported["nack"] == [4]
+
+
+@pytest.mark.parametrize(
+    "is_chunk, count, size, sizes",
+    [
+        (True, 40, 65_000, [16, 16, 8]),
+        (False, 40, 65_000, [16, 16, 8]),
+        (True, 3, 2_000_000, [1, 1, 1]),
+        (True, 700, 2_000, [299, 401]),
+        (True, 700, 100, [700]),
+    ],
+)
+def test_results_of_many_bytes(is_chunk: bool, count: int, size: int, sizes: list[int]) -> None:
+    """One call brings at most 1 MiB of results, or one result; the last one takes jobs, too."""
+    jobs = [made(number, result_ms=60_000) for number in range(count)]
+    for job in jobs:
+        set_result(job, (b"x" * size, ""))
+    worker, calls = Refusing(0, lambda *_: None), list[Any]()
+    parts = [jobs] if is_chunk else [[job] for job in jobs]
+    reports: Reports = {ACK: [Finished(part, ACK, 0.0) for part in parts]}
+    flow = report(worker.state, worker.poll, reports, ACK, 5)
+    effect = next(flow, None)
+    while effect is not None:
+        call = cast(Any, effect).call
+        calls.append(call)
+        done = Settled(call.jobs)
+        try:
+            effect = flow.send(done if call.kind == "ack" else (done, Taken(-1, [])))
+        except StopIteration:
+            effect = None
+    assert [len(call.jobs) for call in calls] == sizes
+    assert [len(call.results.values) for call in calls] == sizes
+    assert [call.kind for call in calls] == ["ack"] * (len(sizes) - 1) + ["settle"]
+    assert [job for call in calls for job in call.jobs] == jobs
+    assert not reports
 
 
 def test_a_failure_that_is_refused_too() -> None:

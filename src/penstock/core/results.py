@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from penstock.core.job import Delivery, record_of
@@ -12,9 +14,11 @@ from penstock.core.record import encode_body
 from penstock.core.views import JobResult
 from penstock.errors import BadArgument, JobCancelled, JobExpired, JobFailed, ResultGone
 
-__all__ = ["encoded_value", "lost_result", "results_of", "value_of"]
+__all__ = ["count_fitting", "encoded_value", "lost_result", "results_of", "value_of"]
 
 NO_VALUE = (b"", "")
+RESULT_BYTES_PER_CALL = 1_048_576
+"""Most bytes of values that one call brings, unless it brings one value."""
 
 MISSING = {
     "large": "it was larger than the queue's result_size",
@@ -53,6 +57,12 @@ def results_of(jobs: Sequence[Delivery], seconds: Sequence[float]) -> AckResults
     ]
     times = spans if len(set(spans)) > 1 else spans[:1]
     return AckResults(" ".join(map(str, times)), values)
+
+
+def count_fitting(jobs: Sequence[Delivery]) -> int:
+    """Return how many of these jobs, from the first on, one call acknowledges with their values."""
+    sizes = list(accumulate(len(getattr(job, "_result", NO_VALUE)[0]) for job in jobs))
+    return max(1, bisect_right(sizes, RESULT_BYTES_PER_CALL))
 
 
 def _result(job: Delivery, seconds: float) -> bytes:

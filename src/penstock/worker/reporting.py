@@ -21,7 +21,7 @@ from penstock.core.logs import TRACE, Fields, get_logger, span
 from penstock.core.middleware import HANDLER
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
-from penstock.core.results import results_of
+from penstock.core.results import count_fitting, results_of
 from penstock.errors import WrongEpoch
 from penstock.worker.concerns import CHANGED, is_certain, is_damage, run_call
 from penstock.worker.messages import FAILED
@@ -150,6 +150,8 @@ def report(
 ) -> Count:
     """Report jobs of one verdict, as many as one script takes; return the number of new jobs.
 
+    Results of many bytes go out in several calls. The last one reserves.
+
     Args:
         state: the worker's state.
         poll: the queue.
@@ -160,13 +162,16 @@ def report(
     """
     is_one = len(reports[verdict]) == 1 and most == TRIP
     finished = reports[verdict] if is_one else _first(reports, verdict, most)
-    jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
-    results = None
+    jobs, results = [job for done in finished for job in done.jobs], None
     if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
+        while (fitting := count_fitting(jobs)) < len(jobs):
+            yield from report(state, poll, reports, verdict, most=min(fitting, TRIP - 1))
+            finished = _first(reports, verdict, most)
+            jobs = [job for done in finished for job in done.jobs]
         spans = [done.spans or [done.seconds] * len(done.jobs) for done in finished]
         results = results_of(jobs, [*chain.from_iterable(spans)])
     outcomes: Settled | None = None
-    taken = None
+    taken, sent, resent = None, state.clock(), 0.0
     try:
         if verdict.kind == "none":
             outcomes = Settled(jobs)
