@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from penstock import AsyncPenstock, AsyncQueue, QueueFull, QueuePaused
+from penstock import AsyncPenstock, AsyncQueue, Dedup, QueueFull, QueuePaused
 from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
 from tests.support.twins import aspawn
 
@@ -54,6 +54,34 @@ async def test_waiting_is_ready_and_scheduled(q: AsyncQueue) -> None:
     await job.bury()
     with pytest.raises(QueueFull):
         await q.enqueue("no room again")
+
+
+async def test_jobs_that_wait_for_other_jobs_take_no_room(q: AsyncQueue) -> None:
+    """Callbacks of open and closed batches and a successor, also with a ttl, are not counted, and
+    fit into a full queue. When other jobs have ended they are due and count, above the bound.
+    """
+    await q.configure(max_length=1)
+    async with q.batch(then="a") as batch:
+        await batch.enqueue("member")
+    (member,) = await q.reserve(block=0)
+    await member.bury()
+    again = Dedup("id", on_duplicate="requeue")
+    await q.enqueue("owner", dedup=again)
+    (owner,) = await q.reserve(block=0)
+    async with q.batch(then="b"):
+        await q.enqueue("one")
+        await q.enqueue("successor", dedup=again, ttl=600)
+        stats = await q.stats()
+        assert (stats.ready, stats.scheduled, stats.dependent) == (1, 3, 3)
+        with pytest.raises(QueueFull, match="1 jobs wait, the limit is 1"):
+            await q.enqueue("no room")
+    await owner.ack()
+    await q.redrive()
+    with pytest.raises(QueueFull, match="4 jobs wait, the limit is 1"):
+        await q.enqueue("no room")
+    done = [await q.ack(await q.reserve(9, block=0)) for _ in range(2)]
+    assert list(map(len, done)) == [4, 1]
+    await q.enqueue("room")
 
 
 async def test_jobs_put_back_may_exceed_the_bound(q: AsyncQueue, raw: Raw) -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from penstock import Penstock, Queue, QueueFull, QueuePaused
+from penstock import Dedup, Penstock, Queue, QueueFull, QueuePaused
 from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
 from tests.support.twins import spawn
 
@@ -55,6 +55,34 @@ def test_waiting_is_ready_and_scheduled(q: Queue) -> None:
     job.bury()
     with pytest.raises(QueueFull):
         q.enqueue("no room again")
+
+
+def test_jobs_that_wait_for_other_jobs_take_no_room(q: Queue) -> None:
+    """Callbacks of open and closed batches and a successor, also with a ttl, are not counted, and
+    fit into a full queue. When other jobs have ended they are due and count, above the bound.
+    """
+    q.configure(max_length=1)
+    with q.batch(then="a") as batch:
+        batch.enqueue("member")
+    (member,) = q.reserve(block=0)
+    member.bury()
+    again = Dedup("id", on_duplicate="requeue")
+    q.enqueue("owner", dedup=again)
+    (owner,) = q.reserve(block=0)
+    with q.batch(then="b"):
+        q.enqueue("one")
+        q.enqueue("successor", dedup=again, ttl=600)
+        stats = q.stats()
+        assert (stats.ready, stats.scheduled, stats.dependent) == (1, 3, 3)
+        with pytest.raises(QueueFull, match="1 jobs wait, the limit is 1"):
+            q.enqueue("no room")
+    owner.ack()
+    q.redrive()
+    with pytest.raises(QueueFull, match="4 jobs wait, the limit is 1"):
+        q.enqueue("no room")
+    done = [q.ack(q.reserve(9, block=0)) for _ in range(2)]
+    assert list(map(len, done)) == [4, 1]
+    q.enqueue("room")
 
 
 def test_jobs_put_back_may_exceed_the_bound(q: Queue, raw: Raw) -> None:

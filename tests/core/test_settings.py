@@ -59,7 +59,8 @@ def test_fields_that_are_no_numbers(value: str) -> None:
     names = ("acked", "made", "seen", "lease", "dangling", "producer", "consumer")
     flat = [part.encode() for name in names for part in (name, value)]
     role = f"{value}-1 {value} 9 ada".encode()
-    reply = [1, b"1", 1000, 1, 0, 0, 0, 0, -1, 0, 0, *flat, b"enqueued", b"7", b"producer", role]
+    numbers = [1, 0, 0, 0, 0, -1, *[0] * 5]
+    reply = [1, b"1", 1000, *numbers, *flat, b"enqueued", b"7", b"producer", role]
     stats = read_stats("q", PARSERS["stats"](reply))
     assert (stats.enqueued, stats.acked, stats.age, stats.idle) == (7, 0, None, None)
     assert stats.producer is stats.consumer is None

@@ -17,7 +17,7 @@ DAY = 86_400_000
 def test_the_holder_of_a_role(ends: int, is_held: bool) -> None:
     """A lease has ended at its end, and if a wrong clock has put that far behind the lease."""
     field = b"1799999999999000-0a0b %d 30000 host:42" % ends
-    counts = [0] * 10
+    counts = [0] * 11
     stats = read_stats("q", Stats((1, b"1", NOW, *counts, [(b"producer", field)])))
     assert (stats.producer is not None) is is_held
     if stats.producer is not None:

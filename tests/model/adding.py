@@ -113,7 +113,11 @@ class ModelAdding(ModelState):
             delay, lease, ttl, window, bound, retry: of all of them.
         """
         adding = ("added", "requeued")
-        count = sum(self._verdict(name, mode)[0] in adding for name in {name for name, _ in jobs})
+        verdicts = [self._verdict(name, mode) for name in {name for name, _ in jobs}]
+        # a successor takes no room
+        count = sum(
+            action == "added" or (action == "requeued" and not job) for action, job in verdicts
+        )
         refused = self._admitted(count, bound, len(jobs))
         if refused:
             return refused

@@ -88,8 +88,8 @@ class ModelJob:
         return None if self.ttl is None else min(now, self.number[0]) + self.ttl
 
     def capped(self, at: int) -> int:
-        """Return a time, or the end of its ttl if that is earlier."""
-        return at if self.ends is None else min(at, self.ends)
+        """Return a time, or the end of its ttl if that is earlier; a successor has no time."""
+        return at if self.ends is None or at == NEVER else min(at, self.ends)
 
     def note(self, text: str) -> None:
         """Keep a line about a failure: the last ten, each up to 200 bytes."""

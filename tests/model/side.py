@@ -354,6 +354,7 @@ class SideBySide(RuleBasedStateMachine):
             assert getattr(stats, state) == len(model.listed(state)) or state == "parked", state
         assert stats.parked == len(model.at("parked"))  # expired ones, too
         assert stats.expired == len(model.listed("expired"))
+        assert stats.dependent == sum(job.at == NEVER for job in model.listed("scheduled"))
         oldest = None if model.oldest is None else model.oldest / 1000
         if oldest is not None and stats.expired:  # an expired job that is still stored may count
             assert stats.oldest is not None

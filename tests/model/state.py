@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from penstock.core.sweeping import IDLE_MS
 from tests.model.jobs import (
     DEFAULTS,
+    NEVER,
     STEP,
     SWEPT,
     DedupId,
@@ -111,7 +112,8 @@ class ModelState(ModelKeys):
     @property
     def waiting(self) -> int:
         """Return the jobs that count for the bound."""
-        return sum(job.place in ("ready", "scheduled", "parked") for job in self.jobs.values())
+        places = ("ready", "scheduled", "parked")
+        return sum(job.place in places and job.at != NEVER for job in self.jobs.values())
 
     @property
     def oldest(self) -> int | None:

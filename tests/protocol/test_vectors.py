@@ -51,7 +51,7 @@ def _plain(outcome: Outcome, script: str) -> Outcome:
     """Sort a reply's fields of meta and held jobs, whose order is the server's own."""
     if script == "scan" and outcome.reply[0] == 1:
         return Outcome([*outcome.reply[:6], *sorted(outcome.reply[6:])], outcome.after)
-    start = {"stats": 13, "configure": 4}.get(script, 0)
+    start = {"stats": 14, "configure": 4}.get(script, 0)
     if not start or outcome.reply[0] != 1:
         return outcome
     fields = sorted(zip(outcome.reply[start::2], outcome.reply[start + 1 :: 2], strict=True))

@@ -121,6 +121,14 @@ def test_a_queue_counts_staged_rows(ps: Penstock, page: Browser) -> None:
     assert "staged" not in page.get("/queues/other").text
 
 
+def test_a_queue_counts_jobs_that_wait_for_others(ps: Penstock, page: Browser) -> None:
+    """The callback of a batch is scheduled, and has a figure of its own while it waits."""
+    ps.queue("other").enqueue("x")
+    with ps.queue("q").batch(then="callback"):
+        assert "wait for other jobs 1" in page.get("/queues/q").text
+    assert "wait for" not in page.get("/queues/other").text
+
+
 def test_pages_of_a_long_queue(ps: Penstock, page: Browser) -> None:
     """Following the links shows each job once."""
     ids = set(ps.queue("emails").enqueue_many(range(120)).ids)

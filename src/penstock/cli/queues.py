@@ -98,8 +98,8 @@ def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
 
 COUNTS = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
 RARE = (
-    "parked", "batches", "staged", "promised", "kept", "cancelled", "promoted", "dequeued",
-    "withdrawn", "evicted", "expired_active",
+    "parked", "batches", "dependent", "staged", "promised", "kept", "cancelled", "promoted",
+    "dequeued", "withdrawn", "evicted", "expired_active",
 )  # fmt: skip
 SPANS = ("oldest", "age", "idle")
 COLUMNS = ("queue", *COUNTS, *RARE, *SPANS, "roles", "settings")

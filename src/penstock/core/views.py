@@ -301,7 +301,7 @@ class QueueStats:
             on several nodes, each with its own.
         ready: jobs that could be reserved now (ignoring a pause): waiting, due, or with an ended
             lease.
-        scheduled: jobs due later.
+        scheduled: jobs due later, or when other jobs have ended.
         active: leased jobs, and at-most-once jobs that were delivered and not acknowledged.
         dead: dead letters.
         expired: jobs whose ttl ended, not swept yet; in no other figure but `parked`.
@@ -337,6 +337,8 @@ class QueueStats:
         batches: batches whose callbacks have not ended.
         staged: rows of staged writes that are not committed yet; in no other figure.
         promised: rows of committed writes that are not in the queue yet; in no other figure.
+        dependent: those of `scheduled` that wait for other jobs: callbacks of batches, and
+            successors by dedup id. `max_length` does not count them.
         has_schedules: whether it has schedules, or had some a while ago.
         configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
             server's clock; None = never.
@@ -386,6 +388,7 @@ class QueueStats:
     batches: int = 0
     staged: int = 0
     promised: int = 0
+    dependent: int = 0
     has_schedules: bool = False
     configured: float | None = None
     unreachable: tuple[str, ...] = ()
@@ -512,7 +515,7 @@ def read_view(
 
 COUNTS = ("ready", "scheduled", "active", "dead", "expired")
 """The numbers of jobs of `QueueStats`."""
-ASIDE = ("parked", "batches", "staged", "promised")
+ASIDE = ("parked", "batches", "staged", "promised", "dependent")
 """Other numbers that the script counts."""
 TOTALS = {
     one.name: one.name

@@ -355,6 +355,7 @@ class Stats(Reply):
     batches: int
     staged: int
     promised: int
+    dependent: int
     fields: list[tuple[bytes, bytes]]
 
 
@@ -477,7 +478,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "settle_plain": _columns(ReservePlain, 6, 2),
     "show": _tail(Peek, 5),
     "stage": _either(_plain(Commit), {0: _plain(StageGone)}),
-    "stats": _rows(Stats, 13, 2),
+    "stats": _rows(Stats, 14, 2),
     "survey": _tail(Survey, 5),
     "sweep": _plain(Sweep),
     "tick": _either(_plain(Enqueue), {0: _plain(Reply)}),

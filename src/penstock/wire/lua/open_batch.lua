@@ -35,7 +35,7 @@ call('HSET', held, first, split_body(first, record, bodies))
 if #bodies > 0 then
   call('HSET', held, unpack(bodies))
 end
-call('ZADD', scheduled, string.format('%.0f', now + 3600000), first)
+call('ZADD', scheduled, '9007199254740991', first)
 call('ZADD', expiry, string.format('%.0f', now + 3600000), first)
 call('HSET', batches, first, (on == 'success' and 's' or 'f') .. ' 0 0 0 0 1')
 change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 1 ' .. string.format('%.0f', raw))

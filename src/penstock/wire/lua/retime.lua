@@ -58,8 +58,9 @@ local function mend(id) -- returns if a time of this job is too far ahead
   end
   local own, ttl = lease_and_ttl(record)
   local ends, longest = tonumber(redis.call('ZSCORE', expiry, id)), ttl or 86400000
-  if ends and ttl and ends > late + ttl then
-    ends, wrong = now + ttl, true
+  local alive = ttl or 3600000 -- an hour for the callback of an open batch
+  if ends and ends > late + alive then
+    ends, wrong = now + alive, true
     note(put.expiry, ends, id)
   end
   local leased, expired_once = redis.call('ZSCORE', active, id), redis.call('ZSCORE', once, id)
@@ -87,15 +88,12 @@ local function mend(id) -- returns if a time of this job is too far ahead
     new = old > late and now
   end
   new = new or old
-  if ends and not died and new then -- no time of a job is later than the end of its ttl
+  if ends and not died and new and new < 9007199254740991 then -- no time of a job is later than the end of its ttl
     new = math.min(new, ends)
   end
   if new ~= old then
     wrong = true
     note(list, (leased or expired_once) and score_of(new, (leased or expired_once) % 4096) or new, id)
-    if ends and not ttl then -- the deadline of an open batch is also the due time of its callback
-      note(put.expiry, new, id)
-    end
   end
   if delivered > late then
     wrong = true

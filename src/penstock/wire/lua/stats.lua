@@ -2,12 +2,13 @@
 --- KEYS     ready held active scheduled once dead expiry meta parked batches staged writes
 --- ARGV     nonce
 --- META     v seen off
---- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, parked, batches, staged, promised, fields: (field, value)...}  ready: jobs
+--- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, parked, batches, staged, promised, dependent, fields: (field, value)...}  ready: jobs
 ---                     that can be reserved now; expired: jobs whose ttl has ended, which no other number includes; oldest: for
 ---                     how many ms the oldest of the ready jobs has been ready, -1 = none (too long if 16 jobs whose ttl has ended come
 ---                     first); parked: jobs that wait for others of their keys, with those whose ttl has ended; batches: those whose
 ---                     callbacks have not ended; staged, promised: rows that are not yet in the queue, see protocol/staging.md;
----                     then the fields of meta, and `kept`, the number of kept results
+---                     dependent: jobs of scheduled that wait for other jobs, which max_length does not count; then the fields of
+---                     meta, and `kept`, the number of kept results
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --@include lib/check_version
@@ -18,14 +19,17 @@ local fields = all_fields()
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
 local ended_leases, expired_jobs = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
 local expired_once_jobs = redis.call('ZCOUNT', once, '-inf', score_of(now, 4095))
--- A score is never later than the end of the ttl. So each expired job is in ready, is due, its lease has ended, or it is parked:
--- the sum of the first three, minus their expired jobs, can be reserved. At most 1000 expired jobs are looked up in parked.
-local parked_jobs, expired_parked = redis.call('ZCARD', parked), 0
-if parked_jobs > 0 and expired_jobs > 0 then
+-- The due time of a job is never later than the end of its ttl. So each expired job is in ready, is due, its lease has ended, or it
+-- waits for other jobs, parked or in scheduled: the sum of the first three, minus their expired jobs, can be reserved. At most
+-- 1000 expired jobs are looked up.
+local parked_jobs, dependents = redis.call('ZCARD', parked), redis.call('ZCOUNT', scheduled, '9007199254740991', '+inf')
+local expired_parked, expired_dependents = 0, 0
+if parked_jobs + dependents > 0 and expired_jobs > 0 then
   local ids = redis.call('ZRANGE', expiry, '-inf', now, 'BYSCORE', 'LIMIT', 0, 1000)
-  local scores = redis.call('ZMSCORE', parked, unpack(ids))
+  local scores, due_times = redis.call('ZMSCORE', parked, unpack(ids)), redis.call('ZMSCORE', scheduled, unpack(ids))
   for i = 1, #ids do
     expired_parked = expired_parked + (scores[i] and 1 or 0)
+    expired_dependents = expired_dependents + (tonumber(due_times[i] or 0) == 9007199254740991 and 1 or 0)
   end
 end
 local oldest, depth = -1, expired_jobs > 0 and 16 or 1
@@ -61,7 +65,7 @@ if first and tonumber(sorted[2]) < 0 then -- the first job of each priority
   first = nil
 end
 oldest = math.max(oldest, first and now - first or -1, ended and now - end_of(ended) or -1)
-local available = math.max(0, stream + due + ended_leases - expired_jobs + expired_parked)
+local available = math.max(0, stream + due + ended_leases - expired_jobs + expired_parked + expired_dependents)
 if available == 0 then -- all of them have expired
   oldest = -1
 end
@@ -76,6 +80,7 @@ for _, entry in ipairs(redis.call('HVALS', staged)) do -- at most 1000
     end
   end
 end
-return {1, nonce, now, available, redis.call('ZCARD', scheduled) - due,
+return {1, nonce, now, available, redis.call('ZCARD', scheduled) - due - expired_dependents,
   redis.call('ZCARD', active) - ended_leases + redis.call('ZCARD', once) - expired_once_jobs, redis.call('ZCARD', dead),
-  expired_jobs + expired_once_jobs, oldest, parked_jobs, redis.call('HLEN', batches), staged_rows, promised_rows, unpack(fields)}
+  expired_jobs + expired_once_jobs, oldest, parked_jobs, redis.call('HLEN', batches), staged_rows, promised_rows,
+  dependents - expired_dependents, unpack(fields)}

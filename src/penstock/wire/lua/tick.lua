@@ -26,7 +26,7 @@
 ---          {-19, nonce, name, value}                         malformed argument: what, expected, next, the lease of the
 ---                                                            record, or its priority, as in enqueue
 --- FROM none  TO ready
-local create, bound, delay, wait, n, sweep_limit, list = '', '', '0', '0', 1, 102, {record}
+local create, bound, delay, wait, n, places, sweep_limit, list = '', '', '0', '0', 1, 1, 102, {record}
 --@include lib/check_producer (gives: raw, now, changes, created, limit, wake_empty, space_empty, waiting, change, end_of, expired, remove_expired, write_dedup)
 --@include lib/is_time
 local is_tick = expected ~= ''

@@ -3,7 +3,7 @@
 ---        all_free n ids raw before dedup_pairs names split_body given bodies added_names dedup_values added_due added
 ---        rewritten notes has_policies has_results priorities result_ttl moved own_place urgent has_urgent drop_bodies
 ---        new_counters mode now paused first final last epoch created delay_ms replicas answers header_of producer
----        remove_expired close_windows write_dedup window_pairs wake_empty full space_empty waiting limit expired
+---        remove_expired close_windows write_dedup window_pairs wake_empty full space_empty waiting places limit expired
 ---        alarm change changes enqueued uses batch batches members
 --- SETS   has_policies has_results priorities first final alarm uses
 --- GIVES  reply
@@ -37,7 +37,7 @@ do
     end
     local function add_new(id, record, due, priority) -- due: 0 = at once
       if due > 0 then
-        local when = math.min(due, ends_of[id] or due)
+        local when = due < 9007199254740991 and math.min(due, ends_of[id] or due) or due
         soonest = math.min(soonest or when, when)
         return add_held(id, record, when, priority)
       end
@@ -157,6 +157,6 @@ end
 if token and wake_empty then
   redis.call('RPUSH', wake, '1')
 end
-if full > now and space_empty and (waiting + n < limit or #expired > 0) then
+if full > now and space_empty and (waiting + places < limit or #expired > 0) then
   redis.call('RPUSH', space, '1')
 end

@@ -8,7 +8,7 @@ local function batch_state(callback, entry)
   end
   local state, due = string.sub(entry, -1), redis.call('ZSCORE', scheduled, callback)
   local deadline = redis.call('ZSCORE', expiry, callback)
-  if state == '1' and due and due == deadline then
+  if state == '1' and due and deadline and tonumber(due) >= tonumber(deadline) then
     return entry, tonumber(deadline) > now and 'open' or 'abandoned'
   elseif state == '0' and tonumber(due or 0) == 9007199254740991 then
     return entry, 'waiting'

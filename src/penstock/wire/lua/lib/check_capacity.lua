@@ -1,14 +1,16 @@
--- Refuse n more jobs if the queue is full. Then note the producer's wait, and remove expired jobs.
---- NEEDS  ready held scheduled parked meta space nonce limit space_empty waiting n wait created now full role expired
+-- Refuse jobs that need more places than the queue has. Then note the producer's wait, and remove expired jobs. A job that
+-- waits for other jobs takes no place: its score in scheduled is 2^53 - 1.
+--- NEEDS  ready held scheduled parked meta space nonce limit space_empty waiting places wait created now full role expired
 ---        expired_once remove_expired write_dedup_and_wake change changes
 --- SETS   space_empty waiting
 if limit then
   space_empty = redis.call('LLEN', space) == 0
   local function count_waiting()
-    return redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) + redis.call('ZCARD', parked)
+    local timed = redis.call('ZCOUNT', scheduled, '-inf', '(9007199254740991')
+    return redis.call('XLEN', ready) + timed + redis.call('ZCARD', parked)
   end
   waiting = count_waiting()
-  if waiting + n > limit then
+  if waiting + places > limit then
     local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
     if waits or role ~= '' or #expired + #expired_once > 0 then
       redis.call('HDEL', held, '-') -- passes on a full server

@@ -4,7 +4,7 @@
 local batch = #create > 8 and string.sub(create, 2)
 if batch then
   local due, deadline = redis.call('ZSCORE', scheduled, batch), redis.call('ZSCORE', expiry, batch)
-  local is_open = due and due == deadline and tonumber(deadline) > now
+  local is_open = due and deadline and tonumber(due) >= tonumber(deadline) and tonumber(deadline) > now
   if not (is_open and string.find(redis.call('HGET', batches, batch) or '', ' 1$')) then
     return {-21, nonce}
   end

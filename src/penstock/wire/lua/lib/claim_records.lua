@@ -7,12 +7,12 @@
 --@include lib/check_producer (gives: limit)
 --@include lib/check_open_batch
 --@include lib/expired_windows
---@include lib/decide_dedup (gives: all_free, added, record_index)
+--@include lib/decide_dedup (gives: all_free, added, places, record_index)
 local n = all_free and asked or #added
 if asked == 0 then
   --@include lib/renew_role
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
-elseif n == 0 then -- nothing is added, so the room remains
+elseif places == 0 then -- the room remains
   limit = nil
 end
 --@include lib/check_capacity

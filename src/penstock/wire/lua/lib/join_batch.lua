@@ -11,8 +11,9 @@ local function join_batch(ids, batch)
   if on then
     redis.call('HSET', batches, batch, on .. ' ' .. total + #ids .. rest)
     local deadline = string.sub(rest, -1) == '1' and redis.call('ZSCORE', expiry, batch)
-    if deadline and tonumber(deadline) > now and redis.call('ZSCORE', scheduled, batch) == deadline then -- it was not promoted
-      redis.call('ZADD', scheduled, string.format('%.0f', now + 3600000), batch)
+    local due = deadline and tonumber(deadline) > now and redis.call('ZSCORE', scheduled, batch)
+    if due and tonumber(due) >= tonumber(deadline) then -- it was not promoted
+      redis.call('ZADD', scheduled, '9007199254740991', batch)
       redis.call('ZADD', expiry, string.format('%.0f', now + 3600000), batch)
     end
   end
