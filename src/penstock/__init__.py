@@ -30,7 +30,7 @@ from penstock.core.ids import JobId, parse_id
 from penstock.core.job import BulkEnqueued, Enqueued
 from penstock.core.marks import Failure, Progress
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
-from penstock.core.options import OnUnknown, PauseSide, RoleName, StateName
+from penstock.core.options import OnUnknown, PauseSide, PurgeState, RoleName, StateName
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.policy import RetryPolicy
 from penstock.core.servers import EvictionWarning
@@ -197,6 +197,7 @@ __all__ = [
     "PenstockError",
     "Progress",
     "ProtocolError",
+    "PurgeState",
     "PutNotReplicated",
     "Queue",
     "QueueClosed",

@@ -277,6 +277,23 @@ async def test_an_error_in_the_block(q: AsyncQueue) -> None:
     assert await q.close_batch(batch.id) == status
 
 
+async def test_a_purge_leaves_callbacks(q: AsyncQueue) -> None:
+    """Only a purge of dependent jobs removes callbacks that wait for the jobs of their batches."""
+    closed = q.batch(then="closed")
+    async with closed:
+        await closed.enqueue("member")
+    member = await taken(q)
+    async with q.batch(then="open") as batch:
+        await q.enqueue("later", delay=60)
+        assert await q.purge() == 1
+        assert await figures(q, batch.id) == ("open", 0, 0, 0, 0)
+        assert await figures(q, closed.id) == ("waiting", 1, 0, 0, 0)
+        await member.ack()
+        assert [job.body for job in await q.peek()] == ["closed"]
+        assert await q.purge("dependent", "scheduled") == 1
+        assert await figures(q, batch.id) is None
+
+
 async def test_a_callback_that_was_promoted(q: AsyncQueue) -> None:
     """It runs at once, and is not due a second time."""
     async with q.batch(then="callback") as batch:

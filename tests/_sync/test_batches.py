@@ -278,6 +278,23 @@ def test_an_error_in_the_block(q: Queue) -> None:
     assert q.close_batch(batch.id) == status
 
 
+def test_a_purge_leaves_callbacks(q: Queue) -> None:
+    """Only a purge of dependent jobs removes callbacks that wait for the jobs of their batches."""
+    closed = q.batch(then="closed")
+    with closed:
+        closed.enqueue("member")
+    member = taken(q)
+    with q.batch(then="open") as batch:
+        q.enqueue("later", delay=60)
+        assert q.purge() == 1
+        assert figures(q, batch.id) == ("open", 0, 0, 0, 0)
+        assert figures(q, closed.id) == ("waiting", 1, 0, 0, 0)
+        member.ack()
+        assert [job.body for job in q.peek()] == ["closed"]
+        assert q.purge("dependent", "scheduled") == 1
+        assert figures(q, batch.id) is None
+
+
 def test_a_callback_that_was_promoted(q: Queue) -> None:
     """It runs at once, and is not due a second time."""
     with q.batch(then="callback") as batch:

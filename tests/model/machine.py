@@ -248,7 +248,7 @@ class QueueMachine(Consuming):
         """Cancel jobs by name."""
         self.move_with(picks, self.model.cancel, self.queue.cancel, Outcome.GONE, ["active"])
 
-    @call(states=st.lists(st.sampled_from(STATES), unique=True, max_size=5))
+    @call(states=st.lists(st.sampled_from([*STATES, "dependent"]), unique=True, max_size=5))
     def purge(self, states: list[str]) -> None:
         """Remove all jobs of some states."""
         chosen = states or ["ready", "scheduled", "parked"]

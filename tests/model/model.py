@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from penstock import Outcome
 from tests.model.delivering import ModelDelivering
 from tests.model.jobs import (
+    NEVER,
     STEP,
     DedupId,
     ModelJob,
@@ -400,7 +401,8 @@ class Model(ModelDelivering):
             step: one step alone, of those that these states take.
         """
         steps = [("ready", "ready", 0), ("parked", "parked", 0)]
-        steps += [("scheduled", "scheduled", 1), ("active", "active", 1)]
+        steps += [("scheduled", "scheduled", 1), ("dependent", "scheduled", 2)]
+        steps += [("active", "active", 1)]
         steps += [("active", "once", 1), ("ready", "scheduled", 0), ("ready", "active", 0)]
         steps += [("dead", "dead", 0)]
         wanted = [(place, later) for state, place, later in steps if state in states]
@@ -420,10 +422,14 @@ class Model(ModelDelivering):
         self.totals["purged"] += len(gone)
         return len(gone)
 
+    def _purge_rank(self, job: ModelJob) -> int:
+        """Return 0 for a job that is due, 1 for a later one, 2 for a successor."""
+        return int(self._is_later(job)) + (job.at == NEVER)
+
     @script
     def _purge_part(self, place: str, later: int) -> int:
         jobs = self.jobs.values()
-        gone = [job for job in jobs if (job.place, int(self._is_later(job))) == (place, later)]
+        gone = [job for job in jobs if (job.place, self._purge_rank(job)) == (place, later)]
         for job in sorted(gone, key=lambda job: job.order):
             self._drop(job)
         return len(gone)

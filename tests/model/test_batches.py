@@ -222,7 +222,7 @@ class BatchesMachine(RuleBasedStateMachine):
             is_back = number(group.id) in self.dead - self.letters()
             group.may_run |= is_back and number(group.id) in self.present()
 
-    @rule(state=st.sampled_from(["ready", "parked", "active", "dead"]))
+    @rule(state=st.sampled_from(["ready", "scheduled", "dependent", "parked", "active", "dead"]))
     def purge(self, state: Any) -> None:
         """Remove the jobs of a state."""
         self.queue.purge(state)

@@ -397,7 +397,17 @@ def _calls() -> Iterator[Act]:
     yield Act("delete, active", "delete", (90, EPOCH, "*active"))
     yield Act("delete, ready", "delete", (90, EPOCH, "*ready"))
     yield Act("delete", "delete", (90, EPOCH, "**"))
-    for state in ("parked", "ready", "due", "scheduled", "ended", "active", "once", "dead"):
+    for state in (
+        "parked",
+        "ready",
+        "due",
+        "scheduled",
+        "dependent",
+        "ended",
+        "active",
+        "once",
+        "dead",
+    ):
         yield Act(f"purge, {state}", "purge", (90, state, "", 0))
     yield Act("sweep", "sweep", (90, 60_000), ("dead_max", 1))
     yield Act("configure", "configure", (90, "", "lease", 5000, "paused", "out", "max_length", ""))

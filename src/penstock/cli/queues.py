@@ -13,11 +13,11 @@ from penstock import (
     Outcome,
     PauseSide,
     Penstock,
+    PurgeState,
     Queue,
     QueueDamaged,
     QueueStats,
     Settled,
-    StateName,
 )
 from penstock.cli import output
 from penstock.cli.app import Session, command
@@ -379,24 +379,28 @@ STEP = 1000
 def purge(
     session: Session,
     queue: QueueArgument,
-    state: list[StateName] | None = None,
+    state: list[PurgeState] | None = None,
     yes: YesOption = False,
 ) -> None:
     """Remove jobs from a queue, by state.
 
     Args:
         state: state of the jobs to remove; may be repeated. Default: ready, scheduled and parked.
+            dependent: jobs that wait for other jobs, which scheduled leaves.
         yes: do not ask for confirmation.
 
     Examples:
         penstock purge emails --state dead --yes
     """
-    given: list[StateName] = list(dict.fromkeys(state or ()))
-    states: list[StateName] = given or ["ready", "scheduled", "parked"]
+    given: list[PurgeState] = list(dict.fromkeys(state or ()))
+    states: list[PurgeState] = given or ["ready", "scheduled", "parked"]
     with session.queue(queue) as target:
         if existing(target) and not yes:
             before = target.stats()
-            counts = ", ".join(f"{getattr(before, one)} {one}" for one in states)
+            numbers = {one: getattr(before, one) for one in states}
+            if "scheduled" in numbers:
+                numbers["scheduled"] -= before.dependent
+            counts = ", ".join(f"{count} {one}" for one, count in numbers.items())
             output.confirm(f"Remove these jobs of {queue}: {counts}?")
         count = target.purge(*states)  # also of a queue that has staged writes alone
     document = {"queue": queue, "states": states, "purged": count}

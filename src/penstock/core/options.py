@@ -15,6 +15,7 @@ __all__ = [
     "Moment",
     "OnUnknown",
     "PauseSide",
+    "PurgeState",
     "RoleName",
     "StateName",
     "check_block",
@@ -37,6 +38,8 @@ Moment: TypeAlias = int | float | datetime
 
 StateName: TypeAlias = Literal["ready", "scheduled", "parked", "active", "dead"]
 """State of a job, as calls name it to select jobs."""
+PurgeState: TypeAlias = Literal[StateName, "dependent"]
+"""Jobs that a purge removes: those of a state, or jobs of scheduled that wait for other jobs."""
 PauseSide: TypeAlias = Literal["in", "out", "all"]
 """Side of a queue that `pause` stops."""
 RoleName: TypeAlias = Literal["producer", "consumer"]

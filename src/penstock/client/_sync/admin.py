@@ -26,6 +26,7 @@ from penstock.core.options import (
     JOB_CURSOR,
     Duration,
     PauseSide,
+    PurgeState,
     StateName,
     check_choice,
     check_count,
@@ -275,26 +276,25 @@ class QueueAdmin:
 
         return self._settled(jobs, call)
 
-    def purge(self, *states: StateName) -> int:
+    def purge(self, *states: PurgeState) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.
 
         A purge of ready jobs also forgets earlier staged writes of Spark: if one is repeated, its
         jobs are added again. So does `clear`.
 
         Args:
-            states: ready, scheduled, parked, active or dead; none given = ready, scheduled and
-                parked. A long purge of ready jobs also removes parked ones that it makes ready.
+            states: ready, scheduled, parked, active, dead; or dependent: jobs that wait for other
+                jobs (callbacks of batches, successors by dedup id), which "scheduled" leaves. None
+                given = ready, scheduled, parked. With ready, jobs that it makes ready go, too.
 
         Returns:
             Number of jobs removed. A crash midway leaves the rest as it was.
         """
-        chosen = {check_choice("states", state, StateName) for state in states}
-        names = purge_parts(chosen or {"ready", "scheduled", "parked"})
+        names = purge_parts(states)
         return sum(self._everywhere(lambda part: part._purged(names)))
 
     def _purged(self, parts: list[str]) -> int:
-        total = 0
-        fence: bytes | str = ""
+        total, fence = 0, b""
         for part in parts:
             again = True
             while again:
@@ -304,7 +304,7 @@ class QueueAdmin:
                 again = steps > 1 and removed > 0
         return total
 
-    def _purge_pass(self, part: str, fence: bytes | str) -> tuple[bytes | str, int, int]:
+    def _purge_pass(self, part: str, fence: bytes) -> tuple[bytes, int, int]:
         skip, removed, steps, more = 0, 0, 0, 1
         while more:
             reply = self.backend.node.run(self.ops.purge(part, fence, skip))

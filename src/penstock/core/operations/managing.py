@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 from penstock.core.calls import Argument, Call
 from penstock.core.operations.base import Names, Operations, Reply, Views
-from penstock.core.options import StateName
+from penstock.core.options import PurgeState, StateName, check_choice
 from penstock.core.outcomes import Settled
 from penstock.core.roles import RoleLease
 from penstock.core.views import (
@@ -177,19 +177,29 @@ def _results(parse: Parser[replies.Results], raw: Reply) -> Looked:
     return Looked(reply.last, [read_result(entry) if entry else None for entry in reply.jobs])
 
 
-def purge_parts(states: Collection[str]) -> list[str]:
-    """Return the parts to purge for states; in this order no job is missed when its time comes."""
+def purge_parts(states: Collection[object]) -> list[str]:
+    """Return the parts to purge for states; in this order no job is missed when its time comes.
+
+    Args:
+        states: as they were given; none = ready, scheduled and parked.
+
+    Raises:
+        BadArgument: one of them is unknown.
+    """
+    chosen = {check_choice("states", state, PurgeState) for state in states}
     parts = {
         "ready": "ready",
         "parked": "parked",
         "scheduled": "scheduled",
+        "dependent": "dependent",
         "active": "active",
         "once": "active",
         "due": "ready",
         "ended": "ready",
         "dead": "dead",
     }
-    return [part for part, state in parts.items() if state in states]
+    wanted = chosen or {"ready", "scheduled", "parked"}
+    return [part for part, state in parts.items() if state in wanted]
 
 
 def check_states(argument: str, values: object) -> tuple[StateName, ...]:

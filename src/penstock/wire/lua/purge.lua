@@ -2,8 +2,8 @@
 --- ends the promises of staged writes.
 --- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space wake dedup windows writes parked tickets
 --- ARGV     nonce state fence skip
----          state  parked, ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
----                 most once) or dead
+---          state  parked, ready (waiting in the stream), due, ended (leases), scheduled (due later), dependent (waiting for
+---                 other jobs in scheduled), active, once (delivered at most once) or dead
 ---          fence  '' in the first step: the queue's last number; then that of the first reply. Jobs above it stay, so a
 ---                 purge ends even if a producer goes on adding jobs
 ---          skip   '0' in the first step, then that of the last reply: how many jobs above the fence were seen
@@ -33,7 +33,9 @@ local over, index, low, high = string.format('%.0f', score_of(now, 4095)), nil, 
 if state == 'due' then
   index, high = scheduled, now
 elseif state == 'scheduled' then
-  index, low = scheduled, '(' .. string.format('%.0f', now)
+  index, low, high = scheduled, '(' .. string.format('%.0f', now), '(9007199254740991'
+elseif state == 'dependent' then
+  index, low = scheduled, '9007199254740991'
 elseif state == 'ended' then
   index, high = active, over
 elseif state == 'active' then
