@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock import AsyncQueue, BadArgument, Dedup
 from penstock.core.record import key_hash
 from tests.support.keyspace import Raw, advance, check_invariant
+from tests.support.twins import aspawn
+
+from .conftest import AsyncWaits
 
 
 async def test_a_limit_per_key(q: AsyncQueue, raw: Raw) -> None:
@@ -101,19 +106,70 @@ async def test_a_key_that_is_none(q: AsyncQueue, key: object) -> None:
 
 
 async def test_a_call_parks_a_bounded_number_of_jobs(q: AsyncQueue, raw: Raw) -> None:
-    """A reserve of n jobs parks n + 100 due jobs and as many ready ones; then there is more."""
-    await q.enqueue_many([b"due"] * 300, key="a", delay=0.001)
-    await q.enqueue_many([b"ready"] * 300, key="a")
-    await q.enqueue_many([b"other"] * 5)
+    """A reserve parks 1,000 due jobs and as many ready ones, and then there is more: a limit that
+    is set late delays the jobs of other keys by a call for each 1,000 jobs.
+    """
+    await q.enqueue_many([b"due"] * 1200, key="a", delay=0.001)
+    await q.enqueue_many([b"ready"] * 1900, key="a")
+    await q.enqueue(b"other")
     await q.configure(per_key=1)
     advance(raw, q.ops, 1)
-    taken = await q.backend.node.run(q.ops.reserve(5))
-    assert len(taken.deliveries) == 1
-    assert taken.next_ms == 0
-    assert (await q.stats()).parked == 2 * 105
-    while taken.next_ms == 0:
+    parked, bodies = [], []
+    for _ in range(3):
         taken = await q.backend.node.run(q.ops.reserve(5))
-        assert (await q.stats()).parked <= 599
+        bodies += [job.body for job in taken.deliveries]
+        parked.append((await q.stats()).parked)
+        assert taken.next_ms == 0 or bodies[1:]
+    assert (bodies, parked) == ([b"due", b"other"], [2000, 3000, 3099])
+
+
+LOOSER: Any = [
+    ({"per_key": 1}, {"per_key": 3}),
+    ({"per_key": 1}, {"per_key": None}),
+    ({"ordered": True}, {"ordered": False}),
+]
+
+
+@pytest.mark.parametrize("before, after", LOOSER)
+@pytest.mark.usefixtures("no_ticks")
+async def test_a_looser_limit_holds_at_once(
+    q: AsyncQueue, raw: Raw, waits: AsyncWaits, before: Any, after: Any
+) -> None:
+    """A consumer that waits is woken, and gets the parked jobs of each key, without the end of a
+    job or a sweep. The next calls do not look at the keys again.
+    """
+    await q.configure(**before)
+    await q.enqueue_many([b"a1", b"b1", b"a2", b"b2"], key=lambda body: body[:1].decode())
+    assert len(await q.reserve(10, block=0)) == 2
+    consumer = aspawn(q.reserve, 10, block=30)
+    await waits.reach(1)
+    await q.configure(**after)
+    assert [job.body for job in await consumer.result()] == [b"a2", b"b2"]
+    assert raw.hget(q.ops.keys["meta"], "recheck") is None
+
+
+@pytest.mark.slow
+async def test_a_looser_limit_of_many_keys(q: AsyncQueue) -> None:
+    """A call looks at 1,000 keys with parked jobs, and tells that there is more."""
+    await q.configure(per_key=1)
+    for _ in range(2):
+        await q.enqueue_many(range(1001), key=str)
+    assert sum([len(await q.reserve(1000, block=0)) for _ in range(2)]) == 1001
+    await q.configure(per_key=2)
+    replies = [await q.backend.node.run(q.ops.reserve(1000)) for _ in range(3)]
+    assert [len(one.deliveries) for one in replies] == [0, 1000, 1]
+    assert [one.next_ms == 0 for one in replies] == [True, True, False]
+
+
+async def test_a_looser_limit_of_a_key_with_many_jobs(q: AsyncQueue) -> None:
+    """A call admits one job of each key and 100 in addition, until none is parked."""
+    await q.configure(per_key=1)
+    await q.enqueue_many([b"a"] * 300 + [b"b"] * 2, key=lambda body: body.decode())
+    assert len(await q.reserve(10, block=0)) == 2
+    await q.configure(per_key=None)
+    replies = [await q.backend.node.run(q.ops.reserve(1000)) for _ in range(4)]
+    assert [len(one.deliveries) for one in replies] == [0, 102, 101, 97]
+    assert [one.next_ms == 0 for one in replies] == [True, True, True, False]
 
 
 async def test_an_end_admits_a_bounded_number_of_jobs(q: AsyncQueue) -> None:

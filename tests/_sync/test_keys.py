@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock import BadArgument, Dedup, Queue
 from penstock.core.record import key_hash
 from tests.support.keyspace import Raw, advance, check_invariant
+from tests.support.twins import spawn
+
+from .conftest import Waits
 
 
 def test_a_limit_per_key(q: Queue, raw: Raw) -> None:
@@ -102,19 +107,70 @@ def test_a_key_that_is_none(q: Queue, key: object) -> None:
 
 
 def test_a_call_parks_a_bounded_number_of_jobs(q: Queue, raw: Raw) -> None:
-    """A reserve of n jobs parks n + 100 due jobs and as many ready ones; then there is more."""
-    q.enqueue_many([b"due"] * 300, key="a", delay=0.001)
-    q.enqueue_many([b"ready"] * 300, key="a")
-    q.enqueue_many([b"other"] * 5)
+    """A reserve parks 1,000 due jobs and as many ready ones, and then there is more: a limit that
+    is set late delays the jobs of other keys by a call for each 1,000 jobs.
+    """
+    q.enqueue_many([b"due"] * 1200, key="a", delay=0.001)
+    q.enqueue_many([b"ready"] * 1900, key="a")
+    q.enqueue(b"other")
     q.configure(per_key=1)
     advance(raw, q.ops, 1)
-    taken = q.backend.node.run(q.ops.reserve(5))
-    assert len(taken.deliveries) == 1
-    assert taken.next_ms == 0
-    assert q.stats().parked == 2 * 105
-    while taken.next_ms == 0:
+    parked, bodies = [], []
+    for _ in range(3):
         taken = q.backend.node.run(q.ops.reserve(5))
-        assert q.stats().parked <= 599
+        bodies += [job.body for job in taken.deliveries]
+        parked.append(q.stats().parked)
+        assert taken.next_ms == 0 or bodies[1:]
+    assert (bodies, parked) == ([b"due", b"other"], [2000, 3000, 3099])
+
+
+LOOSER: Any = [
+    ({"per_key": 1}, {"per_key": 3}),
+    ({"per_key": 1}, {"per_key": None}),
+    ({"ordered": True}, {"ordered": False}),
+]
+
+
+@pytest.mark.parametrize("before, after", LOOSER)
+@pytest.mark.usefixtures("no_ticks")
+def test_a_looser_limit_holds_at_once(
+    q: Queue, raw: Raw, waits: Waits, before: Any, after: Any
+) -> None:
+    """A consumer that waits is woken, and gets the parked jobs of each key, without the end of a
+    job or a sweep. The next calls do not look at the keys again.
+    """
+    q.configure(**before)
+    q.enqueue_many([b"a1", b"b1", b"a2", b"b2"], key=lambda body: body[:1].decode())
+    assert len(q.reserve(10, block=0)) == 2
+    consumer = spawn(q.reserve, 10, block=30)
+    waits.reach(1)
+    q.configure(**after)
+    assert [job.body for job in consumer.result()] == [b"a2", b"b2"]
+    assert raw.hget(q.ops.keys["meta"], "recheck") is None
+
+
+@pytest.mark.slow
+def test_a_looser_limit_of_many_keys(q: Queue) -> None:
+    """A call looks at 1,000 keys with parked jobs, and tells that there is more."""
+    q.configure(per_key=1)
+    for _ in range(2):
+        q.enqueue_many(range(1001), key=str)
+    assert sum([len(q.reserve(1000, block=0)) for _ in range(2)]) == 1001
+    q.configure(per_key=2)
+    replies = [q.backend.node.run(q.ops.reserve(1000)) for _ in range(3)]
+    assert [len(one.deliveries) for one in replies] == [0, 1000, 1]
+    assert [one.next_ms == 0 for one in replies] == [True, True, False]
+
+
+def test_a_looser_limit_of_a_key_with_many_jobs(q: Queue) -> None:
+    """A call admits one job of each key and 100 in addition, until none is parked."""
+    q.configure(per_key=1)
+    q.enqueue_many([b"a"] * 300 + [b"b"] * 2, key=lambda body: body.decode())
+    assert len(q.reserve(10, block=0)) == 2
+    q.configure(per_key=None)
+    replies = [q.backend.node.run(q.ops.reserve(1000)) for _ in range(4)]
+    assert [len(one.deliveries) for one in replies] == [0, 102, 101, 97]
+    assert [one.next_ms == 0 for one in replies] == [True, True, True, False]
 
 
 def test_an_end_admits_a_bounded_number_of_jobs(q: Queue) -> None:

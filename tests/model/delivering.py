@@ -40,6 +40,7 @@ class ModelDelivering(ModelAdding):
         if self.paused in ("out", "all"):
             self._turns()
             return [], False
+        self.recheck()
         held, n = self.paused != "in", self.allowed(n)
         taken = self._take_ended(ended if held and n else [], n, step)
         if n and not self.paused:

@@ -40,6 +40,7 @@ class ModelKeys:
 
     Attributes:
         in_script: a script runs.
+        is_loosened: parked jobs may have room, as the limit was raised or dropped.
     """
 
     now: int
@@ -47,6 +48,7 @@ class ModelKeys:
     settings: dict[str, int]
     freed: list[Number]
     in_script = False
+    is_loosened = False
 
     @property
     def is_ordered(self) -> bool:
@@ -93,6 +95,12 @@ class ModelKeys:
     def free(self, key: str) -> None:
         """Note that a key may have room."""
         self._ends[key] += 1
+
+    def recheck(self) -> None:
+        """Note that all keys with parked jobs may have room, if the limit was loosened."""
+        for key in self._crowded if self.is_loosened else ():
+            self.free(key)
+        self.is_loosened = False
 
     def take(self, job: ModelJob) -> bool:
         """Return True if a job may be delivered; otherwise park it at the end of the script."""

@@ -345,6 +345,7 @@ class ModelState(ModelKeys):
     def configure(self, values: dict[str, int | None]) -> None:
         """Set settings, or drop them (None)."""
         self._begin()
+        most = self.most
         if values.get("ordered") and not self.settings.get("ordered"):
             for job in self.jobs.values():  # those of earlier limits keep their tickets
                 job.is_late |= job.has_ticket
@@ -354,6 +355,7 @@ class ModelState(ModelKeys):
                 self.tat = 0 if name == "rate" else self.tat
             else:
                 self.settings[name] = value
+        self.is_loosened |= self.most > most
 
     def close(self, closed: bool) -> None:
         """Close or reopen the queue."""

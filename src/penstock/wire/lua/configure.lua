@@ -8,7 +8,7 @@
 ---                  results_bytes, result_size, result_ttl, rate, burst, per_key, ordered (1); value '' drops the setting. 'configured' and ms: the
 ---                  settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
---- META     v epoch seen off full paused max_length replicas result_ttl uses configured
+--- META     v epoch seen off full paused max_length replicas result_ttl uses configured per_key ordered
 --- RETURNS  {1, nonce, epoch, created, fields: (field, value)...}  stored; the fields of meta as they are now
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
@@ -41,7 +41,10 @@ if not epoch then
   end
 end
 --@include lib/use
-local closes, last, given = false, configured, nil
+local function most_of_a_key()
+  return ordered == '1' and 1 or tonumber(per_key) or math.huge
+end
+local closes, last, given, most_before = false, configured, nil, most_of_a_key()
 local limits = {paused = paused, max_length = max_length, replicas = replicas > 0, result_ttl = result_ttl}
 for i = 1, #fields, 2 do
   local field, value = fields[i], fields[i + 1]
@@ -69,11 +72,17 @@ for i = 1, #fields, 2 do
     limits[field] = value ~= '' and value ~= '0' and value
   elseif field == 'ordered' and value ~= '' and string.find(uses, 'u', 1, true) then
     return {-19, nonce, 'ordered', value}
-  elseif (field == 'per_key' or field == 'ordered') and value ~= '' then
-    use('q')
+  elseif field == 'per_key' or field == 'ordered' then
+    if value ~= '' then
+      use('q')
+    end
+    per_key, ordered = field == 'per_key' and value or per_key, field == 'ordered' and value or ordered
   end
 end
 paused = limits.paused
+if most_of_a_key() > most_before then -- parked jobs may have room now
+  change('recheck', '0 0')
+end
 if created == 0 and given and given <= last then
   return {1, nonce, epoch, created, unpack(all_fields())}
 elseif #fields > 0 then

@@ -58,7 +58,7 @@ if delivers then
     return size and record, size, has_counters and call('HGET', tally, id) or nil, value
   end
   local found, page, allowed = {}, math.min(100, n + #expired + #done), math.max(100, 1000 - #expired)
-  local parks, most_parks = 0, n + 100
+  local parks, most_parks = 0, math.max(n + 100, 1000)
   local function stays(id, record) -- parks a job without a ticket
     if keyed.take(id, record) then
       return false
@@ -78,6 +78,9 @@ if delivers then
         passed = passed + 1
       end
     end
+  end
+  if keyed then
+    keyed.recheck()
   end
   --@include lib/choose_ended
   --@include lib/choose_waiting (gives: from, entries, e)

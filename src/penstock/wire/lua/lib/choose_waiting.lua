@@ -3,7 +3,7 @@
 --- NEEDS  ready scheduled has_urgent delivered paused now done expired_set n expired more_expired trim_to
 ---        has_large_bodies keyed call sub allowed bytes cut dropped due exhausted kept_pairs most_parks page parks
 ---        passed record_size s screen skipped stays taken taken_counts taken_records took unpacked
---- SETS   bytes cut exhausted parks passed skipped took
+--- SETS   bytes cut exhausted page parks passed skipped took
 --- GIVES  from entries e
 local waiting, w, place, latest = {}, 1, s and s <= now and 0, paused == 'in' and '(0' or now
 local from = trim_to
@@ -34,6 +34,7 @@ while took < n and bytes < 1048576 and passed < allowed do
     waiting, w, place, parks = {}, 1, nil, 0 -- go on with ready
   end
   if w > #waiting and place then
+    page = parks > 0 and 100 or page
     waiting, w = call('ZRANGE', scheduled, '-inf', latest, 'BYSCORE', 'LIMIT', place, page, 'WITHSCORES'), 1
     place = #waiting == page * 2 and place + page
     local ids = {}

@@ -3,14 +3,16 @@
 -- comes before it, unless the jobs are new. keyed.give_back(ids) takes the tickets of jobs that have ended, and takes them out of
 -- parked; keyed.postpone(ids) does so with jobs that wait for a later time, unless the queue is ordered. keyed.admit() comes last: it
 -- writes what keyed.take has decided, gives tickets to the lowest parked jobs of the keys that keyed.free named, one for each that was
--- freed and 100 in addition, and returns true if some became due.
+-- freed and 100 in addition, and returns true if some became due, or may become so in the next call. keyed.recheck() names up to
+-- 1000 more keys after the limits were loosened: `recheck` in meta has the hash from which it goes on, and 1 if keys before that
+-- had more parked jobs than were admitted.
 --- NEEDS  has_urgent held active scheduled once parked tickets meta uses now nothing wake
 --- GIVES  keyed
 local keyed = nil
 if uses ~= '' and string.find(uses, 'q', 1, true) then
   keyed = {}
   local call, fmt, match = redis.call, string.format, string.match
-  local settings = call('HMGET', meta, 'per_key', 'ordered')
+  local settings = call('HMGET', meta, 'per_key', 'ordered', 'recheck')
   local is_ordered, is_crowded = settings[2] == '1', call('ZCARD', parked) > 0
   local most = is_ordered and 1 or tonumber(settings[1]) or math.huge
   call('HLEN', held)
@@ -95,6 +97,18 @@ if uses ~= '' and string.find(uses, 'q', 1, true) then
       call('ZREM', parked, unpack(others))
     end
   end
+  local rechecks, from, rest = false, match(settings[3] or '', '^(%d+) ([01])$')
+  keyed.recheck = function()
+    rechecks = from ~= nil
+    for _ = 1, from and 1000 or 0 do
+      local first = call('ZRANGE', parked, from, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
+      from = first[2] and fmt('%.0f', first[2] + 1)
+      if not from then
+        break
+      end
+      free(first[2], 1)
+    end
+  end
   keyed.is_ordered = is_ordered
   keyed.postpone = is_ordered and nothing or keyed.give_back
   keyed.admit = function()
@@ -113,8 +127,10 @@ if uses ~= '' and string.find(uses, 'q', 1, true) then
       local ids = call('ZRANGE', parked, hash, hash, 'BYSCORE', 'LIMIT', '0', '1')
       local room = ids[1] and most - call('ZCOUNT', tickets, hash, hash) or 0
       if room > 1 then
-        ids = call('ZRANGE', parked, hash, hash, 'BYSCORE', 'LIMIT', '0', math.min(room, freed[hash] + spare))
+        local count = math.min(room, freed[hash] + spare)
+        ids = call('ZRANGE', parked, hash, hash, 'BYSCORE', 'LIMIT', '0', count)
         spare = spare - math.max(0, #ids - freed[hash])
+        rest = rechecks and #ids == count and count < room and '1' or rest
       end
       for j = 1, room > 0 and #ids or 0 do
         local at = #due + 1
@@ -129,7 +145,18 @@ if uses ~= '' and string.find(uses, 'q', 1, true) then
       call('ZADD', scheduled, unpack(due))
       call('ZADD', tickets, unpack(granted))
     end
+    local is_left = false -- keys to look at in the next call
+    if rechecks then
+      if not from and rest == '1' then -- from the first key again
+        from, rest = '0', '0'
+      end
+      call('HDEL', meta, 'recheck')
+      if from then
+        call('HSET', meta, 'recheck', from .. ' ' .. rest)
+      end
+      rechecks, is_left = false, from ~= nil
+    end
     hashes, freed = {}, {}
-    return #moved > 0
+    return #moved > 0 or is_left
   end
 end
