@@ -17,10 +17,10 @@
 ---          {-19, nonce, name, value}     malformed argument: number
 --@include lib/check_version
 --@include lib/check_epoch
---@include lib/now (gives: changes, end_of)
+--@include lib/now (gives: changes)
 --@include lib/check_numbers
 --@include lib/read_kept
---@include lib/lapsed (gives: lapsed, abandoned)
+--@include lib/lapsed (gives: abandoned)
 local function attempt_of(id) -- as lib/states_to_keep counts
   if string.byte(redis.call('HGET', held, id) or '') ~= 64 then
     return '0'

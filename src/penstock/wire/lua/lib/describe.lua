@@ -6,7 +6,7 @@
 --@include lib/state_of
 --@include lib/read_kept
 --@include lib/batch_of
---@include lib/lapsed
+--@include lib/lapsed (gives: abandoned)
 local function correct(job, state, lasting) -- the callback of an open batch does not expire
   local ended = job[2] == 'expired' and lapsed(job[1], lasting)
   if job[2] == 'expired' and ended ~= 'expired' then
