@@ -188,6 +188,10 @@ def _script(found: Script) -> Iterator[str]:
         yield f"- {names}: {text}" if name else f"- {text}"
     if arguments(found):
         yield ""
+    if found.bounds:
+        pairs = (f"`{name}` {least} to {most}" for name, least, most, _ in found.bounds)
+        yield f"Bounds: {', '.join(pairs)}"
+        yield ""
     yield "| reply | when |"
     yield "|---|---|"
     for reply in replies(found):

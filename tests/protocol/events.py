@@ -275,7 +275,7 @@ def _purged_state(place: StateCase) -> str:
 
 
 def _sweep(job: Job, place: StateCase) -> Code:
-    assert job.run("sweep", 8, 60_000, at=AT)[0] == 1
+    assert job.run("sweep", 8, 600_000, at=AT)[0] == 1
     return None
 
 

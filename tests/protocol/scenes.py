@@ -409,7 +409,7 @@ def _calls() -> Iterator[Act]:
         "dead",
     ):
         yield Act(f"purge, {state}", "purge", (90, state, "", 0))
-    yield Act("sweep", "sweep", (90, 60_000), ("dead_max", 1))
+    yield Act("sweep", "sweep", (90, 600_000), ("dead_max", 1))
     yield Act("configure", "configure", (90, "", "lease", 5000, "paused", "out", "max_length", ""))
     yield Act("acquire", "acquire", (90, "", "producer", TOKEN, "", 5000, "eve"))
     yield Act("acquire, consumer", "acquire", (90, "", "consumer", TOKEN, "", 5000, "eve"))

@@ -11,7 +11,7 @@ import redis
 
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import all_scripts, script
-from tests.protocol.clock import STAGED, T0, named, promise, run
+from tests.protocol.clock import named
 from tests.protocol.keyspace import Raw, Space, dump, load, same, text
 from tests.protocol.scenes import (
     CALLS,
@@ -28,7 +28,7 @@ from tests.protocol.scenes import (
     rich_scene,
     spent_scene,
 )
-from tests.protocol.seeds import AT, EPOCH
+from tests.protocol.seeds import AT
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("atomic")
@@ -154,32 +154,16 @@ def test_a_key_of_another_type_stops_the_call_before_it_writes(
     assert not halves, f"{act.name} had written before it found these keys of another type"
 
 
-@pytest.mark.parametrize("name", ["enqueue", "claim", "publish"])
+@pytest.mark.parametrize("name", ["enqueue", "claim"])
 def test_more_records_than_a_call_may_have_are_refused(name: str, backend: Backend) -> None:
     """With 1001 records no job is added."""
     raw = backend.sync_client()
     scene = plain_scene(raw, KEYS)
     records = [f"1;d=a{i:04};t=9000\n" for i in range(1001)]
-    raw.hset(KEYS.stage(*STAGED), "a:0", " ".join(["0", *["15"] * 1001]) + "\n" + "".join(records))
-    promise(raw, KEYS)
     before = dump(raw)
     args: dict[str, tuple[Any, ...]] = {
         "enqueue": (90, "", 0, "", 0, "", *records),
         "claim": (90, "", 0, "", 0, "", "", *records),
-        "publish": (90, "", "", 0, "", "a:0", 2000),
     }
     assert scene.run(name, *args[name], at=AT)[::2] == [-10, 1001]
-    assert same(dump(raw), before)
-
-
-@pytest.mark.parametrize("name", ["reserve", "reserve_plain"])
-def test_a_tag_that_is_no_number_takes_no_job(name: str, backend: Backend) -> None:
-    """The error comes before the first write: no job is noted as held without a lease."""
-    raw = backend.sync_client()
-    ready = f"{T0 - 5000}-1000000000"
-    raw.hset(KEYS["meta"], mapping={"v": 2, "epoch": EPOCH, "uses": "", "seen": T0, "last": ready})
-    raw.xadd(KEYS["ready"], {"j": "1\nbody"}, id=ready)
-    before = dump(raw)
-    with pytest.raises(redis.ResponseError):
-        run(raw, KEYS, name, (1, 1, "x", "ada", 0, ""))
     assert same(dump(raw), before)

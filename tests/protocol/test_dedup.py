@@ -198,7 +198,7 @@ def _reserve(model: Model) -> None:
 
 
 def _settle(model: Model) -> None:
-    model.run("sweep", 8, 60_000)
+    model.run("sweep", 8, 600_000)
     model.lapse()
     held = [job for job in model.jobs.values() if job.lease > model.now]
     if not held:
@@ -240,7 +240,7 @@ def _some(model: Model) -> list[bytes]:
 
 
 def _by_id(model: Model) -> None:
-    model.run("sweep", 8, 60_000)
+    model.run("sweep", 8, 600_000)
     model.lapse()
     name = model.draw.choice(
         ["ack", "ack", "nack", "release", "bury", "delete", "withdraw", "promote", "dequeue"]
@@ -287,7 +287,7 @@ def _redrive(model: Model) -> None:
 
 
 def _purge(model: Model) -> None:
-    model.run("sweep", 8, 60_000)
+    model.run("sweep", 8, 600_000)
     model.lapse()
     state = model.draw.choice(["ready", "due", "scheduled", "ended", "active", "once", "dead"])
     if model.draw.random() < 0.5:
@@ -321,7 +321,7 @@ def _compare(model: Model) -> None:
             assert (record.raw, record.dedup_id) == (job.body, name)
     if model.draw.random() < 0.5:
         return
-    model.run("sweep", 8, 60_000)
+    model.run("sweep", 8, 600_000)
     raw = model.scene.raw
     wanted, ends = {}, {}
     for name, one in model.ids.items():
@@ -355,7 +355,7 @@ def _drain(model: Model) -> None:
         model.now += 5000
     assert all(job.dead for job in model.jobs.values()), "a job is never delivered"
     model.now += 31_000
-    model.run("sweep", 8, 60_000)
+    model.run("sweep", 8, 600_000)
     assert not model.scene.raw.exists(KEYS["dedup"], KEYS["windows"])
 
 

@@ -388,8 +388,8 @@ def test_a_sweep_removes_a_thousand_at_most(backend: Backend) -> None:
         count = (600, 401)[part]
         records = [f"1;t=100;d=p{part}w{i};w=100;u=e\n" for i in range(count)]
         scene.run("claim", 2 + part, "", 0, "", 0, "", "e", *records)
-    assert scene.run("sweep", 9, 60_000, at=T0 + 200)[2:5] == [1000, 0, 1]
-    assert scene.run("sweep", 9, 60_000, at=T0 + 200)[2:5] == [1, 0, 0]
+    assert scene.run("sweep", 9, 600_000, at=T0 + 200)[2:5] == [1000, 0, 1]
+    assert scene.run("sweep", 9, 600_000, at=T0 + 200)[2:5] == [1, 0, 0]
     assert scene.run("stats", 9, at=T0 + 200)[3:8] == [0, 0, 0, 0, 0]
     assert _left(scene) == [0] * 4
 

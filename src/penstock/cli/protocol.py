@@ -58,6 +58,7 @@ def _described(script: Script) -> dict[str, Any]:
         "keys": list(script.keys),
         "args": list(script.args),
         "repeated": list(script.rest),
+        "bounds": {name: [least, most] for name, least, most, _ in script.bounds},
     }
 
 

@@ -64,6 +64,8 @@ QUEUE_CURSOR = r"(0|[1-9][0-9]{0,18})(\.[0-9a-f]{16})?"
 MAX_LEASE_MS = 24 * 86_400_000
 MAX_LABEL_BYTES = 1024
 MAX_DURATION_MS = 100 * 366 * 86_400_000
+MAX_INTEGER = (1 << 53) - 1
+"""The largest integer that the scripts take: larger ones are not exact in Lua."""
 BATCH = 1000
 """The most jobs that one script takes or returns."""
 
@@ -129,14 +131,14 @@ def moment_ms(argument: str, value: Any) -> int:
     return math.ceil(round(seconds * 1000, 3))
 
 
-def check_count(argument: str, value: Any, *, low: int = 1, high: int = 1 << 53) -> int:
+def check_count(argument: str, value: Any, *, low: int = 1, high: int = MAX_INTEGER) -> int:
     """Return the value if it is an integer from `low` to `high`.
 
     Raises:
         BadArgument: otherwise.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        bound = f"from {low} to {high}" if high < 1 << 53 else f"of at least {low}"
+        bound = f"from {low} to {high}" if high < MAX_INTEGER else f"of at least {low}"
         raise BadArgument(argument, value, f"must be a whole number {bound}")
     return value
 

@@ -27,19 +27,21 @@ from penstock.wire.codes import Code
 
 __all__ = ["REFUSALS", "NotPlain", "Unstaged", "refusal"]
 
+BOUNDED = (
+    "batch", "body", "bound", "count", "delay", "expected", "horizon", "idle", "keep", "limit",
+    "most", "n", "next", "rows", "seed", "skip", "start", "tag", "ttl", "wait", "window",
+)  # fmt: skip
+"""Whole numbers that scripts check by the bounds in their headers."""
 FORMS = {
-    "number": "must be a job number: ms, a dash, ten digits, without leading zeros",
-    "fence": "must be the job number that the previous step returned",
-    "from": "must be a place that a reply has returned",
-    "to": "must be a place that a reply has returned",
+    **dict.fromkeys(BOUNDED, "must be a whole number within its bounds: see protocol/scripts.md"),
+    "number": "must be a job number: ms, a dash, ten digits, without leading zeros; 1000 at most",
+    **dict.fromkeys(("fence", "from", "to"), "must be what an earlier reply has returned"),
     "producer": "must be 16 hex digits",
     "progress": "must name a job of the call, and be at most 1024 bytes",
     "owner": "must be at most 200 bytes without a line feed",
     "asked": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
     "lease": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
     "what": "must be run or alone; of a tick also skip or move",
-    "expected": "must be ms",
-    "next": "must be ms",
     "hash": "must be 16 small hex digits",
     "priority": "can't be used with ordered=True: use per_key, or another queue",
     "ordered": "can't be set while jobs have priorities: wait until they have ended, then sweep()",

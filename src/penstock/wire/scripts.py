@@ -8,6 +8,8 @@ uses the names of the header and no index:
     ARGV c [number...]   local c = ARGV[1], and `numbers`, a table of the others
     META seen lease=old  local seen, old = ..., from one HMGET of `meta`, with DEFAULTS
     META @a=note         the same, of the field `@` and the value of `a`
+    BOUNDS c 1 9  e? 0 1 refuse (-19) an argument that is no whole number within its bounds, before
+                         anything is read; with `?` it may also be empty
 
 `--@include lib/now` puts a file into the body. The header of that file declares the names through
 which it meets the body; tests/protocol/test_includes.py compares them with its code:
@@ -23,11 +25,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import NamedTuple
 
-__all__ = ["Script", "all_scripts", "header_field", "parts", "script"]
+__all__ = ["Bound", "Script", "all_scripts", "header_field", "parts", "script"]
 
 DEFAULTS = {
     **dict.fromkeys(
@@ -53,6 +57,21 @@ DEFAULTS = {
 """Values of fields that `meta` lacks; any other field is a string, or false."""
 
 
+class Bound(NamedTuple):
+    """The bounds of an argument that is a whole number.
+
+    Attributes:
+        name: of the argument.
+        least, most: the lowest and the highest value.
+        may_lack: whether it may be empty.
+    """
+
+    name: str
+    least: int
+    most: int
+    may_lack: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """A transition, ready for SCRIPT LOAD.
@@ -63,6 +82,7 @@ class Script:
         keys: the key kinds, in the order of KEYS.
         args: the names of the fixed arguments, in the order of ARGV.
         rest: the names of the repeated arguments at the end of ARGV, empty if there are none.
+        bounds: those of arguments, which the script checks first.
         meta: the fields of `meta` that the script reads first, each with its local name.
         header: the whole header, without its `---`.
         bindings: Lua that declares the names of the header.
@@ -76,6 +96,7 @@ class Script:
     keys: tuple[str, ...]
     args: tuple[str, ...]
     rest: tuple[str, ...]
+    bounds: tuple[Bound, ...]
     meta: tuple[tuple[str, str], ...]
     header: str
     bindings: str
@@ -118,6 +139,19 @@ def _bind(names: tuple[str, ...], table: str) -> str:
     return f"local {', '.join(names)} = {values}\n"
 
 
+def _check_bounds(bounds: Iterable[Bound]) -> str:
+    lines = ""
+    for name, least, most, may_lack in bounds:
+        given = f"{name} ~= '' and " if may_lack else ""
+        digits = "^%-?%d+$" if least < 0 else "^%d+$"
+        low = f"{name} + 0 >= {least} and " if least else ""  # quicker than tonumber
+        lines += (
+            f"if {given}not (string.find({name}, '{digits}') and {low}{name} + 0 <= {most}) then\n"
+            f"  return {{-19, nonce, '{name}', string.sub({name}, 1, 200)}}\nend\n"
+        )
+    return lines
+
+
 def _bind_meta(fields: tuple[tuple[str, str], ...]) -> str:
     if not fields:
         return ""
@@ -144,11 +178,15 @@ def script(name: str) -> Script:
     bindings = _bind(keys, "KEYS") + _bind(args, "ARGV")
     if rest:
         bindings += f"local {rest[0]}s = {{unpack(ARGV, {len(args) + 1})}}\n"
-    bindings += _bind_meta(meta)
+    listed = re.findall(r"(\w+)(\??) (-?\d+) (-?\d+)", header_field(header, "BOUNDS"))
+    bounds = tuple(Bound(arg, int(low), int(high), bool(lacks)) for arg, lacks, low, high in listed)
+    bindings += _check_bounds(bounds) + _bind_meta(meta)
     source = "".join(head) + bindings + _resolved(body)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     purpose = " ".join(re.split(r"^KEYS", header, flags=re.MULTILINE)[0].split())
-    return Script(name, purpose, keys, args, rest, meta, header, bindings, body, source, sha)
+    return Script(
+        name, purpose, keys, args, rest, bounds, meta, header, bindings, body, source, sha
+    )
 
 
 def all_scripts(folder: str = "") -> tuple[Script, ...]:

@@ -7,6 +7,7 @@
 ---                  lookups if the numbers are exactly the jobs of one reserve, in order. A line feed and the time for which
 ---                  results are kept may follow; then the results follow the numbers (protocol/results.md)
 ---          window  ms for which the dedup ids of the jobs stay taken from now on; 0 = not at all; '' = as their records say
+--- BOUNDS   window? 0 3162240000000
 --- META     v epoch uses full seen off acked=acked_before paused alarm
 --- RETURNS  {1, nonce, acked}             all of them
 ---          {1, nonce, acked, code...}    a code for each: 1 done, 0 gone, -1 stale receipt, -2 dead or another state,

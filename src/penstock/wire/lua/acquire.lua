@@ -7,6 +7,7 @@
 ---          fence   '' = take the role; else the number of this taking: renew it, unless it has ended
 ---          lease   ms from now, at least 1; each call that passes the role restarts it
 ---          owner   the client that takes it, as in reserve
+--- BOUNDS   fence? 0 9007199254740991
 --- META     v epoch seen off uses full producer consumer
 --- RETURNS  {1, nonce, fence, epoch, created}  taken, or renewed; fence: number of the taking, higher than all before
 ---          {-5, nonce}                   no such queue: register it, then create

@@ -7,6 +7,7 @@
 ---          n      0 to 1000: the most jobs that this call adds
 ---          tag, owner  as in reserve
 ---          lease  ms, at least 1; overrides the leases of the queue and of the job, except lease 0
+--- BOUNDS   fence? 0 9007199254740991  batch 0 9007199254740991  most 0 9007199254740991  n 0 1000  tag 0 4095
 --- META     v epoch seen off paused uses alarm full delivered
 --- RETURNS  {1, nonce, fence, jobs, sealed, next, epoch, now}  jobs: in the batch so far; sealed: 1 = the batch is complete, 0 = call
 ---                                               again, unless there are no jobs; next: as in reserve. If the queue does not

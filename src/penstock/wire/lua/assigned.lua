@@ -5,11 +5,13 @@
 ---          batch  number of the batch
 ---          start  the number of receipts to skip
 ---          count  1 to 1000
+--- BOUNDS   fence? 0 9007199254740991  batch 0 9007199254740991  start 0 9007199254740991  count 1 1000
 --- META     v epoch seen off
 --- RETURNS  {1, nonce, now, epoch, jobs, sealed, receipt...}  jobs: in the whole batch; receipt: number, a blank, receipt
 ---          {0, nonce, batch}             the checkpoint has this other batch; '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-17, nonce, fence}           another client has taken the checkpoint over
+---          {-19, nonce, name, value}     malformed argument
 --@include lib/check_version
 --@include lib/now
 --@include lib/read_checkpoint (gives: current_batch, holder, is_sealed, batch_epoch, jobs)

@@ -6,6 +6,7 @@
 ---          count   1 to 1000: the most jobs to look at; the call reads about 1 MiB, and at least one job
 ---          newest  1 = from the end backwards, else 0
 ---          body    0 to 1000: the most bytes of each body; of a large body there are none
+--- BOUNDS   count 1 1000  body 0 1000
 --- META     v epoch seen off lease uses
 --- RETURNS  {1, nonce, now, lease, epoch, cursor, looked, job...}  cursor: from of the next page, '' = this is the last;
 ---                                        looked: number of jobs looked at; job as in show, without the receipt and with

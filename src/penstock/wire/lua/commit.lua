@@ -6,6 +6,7 @@
 ---          keep     ms for which the promise is kept
 ---          rows     the number of jobs of these attempts, for `stats`
 ---          attempt  its name, and the number of its chunks, at least 1; if the last chunk is there, all are
+--- BOUNDS   batch 0 9007199254740991  keep 1 3162240000000  rows 0 9007199254740991
 --- META     v
 --- RETURNS  {1, nonce, chunks}                     promised; chunks: the number of staged chunks, those of other attempts included
 ---          {2, nonce, batch, state, stages, at}   promised before, this batch or a later one: state 'promised' or 'done';
@@ -13,6 +14,7 @@
 ---                                                 of the promise, ms
 ---          {0, nonce, attempt}                    the chunks of this attempt are gone; nothing is promised
 ---          {-6, nonce, version}                   written by a newer protocol
+---          {-19, nonce, name, value}              malformed argument
 --@include lib/check_version
 --@include lib/read_promise (gives: era, promise, promised_batch)
 if promised_batch and (promised_batch >= tonumber(batch) or promise[2] ~= 'done') then

@@ -3,11 +3,13 @@
 --- ARGV     nonce fence batch
 ---          fence  as in assign
 ---          batch  number of the batch; any other batch is kept
+--- BOUNDS   fence? 0 9007199254740991  batch 0 9007199254740991
 --- META     v epoch seen off
 --- RETURNS  {1, nonce, jobs}              the number of receipts it had
 ---          {0, nonce, batch}             the checkpoint has this other batch; '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-17, nonce, fence}           another client has taken the checkpoint over
+---          {-19, nonce, name, value}     malformed argument
 --@include lib/check_version
 --@include lib/now
 --@include lib/read_checkpoint (gives: current_batch, holder, batch_epoch, jobs)

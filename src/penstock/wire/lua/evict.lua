@@ -4,10 +4,12 @@
 ---          count    1 to 1000: the most jobs, and about 64 MiB of large bodies; first jobs that were delivered at most once,
 ---                   the nearest end of ttl first, then dead letters, the oldest first
 ---          letters  1 = dead letters too, 0 = leave them
+--- BOUNDS   count 1 1000
 --- META     v seen off uses paused
 --- RETURNS  {1, nonce, once, dead}        the number of removed jobs of each kind
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-19, nonce, name, value}     malformed argument
 --- FROM active, dead  TO none
 --@include lib/check_version
 --@include lib/check_damaged

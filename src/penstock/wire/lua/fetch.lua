@@ -5,12 +5,14 @@
 ---          start  the number of jobs to skip
 ---          count  1 to 1000; a reply has about 1 MiB, and at least one job
 ---          full   2 = with their bodies; 1 = with the note of the delivery and the header of the record; 0 = without
+--- BOUNDS   batch 0 9007199254740991  start 0 9007199254740991  count 1 1000
 --- META     v epoch uses seen off
 --- RETURNS  {1, nonce, now, epoch, next, jobs: (number, score, counters, value)...}  next: start of the next page, at most start + count;
 ---                                        score: end of the lease (at most once: of the ttl) and tag, as in the index;
 ---                                        counters '' = first delivery; value: note, record
 ---          {0, nonce, batch}             the checkpoint has this other batch; '' = none
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-19, nonce, name, value}     malformed argument
 --@include lib/check_version
 --@include lib/now
 --@include lib/read_checkpoint (gives: current_batch, batch_epoch)

@@ -8,6 +8,7 @@
 ---          error   text kept with the job, at most 1024 bytes; '' keeps the last one
 ---          trace   the end of the traceback, at most 8192 bytes, kept as the job's last one; '' keeps the last one
 ---          wanted, common, number   as in ack; a call by id can name only delivered jobs
+--- BOUNDS   delay -1 3162240000000  seed 0 2147483645
 --- META     v epoch uses seen off paused alarm max_attempts backoff_base backoff_cap
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     1 done, 3 done and dead now, 0 gone, -1 stale receipt, -2 not active or at most

@@ -2,16 +2,13 @@
 --- KEYS     held meta wake ticks schedules
 --- ARGV     nonce name next
 ---          next  '' = pause it; else resume it: the time of its next tick, ms
+--- BOUNDS   next? 0 9007199254740991
 --- META     v seen off
 --- RETURNS  {1, nonce, done}              done: 1 = paused or resumed; 0 = it was so before, and nothing changed
 ---          {0, nonce}                    there is no such schedule
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-19, nonce, name, value}     malformed argument: next
 --@include lib/check_version
---@include lib/is_time
-if next ~= '' and not is_time(next) then
-  return {-19, nonce, 'next', string.sub(next, 1, 200)}
-end
 --@include lib/now (gives: changes)
 --@include lib/schedule_entry (gives: read_entry, write_entry)
 local last_run, last_tick, runs, skipped, is_paused, hashes, rest = read_entry(name)

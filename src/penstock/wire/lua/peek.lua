@@ -6,12 +6,14 @@
 ---                  number of jobs = none
 ---          count   1 to 1000; a reply has about 1 MiB, and at least one job
 ---          newest  1 = from the end backwards (start is not negative then), else 0
+--- BOUNDS   start -1000 1000  count 1 1000
 --- META     v epoch seen off lease uses full paused
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show; receipt: ''. In a queue without
 ---                               batches both are left out
 ---          {0, nonce, removed}           1000 expired jobs, or 1 MiB of them, were removed first: call again
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-19, nonce, name, value}     malformed argument
 --- FROM ready, scheduled, active  TO none
 --@include lib/check_version
 --@include lib/check_damaged

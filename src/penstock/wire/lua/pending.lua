@@ -4,18 +4,21 @@
 ---          score  '-inf' for the first page, then that of the last reply
 ---          skip   0 for the first page, then that of the last reply
 ---          idle   ms: only deliveries that began at least so long ago
+--- BOUNDS   skip 0 9007199254740991  idle 0 3162240000000
 --- META     v epoch uses seen off
 --- RETURNS  {1, nonce, now, epoch, score, skip, deliveries: (number, receipt, delivered)...}  score: '' on the last page; up to 2000
 ---                                        deliveries a page; some may be on two pages
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-19, nonce, name, value}     malformed argument
 --@include lib/check_version
 if not v and redis.call('EXISTS', held) > 0 then
   return {-8, nonce}
 end
 --@include lib/now
 local reply = {1, nonce, now, epoch or '', '', 0}
-local page = redis.call('ZRANGE', active, score, '+inf', 'BYSCORE', 'LIMIT', skip, 2000, 'WITHSCORES')
+local first = redis.call('ZCOUNT', active, '-inf', '(' .. score) + skip
+local page = redis.call('ZRANGE', active, first, first + 1999, 'WITHSCORES')
 local last, same = score, tonumber(skip)
 local has_counters, has_ttls = string.find(uses, 'r', 1, true), string.find(uses, 't', 1, true)
 for i = 1, #page, 2 do

@@ -7,6 +7,7 @@
 ---          fence  '' in the first step: the queue's last number; then that of the first reply. Jobs above it stay, so a
 ---                 purge ends even if a producer goes on adding jobs
 ---          skip   '0' in the first step, then that of the last reply: how many jobs above the fence were seen
+--- BOUNDS   skip 0 9007199254740991
 --- META     v last full seen off uses paused
 --- RETURNS  {1, nonce, removed, more, fence, skip}  more: 1 = call again
 ---          {-6, nonce, version}          written by a newer protocol

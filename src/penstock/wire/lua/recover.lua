@@ -3,6 +3,7 @@
 --- ARGV     nonce wanted common tag owner role [number...]
 ---          common  '*': each number is followed by the receipt of its delivery, as in the reply of pending
 ---          wanted, tag, owner, role   as in ack and reserve
+--- BOUNDS   tag 0 4095
 --- META     v epoch uses seen off paused alarm lease delivered max_attempts max_crashes
 --- RETURNS  {1, nonce, seen, epoch, lease, now, jobs: (number, counters, record)...}  seen: how many of the named deliveries,
 ---                                        in order, were handled; the others exceeded 1 MiB: name them again. A delivery

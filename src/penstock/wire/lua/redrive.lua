@@ -4,6 +4,7 @@
 ---          limit   without numbers: how many of the oldest dead letters, 1 to 1000; else ''
 ---          skip    without numbers: how many of the oldest to skip; else ''
 ---          number  dead letters by number
+--- BOUNDS   limit? 0 1000  skip? 0 9007199254740991
 --- META     v epoch uses seen off paused
 --- RETURNS  {1, nonce, done, more, kept}  without numbers; more: dead letters behind those that this call looked at;
 ---                               kept: how many of those stay dead, as their ttl has ended or their
@@ -50,7 +51,7 @@ if not named then
 end
 for i = 1, #ids do
   local id = ids[i]
-  if not is_number(id) then
+  if i > 1000 or not is_number(id) then
     return {-19, nonce, 'number', string.sub(id, 1, 200)}
   end
   if twice[id] then

@@ -5,6 +5,7 @@
 ---                  counted, and a job becomes a dead letter after the queue's max_releases, 1000. The others are
 ---                  snoozes, counted apart: dead after max_snoozes, by default never
 ---          wanted, common, number   as in nack
+--- BOUNDS   delay 0 3162240000000
 --- META     v epoch uses seen off paused alarm max_releases max_snoozes
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     codes as in nack

@@ -8,6 +8,7 @@
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
 ---          role   '' or the consumer's exclusive role: fence and token of acquire, joined by a dash
 ---          asked  ms, at least 1: the lease in place of the queue's; '' or left out = the queue's
+--- BOUNDS   n -1000 1000  tag 0 4095
 --- META     v epoch seen off paused uses alarm full lease delivered
 --- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, counters, record)...}  next: -1 nothing is due, 0 more can be
 ---                                               reserved now, -2 closed and drained, else ms until the next event;

@@ -2,10 +2,12 @@
 --- KEYS     ready held active scheduled meta wake
 --- ARGV     nonce n tag owner idle role asked
 ---          as in reserve; there is no role
+--- BOUNDS   n -1000 1000  tag 0 4095
 --- META     v epoch seen off paused uses alarm full lease delivered
 --- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, record)...}  as in reserve; all are first deliveries
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-20, nonce}                  not for this script: call reserve; nothing taken
+---          {-19, nonce, name, value}     malformed argument
 --@include lib/check_version
 --@include lib/server_time
 --@include lib/check_plain

@@ -5,10 +5,12 @@
 ---          skip     0 for the first page, then that of the last reply
 ---          horizon  ms: the longest delay or window in use
 ---          write    1 = correct the times; 0 = count them, nothing changes
+--- BOUNDS   skip 0 9007199254740991  horizon 0 3162240000000
 --- META     v epoch seen off uses lease last paused made producer consumer alarm full surveyed
 --- RETURNS  {1, nonce, found, skip, now}  found: wrong times of this page; skip: of the next page, -1 = this is the last
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-19, nonce, name, value}     malformed argument
 --@include lib/check_version
 --@include lib/check_damaged
 --@include lib/now (gives: changes, raw, score_of, end_of)

@@ -5,11 +5,13 @@
 ---          count   1 to 1000: about the number of jobs in the reply; the call reads at most ten times as many, and at most 1000
 ---          full    1 = with bodies, about 1 MiB of them; 0 = only the header of each record
 ---          state   ready, scheduled, parked, active, dead: only jobs in these states; none given = all
+--- BOUNDS   count 1 1000
 --- META     v epoch seen off lease last uses
 --- RETURNS  {1, nonce, now, lease, epoch, cursor, job...}  job as in show, without the receipt; jobs whose ttl has
 ---                               ended are left out
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-19, nonce, name, value}     malformed argument
 --@include lib/check_version
 --@include lib/check_damaged
 --@include lib/now

@@ -2,6 +2,7 @@
 --- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets
 --- ARGV     nonce wanted common n tag owner role [number...]
 ---          as in ack and reserve; n = 0 needs no role
+--- BOUNDS   n -1000 1000  tag 0 4095
 --- META     v epoch seen off paused uses alarm full lease delivered acked=acked_before
 --- RETURNS  {1, nonce, next, epoch, lease, now, acked, codes, jobs: (number, counters, record)...}  codes: '' when all of them
 ---                                        were acknowledged, else one for each as in ack, separated by blanks

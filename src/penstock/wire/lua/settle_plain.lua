@@ -2,10 +2,12 @@
 --- KEYS     ready held active scheduled tally meta wake
 --- ARGV     nonce wanted common n tag owner role [number...]
 ---          as in settle; common is the receipt of all the jobs, without results, and there is no role
+--- BOUNDS   n -1000 1000  tag 0 4095
 --- META     v epoch seen off paused uses alarm full lease delivered acked=acked_before
 --- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, record)...}  all of them; as in reserve_plain
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-20, nonce}                  not for this script: call settle; nothing done
+---          {-19, nonce, name, value}     malformed argument
 --@include lib/check_version
 --@include lib/server_time
 --@include lib/check_plain (gives: now)

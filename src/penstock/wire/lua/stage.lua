@@ -5,11 +5,13 @@
 ---          field   an attempt, a colon and the chunk's place in it, from 0; the same field again = a repeat
 ---          ttl     ms for which the batch is kept after its last chunk
 ---          chunk   delay (or one for each record, separated by commas) and sizes, newline, records
+--- BOUNDS   batch 0 9007199254740991  ttl 1 3162240000000
 --- META     v
 --- RETURNS  {1, nonce, chunks}      stored; chunks: the number of staged chunks of the batch
 ---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is stored
 ---          {-6, nonce, version}  written by a newer protocol
 ---          {-18, nonce}          the earlier chunks of this attempt are gone: nothing is stored
+---          {-19, nonce, name, value} malformed argument
 --@include lib/check_version
 --@include lib/read_promise (gives: promised_batch)
 if promised_batch and promised_batch >= tonumber(batch) then

@@ -7,6 +7,7 @@
 ---          to      '' = to the last job; else up to this place
 ---          count   1 to 1000; a reply has about 1 MiB, and at least one job
 ---          full    2 = with their bodies; 1 = with the note of the last delivery and the header of the record; 0 = without
+--- BOUNDS   count 1 1000
 --- META     v epoch uses seen off surveyed
 --- RETURNS  {1, nonce, now, epoch, cursor, jobs: (number, value)...}  of ready. cursor: from of the next page, '' = this is the last;
 ---                                        value: note, record. Jobs whose ttl has ended are left out

@@ -2,12 +2,14 @@
 --- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows schedules parked tickets
 --- ARGV     nonce idle
 ---          idle   ms without a write after which an empty queue without settings is removed, at least 600000
+--- BOUNDS   idle 600000 3162240000000
 --- META     v epoch seen off uses paused full producer consumer surveyed
 --- RETURNS  {1, nonce, expired, trimmed, more, removed, epoch}  more: 1 = call again; removed: epoch of the removed queue,
 ---                                        for its entry in the registry, else ''; epoch: of the queue that exists now,
 ---                                        '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-19, nonce, name, value}     malformed argument
 --- FROM ready, scheduled, active, dead  TO none
 --@include lib/check_version
 --@include lib/check_damaged

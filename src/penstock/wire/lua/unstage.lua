@@ -3,10 +3,12 @@
 --- ARGV     nonce batch keep
 ---          batch  number of the writer's batch
 ---          keep   ms for which to remember that all jobs are in the queue; '' = they are not known to be there
+--- BOUNDS   batch 0 9007199254740991  keep? 1 3162240000000
 --- META     v
 --- RETURNS  {1, nonce, chunks}    deleted; chunks: the number of staged chunks
 ---          {0, nonce, promised}  this batch or a later one was promised, and `keep` is empty: nothing changes
 ---          {-6, nonce, version}  written by a newer protocol
+---          {-19, nonce, name, value} malformed argument
 --@include lib/check_version
 local chunks, left = redis.call('HLEN', stage), redis.call('PTTL', writes)
 --@include lib/read_promise (gives: promised_batch)

@@ -7,7 +7,7 @@
 local delivery, hex, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
 local wanted_tag = hex and tonumber(hex, 16)
 local has_counters = string.find(uses, 'r', 1, true)
-local counts, scores, all_valid, common_score = {}, {}, delivery == '1' and count > 0, nil
+local counts, scores, all_valid, common_score = {}, {}, delivery == '1' and count > 0 and count <= 1000, nil
 if all_valid and has_counters then -- a first delivery has no counters
   counts = redis.call('HMGET', tally, unpack(ids))
   for i = 1, count do

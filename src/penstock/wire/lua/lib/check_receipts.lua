@@ -6,6 +6,9 @@
 --- GIVES  count ids codes where counts scores all_valid common_score
 local stride = common == '*' and 2 or 1
 local count, ids, codes, where = #numbers / stride, numbers, {}, {}
+if count > 1000 then
+  return {-19, nonce, 'number', string.sub(numbers[1000 * stride + 1], 1, 200)}
+end
 if stride == 2 then
   ids = {}
   for i = 1, count do
