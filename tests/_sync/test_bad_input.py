@@ -30,7 +30,7 @@ from tests.support.keyspace import Raw, dump
 from tests.support.twins import WRONG_CLIENTS
 
 NOT_DURATIONS = [-1, -0.001, math.nan, math.inf, -math.inf, True, False, "5", b"5", 10**400,
-                 timedelta(seconds=-1), timedelta.max, 5j, [5]]  # fmt: skip
+                 1e308, timedelta(seconds=-1), timedelta.max, 5j, [5]]  # fmt: skip
 NOT_COUNTS = [0, -1, 1.0, True, "5", math.nan, None, 10**30]
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)

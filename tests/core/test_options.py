@@ -45,7 +45,7 @@ def test_durations_are_rounded_up_to_ms(value: Any, ms: int) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [-1, -1e-9, math.nan, math.inf, True, False, "1", None, 10**400, timedelta(-1), 1e12, [1]],
+    [-1, -1e-9, math.nan, math.inf, True, False, "1", None, 4e9, 1e308, 9**999, timedelta(-1), [1]],
 )
 def test_invalid_durations(value: Any) -> None:
     """An invalid duration is refused; the error has argument and value."""
@@ -104,9 +104,11 @@ def test_counts() -> None:
     """A count is a whole number; the error has the bounds."""
     assert check_count("n", 1) == 1
     assert check_count("n", 0, low=0) == 0
-    for value in (0, -1, 1.0, "1", None, True, 1 << 60):
+    for value in (0, -1, 1.0, "1", None, True):
         with pytest.raises(BadArgument, match="must be a whole number of at least 1"):
             check_count("n", value)
+    with pytest.raises(BadArgument, match="must be a whole number from 1 to 9007199254740991"):
+        check_count("n", 1 << 53)
     with pytest.raises(BadArgument, match="n=1001: must be a whole number from 1 to 1000"):
         check_count("n", 1001, high=1000)
 

@@ -125,6 +125,8 @@ def test_intervals_count_from_1970(every: Any, ms: int) -> None:
         ({"cron": "0 3 * * *", "tz": "../etc/passwd"}, "tz", "no such time zone"),
         ({"cron": "0 3 * * *", "tz": 5}, "tz", "no such time zone"),
         ({"every": "soon"}, "every", "must be seconds, a timedelta, or a text such as"),
+        ({"every": "9" * 5000 + "s"}, "every", "must be seconds, a timedelta, or a text such as"),
+        ({"every": 1e308}, "every", "must be at most 100 years"),
         ({"every": ""}, "every", "must be seconds, a timedelta, or a text such as"),
         ({"every": 0}, "every", "must be at least one second"),
         ({"every": "0s"}, "every", "must be at least one second"),
@@ -224,6 +226,7 @@ def test_an_entry_that_can_not_be_read(raw: bytes) -> None:
     "spec",
     [
         "", "{}", "[]", "5", '{"every":"15m"}', '{"every":0}', '{"every":true}', '{"cron":5}',
+        '{"every":-5}', '{"every":3162240000001}',
         '{"cron":"* * * * *","tz":5}', '{"every":60000,"missed":"two"}',
     ],
 )  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Bound, Script, all_scripts
+from tests.protocol.clock import T0
 from tests.protocol.keyspace import dump
 from tests.protocol.scenes import Scene, plain_scene
 from tests.protocol.seeds import EPOCH
@@ -52,3 +55,78 @@ def test_a_call_names_at_most_1000_jobs(name: str, backend: Backend) -> None:
     reply = scene.run(name, 8, EPOCH, *args, *numbers)
     assert reply == [Code.MALFORMED, b"8", b"number", numbers[-1]]
     assert dump(scene.raw) == before
+
+
+YEARS = 3_162_240_000_000
+NOT_DELAYS = [
+    "inf", "nan", "-1", "1e3", "", str(YEARS + 1), str(1 << 53), f"@{T0 + YEARS + 1}", "@", "@inf",
+]  # fmt: skip
+NOT_TTLS = ["0", "", "inf", "-1", "1e3", str(YEARS + 1), str(1 << 51)]
+HANDED = (EPOCH, "1-abc", "", "#", "")
+CALLS: list[tuple[str, str, list[str], tuple[Any, ...]]] = [
+    ("enqueue", "delay", NOT_DELAYS, ("", "?", "", 0, "", "1\nx")),
+    ("claim", "delay", NOT_DELAYS, ("", "?", "", 0, "", "", "1;d=a\nx")),
+    ("claim", "delay", NOT_DELAYS, ("", "0,?", "", 0, "", "", "1;d=a\nx", "1;d=b\nx")),
+    ("stage", "delay", NOT_DELAYS, (3, "a:0", 60_000, "? 7\n1;d=a\nx")),
+    ("hand_over", "delays", ["inf", "1e3", str(YEARS + 1)], (*HANDED, "?", "1\nx")),
+    ("enqueue", "ttl", NOT_TTLS, ("", 0, "", 0, "", "1;t=?\nx")),
+    ("enqueue", "ttl", NOT_TTLS, ("", 0, "", 0, "", "1;l=5;t=?;c=json\nx")),
+    ("claim", "ttl", NOT_TTLS, ("", 0, "", 0, "", "", "1;t=?;d=a\nx")),
+    ("hand_over", "ttl", NOT_TTLS, (*HANDED, "0", "1;t=?\nx")),
+    ("claim", "window", NOT_TTLS, ("", 0, "", 0, "", "", "1;d=a;w=?\nx")),
+    ("claim", "window", NOT_TTLS, ("", 0, "", 0, "", "e", "1;c=json;d=a;w=?;u=e\nx")),
+    ("ack", "kept", NOT_TTLS[2:], (EPOCH, "1-abc\n?", "", "#", "1 0 5")),
+    ("settle", "kept", NOT_TTLS[2:], (EPOCH, "1-abc\n?", 0, 7, "eve", "", "#", "1 0 5")),
+]
+SETTINGS = {
+    "backoff_base": ["0", "inf", str(YEARS + 1)], "dead_age": ["nan", "1e3"], "max_length": ["0"],
+    "result_ttl": [str(1 << 51)], "dead_max": ["-1", str(1 << 53)], "burst": ["100001"],
+    "rate": ["5", "0/5", "inf/5", "1/86400001", "9999999/5"], "configured": ["inf"],
+}  # fmt: skip
+
+
+def placed(text: str, texts: dict[str, str]) -> str:
+    """Return the text with a value and a job number in the places of their marks."""
+    for mark, value in texts.items():
+        text = text.replace(mark, value)
+    return text
+
+
+@pytest.mark.parametrize(
+    "name, argument, wrong, args", CALLS, ids=[f"{call[0]}-{call[1]}" for call in CALLS]
+)
+def test_a_time_beyond_its_bounds_is_refused(
+    name: str, argument: str, wrong: list[str], args: tuple[Any, ...], backend: Backend
+) -> None:
+    """A delay, a ttl, a window and a time of keeping is at most 100 years, and nothing changes."""
+    scene = plain_scene(backend.sync_client(), KEYS)
+    before = dump(scene.raw)
+    for value in wrong:
+        texts = {"?": value, "#": scene.numbers["active"][0].decode()}
+        given = [placed(one, texts) if isinstance(one, str) else one for one in args]
+        reply = scene.run(name, 90, *given)
+        assert reply == [Code.MALFORMED, b"90", argument.encode(), value.encode()], value
+    assert dump(scene.raw) == before
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_beyond_its_bounds_is_refused(setting: str, backend: Backend) -> None:
+    """`configure` stores no value that the reference does not allow."""
+    scene = plain_scene(backend.sync_client(), KEYS)
+    before = dump(scene.raw)
+    for value in SETTINGS[setting]:
+        reply = scene.run("configure", 8, "", "lease", 5000, setting, value)
+        assert reply == [Code.MALFORMED, b"8", b"value", f"{setting} {value}".encode()]
+    assert dump(scene.raw) == before
+
+
+def test_an_endless_ttl_of_earlier_data_stops_nothing(backend: Backend) -> None:
+    """Jobs whose ttl ends among the results do not stop acks with results and `sweep`."""
+    scene = plain_scene(backend.sync_client(), KEYS)
+    keeper, *others = scene.numbers["active"]
+    scene.raw.hset(KEYS["meta"], mapping={"uses": "tk", "v": "3"})
+    scene.raw.zadd(KEYS["expiry"], dict.fromkeys(others, (1 << 51) + T0))
+    assert scene.run("ack", 8, EPOCH, "1-abc\n60000", "", keeper, "1 0 5")[2] == 1
+    assert scene.run("sweep", 9, 600_000)[:4] == [1, b"9", 0, 0]
+    [kept] = scene.raw.zrange(KEYS["expiry"], 0, -1)
+    assert kept.startswith(b">")

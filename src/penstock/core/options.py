@@ -95,10 +95,9 @@ def duration_ms(argument: str, value: Any, *, zero: bool = True) -> int:
         raise BadArgument(argument, value, "can't be negative")
     if seconds == 0 and not zero:
         raise BadArgument(argument, value, "can't be zero")
-    ms = math.ceil(round(seconds * 1000, 6))
-    if ms > MAX_DURATION_MS:
+    if seconds > MAX_DURATION_MS / 1000:
         raise BadArgument(argument, value, "must be at most 100 years")
-    return ms
+    return math.ceil(round(seconds * 1000, 6))
 
 
 def lease_ms(argument: str, value: Any, *, zero: bool = True) -> int:
@@ -138,7 +137,8 @@ def check_count(argument: str, value: Any, *, low: int = 1, high: int = MAX_INTE
         BadArgument: otherwise.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        bound = f"from {low} to {high}" if high < MAX_INTEGER else f"of at least {low}"
+        is_large = isinstance(value, int) and value > high
+        bound = f"from {low} to {high}" if is_large or high < MAX_INTEGER else f"of at least {low}"
         raise BadArgument(argument, value, f"must be a whole number {bound}")
     return value
 

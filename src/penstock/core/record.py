@@ -262,7 +262,7 @@ def parse_policy(*parts: bytes) -> RetryPolicy:
     )
 
 
-def _number(text: bytes, low: int, high: int) -> int | None:
+def _number(text: bytes | str, low: int, high: int) -> int | None:
     value = int(text) if len(text) < 14 and text.isdigit() else -1
     return value if low <= value <= high else None
 
@@ -367,7 +367,7 @@ def parse_record(data: bytes) -> Record:  # noqa: C901  # one branch for each fi
                 if found[4] is None or any(found.groups()[:3]):
                     record.retry = parse_policy(*found.groups()[:3])
         elif name == "k":
-            record.result_ms = _whole(value) or 0
+            record.result_ms = _number(value, 1, MAX_DURATION_MS) or 0
         elif name == "q":
             record.key_hash = value
         elif name == "d":

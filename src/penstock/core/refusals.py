@@ -34,6 +34,10 @@ BOUNDED = (
 """Whole numbers that scripts check by the bounds in their headers."""
 FORMS = {
     **dict.fromkeys(BOUNDED, "must be a whole number within its bounds: see protocol/scripts.md"),
+    **dict.fromkeys(
+        ("delays", "kept"), "must be ms, at most 3162240000000 (100 years), separated by blanks"
+    ),
+    "value": "must be a setting within its bounds: protocol/core.md names them",
     "number": "must be a job number: ms, a dash, ten digits, without leading zeros; 1000 at most",
     **dict.fromkeys(("fence", "from", "to"), "must be what an earlier reply has returned"),
     "producer": "must be 16 hex digits",

@@ -14,7 +14,13 @@ from penstock.core import stable
 from penstock.core.bulk import NewJob, prepared
 from penstock.core.codec import Codec
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER
-from penstock.core.options import check_choice, check_flag, check_party, duration_ms
+from penstock.core.options import (
+    MAX_DURATION_MS,
+    check_choice,
+    check_flag,
+    check_party,
+    duration_ms,
+)
 from penstock.core.record import SCHEDULED_FOR, encode_body
 from penstock.errors import BadArgument, ConfigurationError
 
@@ -38,7 +44,7 @@ MISSED_MS = 60_000
 which a tick is not brought forward: it might run twice."""
 MAX_VALUE = 65_536
 UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
-EVERY = r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?"
+EVERY = r"(?:([0-9]{1,15})d)?\s*(?:([0-9]{1,15})h)?\s*(?:([0-9]{1,15})m)?\s*(?:([0-9]{1,15})s)?"
 REFUSED = ("delay", "at", "dedup", "dedup_id", "key", "block", "max_length", "replicas", "durable")
 """Options of an enqueue that the job of a schedule can't have."""
 SPEC_FIELDS = {"cron": str, "every": int, "tz": str, "overlap": bool, "missed": str, "ttl": str}
@@ -128,6 +134,8 @@ class Spec:
         for name, kind in SPEC_FIELDS.items():
             if name in given and type(given[name]) is not kind:
                 raise ValueError(f"{name} of a schedule is no {kind.__name__}: {raw[:200]!r}")
+        if spec.every_ms is not None and not 0 < spec.every_ms <= MAX_DURATION_MS:
+            raise ValueError(f"every of a schedule is out of bounds: {raw[:200]!r}")
         if spec.missed not in get_args(Missed):
             raise ValueError(f"missed of a schedule is unknown: {raw[:200]!r}")
         return spec

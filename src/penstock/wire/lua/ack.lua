@@ -15,7 +15,7 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
----          {-19, nonce, name, value}     malformed argument: number
+---          {-19, nonce, name, value}     malformed argument: number, or a time of keeping
 --- FROM active, ready, scheduled  TO done
 --@include lib/check_version
 --@include lib/check_epoch

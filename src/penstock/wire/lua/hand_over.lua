@@ -16,13 +16,14 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-10, nonce, index}           record number index is of no known version, asks for lease 0 without a ttl, has a dedup id,
 ---                                        or is beyond the bounds; nothing done
----          {-19, nonce, name, value}     malformed argument: number, or of a record the lease, or the priority
----                                        as in enqueue
+---          {-19, nonce, name, value}     malformed argument: number, a time of keeping, delays, or of a record
+---                                        the lease, the ttl, or the priority as in enqueue
 --- FROM active, ready, scheduled  TO done
 --@include lib/check_version
 --@include lib/check_epoch
 --@include lib/now (gives: change)
 --@include lib/is_lease
+--@include lib/is_span
 --@include lib/keep_results
 local numbers = {number, string.find(common, '\n', 1, true) and value or nil}
 --@include lib/read_results (gives: results_of)
@@ -37,7 +38,10 @@ for i = 1, n do
     return {-10, nonce, i}
   end
 end
-for delay in string.gmatch(delays, '%d+') do
+for delay in string.gmatch(delays, '[^ ]+') do
+  if not is_span(delay, 0) then
+    return {-19, nonce, 'delays', string.sub(delay, 1, 200)}
+  end
   waits[#waits + 1] = tonumber(delay)
 end
 --@include lib/find_done (gives: done, freed, acked)

@@ -11,7 +11,7 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-15, nonce, kind, owner, left}      as in reserve; nothing finished
 ---          {-16, nonce, kind}                   as in reserve; nothing finished
----          {-19, nonce, name, value}            malformed argument: owner or number
+---          {-19, nonce, name, value}            malformed argument: owner, number, or a time of keeping
 --- FROM active, ready, scheduled  TO done, active, dead
 --@include lib/check_version
 --@include lib/check_owner

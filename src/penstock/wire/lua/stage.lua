@@ -11,7 +11,7 @@
 ---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is stored
 ---          {-6, nonce, version}  written by a newer protocol
 ---          {-18, nonce}          the earlier chunks of this attempt are gone: nothing is stored
----          {-19, nonce, name, value} malformed argument
+---          {-19, nonce, name, value}  malformed argument: a delay
 --@include lib/check_version
 --@include lib/read_promise (gives: promised_batch)
 if promised_batch and promised_batch >= tonumber(batch) then
@@ -24,6 +24,12 @@ end
 --@include lib/read_staged (gives: batch_name, batch_rows)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+--@include lib/is_span
+--@include lib/read_delays
+local delays, fault = read_delays(string.match(chunk, '^%S*'), now)
+if not delays then
+  return {-19, nonce, 'delay', fault}
+end
 local chunks, others, left = redis.call('HLEN', stage), redis.call('HLEN', staged), redis.call('PTTL', staged)
 local ended = {}
 if not batch_rows and others > 0 then -- a new write removes the entries of those that have expired

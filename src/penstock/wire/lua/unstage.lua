@@ -8,7 +8,7 @@
 --- RETURNS  {1, nonce, chunks}    deleted; chunks: the number of staged chunks
 ---          {0, nonce, promised}  this batch or a later one was promised, and `keep` is empty: nothing changes
 ---          {-6, nonce, version}  written by a newer protocol
----          {-19, nonce, name, value} malformed argument
+---          {-19, nonce, name, value}  malformed argument
 --@include lib/check_version
 local chunks, left = redis.call('HLEN', stage), redis.call('PTTL', writes)
 --@include lib/read_promise (gives: promised_batch)

@@ -1,11 +1,11 @@
 -- Check if this producer may add jobs now. Gives delay_ms (until the jobs may be delivered; of several the
--- longest) and delays (of the first jobs, if the argument is no number), the capacity (limit) and
+-- longest) and delays (of the first jobs; nil = all are 0), the capacity (limit) and
 -- the expired jobs.
 --- NEEDS  ready held active scheduled parked tickets once tally expiry meta wake space dedup windows nonce producer
 ---        epoch replicas uses full create paused max_length bound delay off role seen sweep_limit v before finished
 ---        urgent batches dead members
 --- SETS   epoch off uses
---- GIVES  keyed seed raw now changes is_lease delay_ms delays created limit wake_empty space_empty waiting drop_bodies change end_of expired
+--- GIVES  keyed seed raw now changes is_lease is_span delay_ms delays created limit wake_empty space_empty waiting drop_bodies change end_of expired
 ---        expired_once nothing has_urgent remove_expired write_dedup write_dedup_and_wake
 --@include lib/check_version
 --@include lib/now (gives: changes, raw)
@@ -69,11 +69,12 @@ local waiting = 0
 --@include lib/release_dedup
 --@include lib/keep_results
 --@include lib/find_expired
-local delay_ms, delays = tonumber(delay), nil
-if not delay_ms then
-  delays = {}
-  for text in string.gmatch(delay, '[^,]+') do
-    local ms = tonumber(text) or string.sub(text, 2) - raw
-    delays[#delays + 1], delay_ms = ms, math.max(delay_ms or ms, ms)
+--@include lib/is_span
+local delays, delay_ms = nil, 0
+if delay ~= '0' then
+  --@include lib/read_delays
+  delays, delay_ms = read_delays(delay, raw)
+  if not delays then
+    return {-19, nonce, 'delay', delay_ms}
   end
 end

@@ -2,7 +2,7 @@
 -- Gives added (records to add, with added_due, 0 = at once, added_names and dedup_values), answers (for the reply),
 -- rewritten (number -> new record) and moved (number -> new due time).
 --- NEEDS  ready held active scheduled parked once tally expiry meta dedup windows nonce asked mode delay_ms delays
----        given is_lease now end_of uses keyed
+---        given is_lease is_span now end_of uses keyed
 --- GIVES  split_body has_header result_ttl names all_free header_of added added_names added_due dedup_values answers rewritten
 ---        moved window_pairs orphans places dedup_pairs record_index has_ttls new_counters notes own_place
 --@include lib/split_body (gives: has_header)
@@ -14,13 +14,20 @@ local names, owners, latest, all_free = {}, {}, {}, mode == ''
 local match = string.match
 for i = 1, asked do
   local record = given[i]
-  local name = match(record, '^1;d=([^;\n]+)') or match(record, '^1[^\n]-;d=([^;\n]+)')
+  local name, behind = match(record, '^1;d=([^;\n]+)()')
+  if not name then
+    name, behind = match(record, '^1[^\n]-;d=([^;\n]+)()')
+  end
   if not name or not has_header(record) then
     return {-10, nonce, i}
   end
   local lease = match(record, '^1;l=([^;\n]*)')
   if lease and not is_lease(lease, 0) then
     return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
+  end
+  local window = match(record, '^;w=([^;\n]*)', behind)
+  if window and not is_span(window, 1) then
+    return {-19, nonce, 'window', string.sub(window, 1, 200)}
   elseif latest[name] then
     all_free = false
   end
@@ -157,7 +164,7 @@ for i = 1, all_free and 0 or asked do
         added_due[at] = not own and when or own > 0 and now + own or 0
         local span = framed and string.match(record, '^1[^\n]-;w=(%d+)')
         if span then -- the id is taken from now on, whatever happens to the job
-          dedup_values[at] = string.format('@%.0f', now + span)
+          dedup_values[at] = string.format('@%.0f', now + math.min(span, 3162240000000))
           window_pairs[#window_pairs + 1] = string.sub(dedup_values[at], 2)
           window_pairs[#window_pairs + 1] = name
         end

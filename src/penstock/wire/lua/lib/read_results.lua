@@ -2,14 +2,18 @@
 -- are kept, or one for each job, separated by blanks. They follow the numbers, one for each job; '' = nothing is
 -- kept of it. results_of(ids, codes) returns for keep_results those of the jobs with code 1, or of all if there are no codes;
 -- nil = the call has no results.
---- NEEDS  common numbers nothing
+--- NEEDS  nonce common numbers nothing
 --- SETS   common numbers
 --- GIVES  results_of
 local results_of, line_end = nothing, string.find(common, '\n', 1, true)
 if line_end then
   local times, spans = string.sub(common, line_end + 1), {}
   common = string.sub(common, 1, line_end - 1)
-  for span in string.gmatch(times, '%d%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?') do
+  --@include lib/is_span
+  for span in string.gmatch(times, '[^ ]+') do
+    if not is_span(span, 0) then
+      return {-19, nonce, 'kept', string.sub(span, 1, 200)}
+    end
     spans[#spans + 1] = span
   end
   local first = #numbers - #numbers / (common == '*' and 3 or 2)

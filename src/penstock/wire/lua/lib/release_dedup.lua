@@ -52,7 +52,7 @@ if has_dedup then
       elseif not window then
         stop = stops[rests[j]]
         if stop == nil then
-          local span = tonumber(match(rests[j], ';w=(%d+)') or 0)
+          local span = math.min(match(rests[j], ';w=(%d+)') or 0, 3162240000000)
           stop = span > 0 and string.format('%.0f', now + span)
           stops[rests[j]] = stop
         end

@@ -4,7 +4,7 @@
 --- GIVES  states_to_keep
 local function kept_for(record, from)
   local span = string.match(record, '^[1+][;lt=%d]*;k=(%d+)', from) or string.match(record, '^[1+][;lt=%d]*;p=[^;\n]*;k=(%d+)', from)
-  return span and #span < 14 and tonumber(span) > 0 and span or nil
+  return span and span + 0 > 0 and span + 0 <= 3162240000000 and span or nil
 end
 local function states_to_keep(ids)
   local records, counts, sub = redis.call('HMGET', held, unpack(ids)), {}, string.sub
