@@ -60,7 +60,7 @@ STATES: tuple[State, ...] = (
     State("ready, expired", "ready", MORTAL, over=True),
     State("scheduled", "scheduled", delay=36_000_000),
     State("scheduled, due", "scheduled", delay=1),
-    State("scheduled, expired", "scheduled", MORTAL, delay=36_000_000, over=True),
+    State("scheduled, expired", "scheduled", MORTAL, delay=TTL_MS - 1, over=True),
     State("active", "active", LASTING, then="reserve"),
     State("active, lease ended", "active", b";l=%d" % TTL_MS, then="reserve", over=True),
     State("active, expired", "active", LASTING + MORTAL, then="reserve", over=True),

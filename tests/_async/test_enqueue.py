@@ -15,6 +15,7 @@ from penstock import (
     BadArgument,
     Durable,
     Enqueued,
+    Handlers,
     NotReplicated,
     QueueClosed,
     QueuePaused,
@@ -293,6 +294,29 @@ async def test_a_ttl_must_outlive_the_delay(q: AsyncQueue, raw: Raw) -> None:
         with pytest.raises(BadArgument, match=r"ttl=.*longer than the delay"):
             await q.enqueue("x", delay=delay, ttl=ttl)
     assert dump(raw) == before
+
+
+def greet(to: str) -> None:
+    """Greet."""
+
+
+async def test_a_ttl_must_outlive_the_time_until_at(q: AsyncQueue, raw: Raw) -> None:
+    """By the server's clock: a job that would expire before it may run is refused."""
+    await q.enqueue("x")
+    before, late = dump(raw), raw_time(raw) + 3600
+    mail = Handlers().handler(greet).options(ttl=60).options(at=late)
+    for call in (
+        partial(q.enqueue, "x", at=late, ttl=60),
+        partial(q.enqueue_many, ["x", "y"], at=late, ttl=60),
+        partial(q.enqueue, "x", at=late, ttl=60, dedup_id="a"),
+        partial(q.enqueue, "x", at=late, lease=0, ttl=60),
+        partial(q.enqueue, mail.job("eve")),
+    ):
+        with pytest.raises(BadArgument, match=r"ttl='60000': must be ms, .* longer than the time"):
+            await call()
+    assert dump(raw) == before
+    assert (await q.enqueue("x", at=late, ttl=7200)).state == "scheduled"
+    assert (await q.enqueue("x", at=late - 7200, ttl=1)).state == "ready"
 
 
 async def test_a_body_of_512_mib_is_refused(

@@ -14,6 +14,7 @@ from penstock import (
     BadArgument,
     Durable,
     Enqueued,
+    Handlers,
     NotReplicated,
     Penstock,
     Queue,
@@ -292,6 +293,29 @@ def test_a_ttl_must_outlive_the_delay(q: Queue, raw: Raw) -> None:
         with pytest.raises(BadArgument, match=r"ttl=.*longer than the delay"):
             q.enqueue("x", delay=delay, ttl=ttl)
     assert dump(raw) == before
+
+
+def greet(to: str) -> None:
+    """Greet."""
+
+
+def test_a_ttl_must_outlive_the_time_until_at(q: Queue, raw: Raw) -> None:
+    """By the server's clock: a job that would expire before it may run is refused."""
+    q.enqueue("x")
+    before, late = dump(raw), raw_time(raw) + 3600
+    mail = Handlers().handler(greet).options(ttl=60).options(at=late)
+    for call in (
+        partial(q.enqueue, "x", at=late, ttl=60),
+        partial(q.enqueue_many, ["x", "y"], at=late, ttl=60),
+        partial(q.enqueue, "x", at=late, ttl=60, dedup_id="a"),
+        partial(q.enqueue, "x", at=late, lease=0, ttl=60),
+        partial(q.enqueue, mail.job("eve")),
+    ):
+        with pytest.raises(BadArgument, match=r"ttl='60000': must be ms, .* longer than the time"):
+            call()
+    assert dump(raw) == before
+    assert q.enqueue("x", at=late, ttl=7200).state == "scheduled"
+    assert q.enqueue("x", at=late - 7200, ttl=1).state == "ready"
 
 
 def test_a_body_of_512_mib_is_refused(q: Queue, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,7 @@ class Producing(Waiting):
         if lease == 0 and ttl is None:
             ttl = 50_000
         if at is not None:
+            at = 0 if ttl is not None and ttl <= at else at
             delay = max(at, 0)
         elif ttl is not None and ttl <= delay:
             delay = 0

@@ -64,7 +64,8 @@ def seed(raw: Raw, keys: QueueKeys, place: StateCase, history: str, *, once: boo
     job = Job(raw, keys)
     once = once or place.state is JobState.ONCE
     is_undelivered = once and place.state is JobState.SCHEDULED
-    delay = (100 if place is StateCase.DUE else 10_000) if is_undelivered else 0
+    is_soon = place is StateCase.DUE or place.condition is Condition.TTL_ENDED
+    delay = (100 if is_soon else 10_000) if is_undelivered else 0
     record = _record(place, history, once=once)
     if place is StateCase.DELIVERY_ENDED:
         reply = job.run("claim", SEED_CALL - 1, EPOCH, delay, "", 0, "", "", record)

@@ -62,6 +62,8 @@ NOT_DELAYS = [
     "inf", "nan", "-1", "1e3", "", str(YEARS + 1), str(1 << 53), f"@{T0 + YEARS + 1}", "@", "@inf",
 ]  # fmt: skip
 NOT_TTLS = ["0", "", "inf", "-1", "1e3", str(YEARS + 1), str(1 << 51)]
+SHORT = ["1", "999", "1000"]
+CHUNK = f"80 9\n1;d={'a' * 74}\nx"
 HANDED = (EPOCH, "1-abc", "", "#", "")
 CALLS: list[tuple[str, str, list[str], tuple[Any, ...]]] = [
     ("enqueue", "delay", NOT_DELAYS, ("", "?", "", 0, "", "1\nx")),
@@ -73,6 +75,12 @@ CALLS: list[tuple[str, str, list[str], tuple[Any, ...]]] = [
     ("enqueue", "ttl", NOT_TTLS, ("", 0, "", 0, "", "1;l=5;t=?;c=json\nx")),
     ("claim", "ttl", NOT_TTLS, ("", 0, "", 0, "", "", "1;t=?;d=a\nx")),
     ("hand_over", "ttl", NOT_TTLS, (*HANDED, "0", "1;t=?\nx")),
+    ("enqueue", "ttl", SHORT, ("", 1000, "", 0, "", "1\nx", "1;t=?\nx")),
+    ("enqueue", "ttl", SHORT, ("", f"@{T0 + 1000}", "", 0, "", "1;l=5;t=?;p=3,,\nx")),
+    ("claim", "ttl", SHORT, ("", f"@{T0 + 1000}", "", 0, "", "", "1;t=?;d=a\nx")),
+    ("claim", "ttl", SHORT, ("", f"0,@{T0 + 1000}", "", 0, "", "ud", "1;d=b\nx", "1;t=?;d=a\nx")),
+    ("stage", "ttl", SHORT, (3, "a:0", 60_000, f"@{T0 + 1000} {CHUNK}" + "1;t=?;d=b\nx")),
+    ("hand_over", "ttl", SHORT, (*HANDED, "0 1000", "1\nx", "1;t=?\nx")),
     ("claim", "window", NOT_TTLS, ("", 0, "", 0, "", "", "1;d=a;w=?\nx")),
     ("claim", "window", NOT_TTLS, ("", 0, "", 0, "", "e", "1;c=json;d=a;w=?;u=e\nx")),
     ("ack", "kept", NOT_TTLS[2:], (EPOCH, "1-abc\n?", "", "#", "1 0 5")),

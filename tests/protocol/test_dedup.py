@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -170,7 +171,8 @@ def _claim(model: Model) -> None:
     jobs = [_record(model, until) for _ in range(model.draw.choice([1, 1, 1, 4]))]
     lines = [_line(model, job) for job in jobs]
     model.call += 1
-    delay = model.draw.choice([0, 0, 500, 5000])
+    ends = min((job.ends for job in jobs if job.ends), default=math.inf)
+    delay = min(model.draw.choice([0, 0, 500, 5000]), ends - model.now - 1)
     args = (model.call, EPOCH, delay, "", 0, "", mode, *lines)
     reply = model.run("claim", *args)
     first, new, wanted = reply[2], set[bytes](), []

@@ -29,7 +29,7 @@ __all__ = ["REFUSALS", "NotPlain", "Unstaged", "refusal"]
 
 BOUNDED = (
     "batch", "body", "bound", "count", "delay", "expected", "horizon", "idle", "keep", "limit",
-    "most", "n", "next", "rows", "seed", "skip", "start", "tag", "ttl", "wait", "window",
+    "most", "n", "next", "rows", "seed", "skip", "start", "tag", "wait", "window",
 )  # fmt: skip
 """Whole numbers that scripts check by the bounds in their headers."""
 FORMS = {
@@ -37,6 +37,8 @@ FORMS = {
     **dict.fromkeys(
         ("delays", "kept"), "must be ms, at most 3162240000000 (100 years), separated by blanks"
     ),
+    "ttl": "must be ms, at most 3162240000000 (100 years), and longer than the time until the job"
+    " may run",
     "value": "must be a setting within its bounds: protocol/core.md names them",
     "number": "must be a job number: ms, a dash, ten digits, without leading zeros; 1000 at most",
     **dict.fromkeys(("fence", "from", "to"), "must be what an earlier reply has returned"),

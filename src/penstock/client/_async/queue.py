@@ -125,7 +125,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             lease: seconds, up to 24 days; None = the queue's (30), but with a ttl at most a tenth
                 of the ttl, and at least 1 s; 0 = deliver at most once. A lease as long as the ttl
                 is logged as a warning: if its consumer dies, the job is not delivered again.
-            ttl: seconds after which it is no longer delivered; None = no limit (lease 0: a day).
+            ttl: seconds until it expires, longer than the delay; None = no limit (lease 0: a day).
             headers: names and values carried with the job.
             max_length: refuse if more jobs than this would wait. The queue's own bound also holds.
             block: seconds to wait for room in a full queue; 0 = refuse at once, None = for ever.

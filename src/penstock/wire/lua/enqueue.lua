@@ -38,6 +38,7 @@ local sweep_limit = 100 + 2 * n
 if n > 1000 then
   return {-10, nonce, 1001}
 end
+--@include lib/check_ttls
 --@include lib/check_capacity
 if n == 0 then
   if full > now and space_empty and waiting < limit then
@@ -56,14 +57,11 @@ if delay_ms > 0 or priorities or keyed then
   call('ZCARD', scheduled)
   call('HLEN', held)
   call('XLEN', ready)
-  local held_pairs, ends, parks = {}, {}, 0
-  for i = 2, ttl_ends and #ttl_ends or 0, 2 do
-    ends[ttl_ends[i]] = ttl_ends[i - 1]
-  end
+  local held_pairs, parks = {}, 0
   --@include lib/place_jobs (gives: place, write_places)
   local due, at = now + delay_ms, string.format('%.0f', delay_ms > 0 and now + delay_ms or math.min(now, ms))
   for i = 1, n do
-    local id, priority, last = ids[i], priorities and priorities[i] or 0, ends[ids[i]]
+    local id, priority = ids[i], priorities and priorities[i] or 0
     local record = split_body(id, records[i], bodies)
     local is_parked = keyed and delay_ms <= 0 and not keyed.take(id, record)
     if delay_ms > 0 or priority > 0 or is_parked then
@@ -75,7 +73,7 @@ if delay_ms > 0 or priorities or keyed then
     if is_parked then
       parks = parks + 1
     elseif delay_ms > 0 or priority > 0 then
-      place(id, last and delay_ms > 0 and tonumber(last) < due and last or at, priority)
+      place(id, at, priority)
     end
   end
   if #held_pairs > 0 then

@@ -44,6 +44,13 @@ for delay in string.gmatch(delays, '[^ ]+') do
   end
   waits[#waits + 1] = tonumber(delay)
 end
+--@include lib/short_ttl
+for i = 1, n do
+  local ttl = short_ttl(records[i], waits[i] or 0)
+  if ttl then
+    return {-19, nonce, 'ttl', ttl}
+  end
+end
 --@include lib/find_done (gives: done, freed, acked)
 if acked == 0 then -- write something, so that a WAIT after this call proves replication
   redis.call('HDEL', held, '-')
@@ -76,15 +83,12 @@ if batch then -- before the batch counts down
 end
 --@include lib/remove_done (gives: removed)
 close_windows()
-local successor_due, ends, soonest = write_dedup(), {}, nil
-for i = 2, ttl_ends and #ttl_ends or 0, 2 do
-  ends[ttl_ends[i]] = tonumber(ttl_ends[i - 1])
-end
+local successor_due, soonest = write_dedup(), nil
 for i = 1, n do
   local id, due = ids[i], now + (waits[i] or 0)
   local record, priority = split_body(id, list[i], bodies), priorities and priorities[i] or 0
   if due > now or priority > 0 then
-    due = due > now and math.min(due, ends[id] or due) or math.min(now, ms)
+    due = due > now and due or math.min(now, ms)
     redis.call('HSET', held, id, record)
     place(id, string.format('%.0f', due), priority)
   else

@@ -25,7 +25,7 @@
 if redis.call('HGET', commit, 'era') ~= (redis.call('GET', writes) or '') then
   return {-18, nonce}
 end
-local mode, chunk = '', redis.call('HGET', stage, field)
+local mode, chunk, records = '', redis.call('HGET', stage, field), {} -- `stage` has checked their ttls
 --@include lib/read_staged (gives: batch_name, batch_ends, batch_rows, batch_era)
 local delay, asked, given, rest = '0', 0, {}, nil
 if chunk then

@@ -11,7 +11,7 @@
 ---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is stored
 ---          {-6, nonce, version}  written by a newer protocol
 ---          {-18, nonce}          the earlier chunks of this attempt are gone: nothing is stored
----          {-19, nonce, name, value}  malformed argument: a delay
+---          {-19, nonce, name, value}  malformed argument: a delay, or a ttl that does not end after it
 --@include lib/check_version
 --@include lib/read_promise (gives: promised_batch)
 if promised_batch and promised_batch >= tonumber(batch) then
@@ -26,9 +26,19 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 --@include lib/is_span
 --@include lib/read_delays
-local delays, fault = read_delays(string.match(chunk, '^%S*'), now)
+local delays, longest = read_delays(string.match(chunk, '^%S*'), now)
 if not delays then
-  return {-19, nonce, 'delay', fault}
+  return {-19, nonce, 'delay', longest}
+end
+--@include lib/short_ttl
+local row, at = 0, string.find(chunk, '\n', 1, true) + 1
+for size in string.gmatch(longest > 0 and string.match(chunk, '^%S*([^\n]*)') or '', '%d+') do
+  row = row + 1
+  local short = short_ttl(string.sub(chunk, at, at + 63), delays[row] or longest)
+  if short then -- `publish` can't refuse it any more
+    return {-19, nonce, 'ttl', short}
+  end
+  at = at + size
 end
 local chunks, others, left = redis.call('HLEN', stage), redis.call('HLEN', staged), redis.call('PTTL', staged)
 local ended = {}

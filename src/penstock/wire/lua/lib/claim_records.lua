@@ -1,10 +1,11 @@
 -- The steps of claim and publish: add the `asked` records in `given`, which carry dedup ids. Gives the reply.
 --- NEEDS  before parked tickets ready held active scheduled once tally expiry meta wake space dedup windows nonce
 ---        asked epoch given alarm bound create delay enqueued full last max_length mode off paused producer replicas
----        role seen sweep_limit uses v wait finished urgent batches dead members
+---        records role seen sweep_limit uses v wait finished urgent batches dead members
 --- SETS   epoch alarm off uses
 --- GIVES  reply
 --@include lib/check_producer (gives: limit)
+--@include lib/check_ttls
 --@include lib/check_open_batch
 --@include lib/expired_windows
 --@include lib/decide_dedup (gives: all_free, added, places, record_index)
@@ -17,6 +18,6 @@ elseif places == 0 then -- the room remains
 end
 --@include lib/check_capacity
 --@include lib/assign_numbers
-local list, record_index = all_free and given or added, record_index
+local list = all_free and given or added
 --@include lib/check_records
 --@include lib/add_deduplicated
