@@ -255,9 +255,9 @@ async def test_a_ttl_is_counted_from_the_enqueue(q: AsyncQueue, raw: Raw) -> Non
     assert (await q.stats()).ready == 2
     advance(raw, q.ops, 30)
     stats = await q.stats()
-    assert (stats.ready, stats.expired, stats.swept) == (1, 1, 0)
+    assert (stats.ready, stats.unswept, stats.expired) == (1, 1, 0)
     assert [job.id for job in await q.reserve(5, block=0)] == [kept.id]
-    assert (await q.stats()).swept == 1
+    assert (await q.stats()).expired == 1
     assert await q.show(done.id) is None
 
 
@@ -272,7 +272,7 @@ async def test_a_ttl_also_ends_delayed_and_leased_jobs(q: AsyncQueue, raw: Raw) 
     advance(raw, q.ops, 61)
     assert await q.sweep() == 2
     stats = await q.stats()
-    assert (stats.ready, stats.scheduled, stats.active, stats.swept) == (0, 0, 0, 2)
+    assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (0, 0, 0, 2)
     assert await job.ack() is False
     assert await q.reserve(5, block=0) == []
 
@@ -283,7 +283,7 @@ async def test_a_hundred_expired_jobs_do_not_hide_a_live_one(q: AsyncQueue, raw:
     live = await q.enqueue("live")
     advance(raw, q.ops, 11)
     assert [job.id for job in await q.reserve(block=0)] == [live.id]
-    assert (await q.stats()).swept == 250
+    assert (await q.stats()).expired == 250
 
 
 async def test_a_ttl_must_outlive_the_delay(q: AsyncQueue, raw: Raw) -> None:

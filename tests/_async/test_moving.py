@@ -128,7 +128,7 @@ async def test_promoting_ends_with_the_ttl(q: AsyncQueue, raw: Raw) -> None:
     assert (view.state, view.ttl) == ("ready", 900)
     advance(raw, q.ops, 901)
     assert await q.reserve(block=0) == []
-    assert (await q.stats()).swept == 1
+    assert (await q.stats()).expired == 1
 
 
 # -- dequeue -----------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ async def test_a_dequeued_job_never_outlives_its_ttl(q: AsyncQueue, raw: Raw) ->
     assert view.due == view.expires
     advance(raw, q.ops, 101)
     assert await q.reserve(block=0) == []
-    assert (await q.stats()).swept == 1
+    assert (await q.stats()).expired == 1
 
 
 @pytest.mark.usefixtures("no_ticks")

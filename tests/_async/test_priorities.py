@@ -180,7 +180,7 @@ async def test_expired_jobs_leave_no_trace(q: AsyncQueue, raw: Raw) -> None:
     advance(raw, q.ops, 11)
     assert await take(q) == ["a"]
     stats = await q.stats()
-    assert (stats.ready, stats.scheduled, stats.swept) == (0, 0, 600)
+    assert (stats.ready, stats.scheduled, stats.expired) == (0, 0, 600)
     assert await urgent(q, raw) == []
 
 

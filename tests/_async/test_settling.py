@@ -379,7 +379,7 @@ async def test_at_most_once_is_delivered_once(q: AsyncQueue, raw: Raw) -> None:
     advance(raw, q.ops, 11)
     assert await q.reserve(block=0) == []
     stats = await q.stats()
-    assert (stats.active, stats.ready, stats.swept) == (0, 0, 1)
+    assert (stats.active, stats.ready, stats.expired) == (0, 0, 1)
     assert await q.sweep() == 0
     assert await q.show(job) is None
 

@@ -86,7 +86,7 @@ async def test_expired_active_jobs_are_counted(q: AsyncQueue, raw: Raw) -> None:
     advance(raw, q.ops, 61)
     assert await q.sweep() == 2
     stats = await q.stats()
-    assert (stats.swept, stats.expired_active) == (2, 1)
+    assert (stats.expired, stats.expired_active) == (2, 1)
 
 
 async def test_a_lease_as_long_as_the_ttl_is_logged_once(

@@ -63,7 +63,7 @@ async def test_a_consumer_of_several_queues_sweeps_all(ps: AsyncPenstock, raw: R
         advance(raw, queue.ops, 100)
     for _ in range(2):
         assert await ps.reserve(queues, block=MOMENT) == []
-    assert [(await queue.stats()).expired for queue in queues] == [0, 0, 0]
+    assert [(await queue.stats()).unswept for queue in queues] == [0, 0, 0]
     assert not any(raw.exists(queue.ops.keys["held"]) for queue in queues)
 
 

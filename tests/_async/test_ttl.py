@@ -93,7 +93,7 @@ async def test_live_jobs_behind_expired_ones_come_in_one_call(
     assert counted.calls == 1
     assert numbers(raw, q.ops, "held") == sorted(number_of(job) for job in jobs)
     assert numbers(raw, q.ops, "ready") == numbers(raw, q.ops, "scheduled") == []
-    assert (await q.stats()).swept == (360 if place is between_in_all else 350)
+    assert (await q.stats()).expired == (360 if place is between_in_all else 350)
 
 
 async def test_settle_delivers_behind_expired_jobs(counted: AsyncCounted) -> None:
@@ -133,7 +133,7 @@ async def test_a_call_passes_over_a_bounded_number_of_expired_jobs(counted: Asyn
     (job,) = await q.reserve(block=5)
     assert job.body == "live"
     assert 2 <= counted.calls <= 4
-    assert (await q.stats()).swept == 5000
+    assert (await q.stats()).expired == 5000
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -159,7 +159,7 @@ async def test_only_expired_jobs_leave_the_head_of_ready(
         await q.stats()
     assert [job.body for job in await q.reserve(1000, block=0)] == [*living, "last"]
     stats = await q.stats()
-    assert (stats.swept, stats.ready) == (total + 40 - len(living), 0)
+    assert (stats.expired, stats.ready) == (total + 40 - len(living), 0)
     assert len(numbers(raw, q.ops, "expiry")) <= len(living)
 
 
@@ -203,7 +203,7 @@ async def test_peek_passes_over_a_bounded_number_of_expired_jobs(counted: AsyncC
     assert [view.body for view in await q.peek(2, start=-2)] == ["live", "later"]
     assert [view.body for view in await q.peek(1, start=1)] == ["later"]
     assert 3 <= counted.calls <= 8
-    assert (await q.stats()).swept == 5000
+    assert (await q.stats()).expired == 5000
 
 
 @pytest.mark.parametrize("newest", [False, True])

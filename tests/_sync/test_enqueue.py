@@ -254,9 +254,9 @@ def test_a_ttl_is_counted_from_the_enqueue(q: Queue, raw: Raw) -> None:
     assert q.stats().ready == 2
     advance(raw, q.ops, 30)
     stats = q.stats()
-    assert (stats.ready, stats.expired, stats.swept) == (1, 1, 0)
+    assert (stats.ready, stats.unswept, stats.expired) == (1, 1, 0)
     assert [job.id for job in q.reserve(5, block=0)] == [kept.id]
-    assert q.stats().swept == 1
+    assert q.stats().expired == 1
     assert q.show(done.id) is None
 
 
@@ -271,7 +271,7 @@ def test_a_ttl_also_ends_delayed_and_leased_jobs(q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, 61)
     assert q.sweep() == 2
     stats = q.stats()
-    assert (stats.ready, stats.scheduled, stats.active, stats.swept) == (0, 0, 0, 2)
+    assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (0, 0, 0, 2)
     assert job.ack() is False
     assert q.reserve(5, block=0) == []
 
@@ -282,7 +282,7 @@ def test_a_hundred_expired_jobs_do_not_hide_a_live_one(q: Queue, raw: Raw) -> No
     live = q.enqueue("live")
     advance(raw, q.ops, 11)
     assert [job.id for job in q.reserve(block=0)] == [live.id]
-    assert q.stats().swept == 250
+    assert q.stats().expired == 250
 
 
 def test_a_ttl_must_outlive_the_delay(q: Queue, raw: Raw) -> None:

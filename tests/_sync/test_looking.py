@@ -33,14 +33,14 @@ def test_counts_are_exact(q: Queue, raw: Raw) -> None:
     before = dump(raw)
     stats = q.stats()
     assert (stats.ready, stats.scheduled, stats.active) == (9 + 5 + 2, 6, 4 + 1)
-    assert (stats.dead, stats.expired, stats.swept) == (3, 8, 0)
+    assert (stats.dead, stats.unswept, stats.expired) == (3, 8, 0)
     assert (stats.enqueued, stats.deliveries, stats.died) == (38, 10, 3)
     assert (stats.name, stats.exists) == ("q", True)
     assert dump(raw) == before
     taken = q.reserve(100, block=0)
     after = q.stats()
     assert len(taken) == stats.ready
-    assert (after.ready, after.active, after.expired, after.swept) == (0, 5 + 16, 0, 8)
+    assert (after.ready, after.active, after.unswept, after.expired) == (0, 5 + 16, 0, 8)
     assert after.crashed == 2
 
 
@@ -56,17 +56,17 @@ def test_expired_jobs_in_each_place_are_distinguished(q: Queue, raw: Raw) -> Non
     q.reserve(2, block=0)
     q.enqueue_many(range(300), ttl=1000)
     stats = q.stats()
-    assert (stats.ready, stats.scheduled, stats.active, stats.expired) == (300, 1, 2, 0)
+    assert (stats.ready, stats.scheduled, stats.active, stats.unswept) == (300, 1, 2, 0)
     advance(raw, q.ops, 1001)
     stats = q.stats()
     assert (stats.ready, stats.scheduled, stats.active) == (0, 0, 0)
-    assert (stats.expired, stats.swept) == (303, 0)
+    assert (stats.unswept, stats.expired) == (303, 0)
     assert q.peek() == []
     assert numbers(raw, q.ops, "expiry") == []
     for state in ("scheduled", "active", "dead"):
         assert q.peek(state=state) == []
     stats = q.stats()
-    assert (stats.expired, stats.swept) == (0, 303)
+    assert (stats.unswept, stats.expired) == (0, 303)
     assert q.sweep() == 0
 
 
@@ -323,7 +323,7 @@ def test_purge(q: Queue, raw: Raw, states: tuple[str, ...], left: object) -> Non
         "scheduled": stats.scheduled,
         "active": stats.active,
         "dead": stats.dead,
-        "expired": stats.expired,
+        "expired": stats.unswept,
     }
     assert removed == stats.purged == total - sum(counts.values())
     assert {state: count for state, count in counts.items() if count} == left
@@ -369,7 +369,7 @@ def test_purge_of_long_bodies_with_a_ttl(q: Queue) -> None:
     q.enqueue_many(range(1200), ttl=600)
     assert q.purge("ready") == 1260
     stats = q.stats()
-    assert (stats.ready, stats.expired) == (0, 0)
+    assert (stats.ready, stats.unswept) == (0, 0)
 
 
 def test_a_holder_of_a_purged_job(q: Queue) -> None:

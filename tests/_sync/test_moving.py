@@ -129,7 +129,7 @@ def test_promoting_ends_with_the_ttl(q: Queue, raw: Raw) -> None:
     assert (view.state, view.ttl) == ("ready", 900)
     advance(raw, q.ops, 901)
     assert q.reserve(block=0) == []
-    assert q.stats().swept == 1
+    assert q.stats().expired == 1
 
 
 # -- dequeue -----------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_a_dequeued_job_never_outlives_its_ttl(q: Queue, raw: Raw) -> None:
     assert view.due == view.expires
     advance(raw, q.ops, 101)
     assert q.reserve(block=0) == []
-    assert q.stats().swept == 1
+    assert q.stats().expired == 1
 
 
 @pytest.mark.usefixtures("no_ticks")

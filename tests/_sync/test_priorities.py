@@ -181,7 +181,7 @@ def test_expired_jobs_leave_no_trace(q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, 11)
     assert take(q) == ["a"]
     stats = q.stats()
-    assert (stats.ready, stats.scheduled, stats.swept) == (0, 0, 600)
+    assert (stats.ready, stats.scheduled, stats.expired) == (0, 0, 600)
     assert urgent(q, raw) == []
 
 

@@ -376,7 +376,7 @@ def test_at_most_once_is_delivered_once(q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, 11)
     assert q.reserve(block=0) == []
     stats = q.stats()
-    assert (stats.active, stats.ready, stats.swept) == (0, 0, 1)
+    assert (stats.active, stats.ready, stats.expired) == (0, 0, 1)
     assert q.sweep() == 0
     assert q.show(job) is None
 

@@ -85,7 +85,7 @@ def test_expired_active_jobs_are_counted(q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, 61)
     assert q.sweep() == 2
     stats = q.stats()
-    assert (stats.swept, stats.expired_active) == (2, 1)
+    assert (stats.expired, stats.expired_active) == (2, 1)
 
 
 def test_a_lease_as_long_as_the_ttl_is_logged_once(

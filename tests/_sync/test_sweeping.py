@@ -62,7 +62,7 @@ def test_a_consumer_of_several_queues_sweeps_all(ps: Penstock, raw: Raw) -> None
         advance(raw, queue.ops, 100)
     for _ in range(2):
         assert ps.reserve(queues, block=MOMENT) == []
-    assert [queue.stats().expired for queue in queues] == [0, 0, 0]
+    assert [queue.stats().unswept for queue in queues] == [0, 0, 0]
     assert not any(raw.exists(queue.ops.keys["held"]) for queue in queues)
 
 

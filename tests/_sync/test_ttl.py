@@ -94,7 +94,7 @@ def test_live_jobs_behind_expired_ones_come_in_one_call(
     assert counted.calls == 1
     assert numbers(raw, q.ops, "held") == sorted(number_of(job) for job in jobs)
     assert numbers(raw, q.ops, "ready") == numbers(raw, q.ops, "scheduled") == []
-    assert q.stats().swept == (360 if place is between_in_all else 350)
+    assert q.stats().expired == (360 if place is between_in_all else 350)
 
 
 def test_settle_delivers_behind_expired_jobs(counted: Counted) -> None:
@@ -134,7 +134,7 @@ def test_a_call_passes_over_a_bounded_number_of_expired_jobs(counted: Counted) -
     (job,) = q.reserve(block=5)
     assert job.body == "live"
     assert 2 <= counted.calls <= 4
-    assert q.stats().swept == 5000
+    assert q.stats().expired == 5000
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -158,7 +158,7 @@ def test_only_expired_jobs_leave_the_head_of_ready(q: Queue, raw: Raw, seed: int
         q.stats()
     assert [job.body for job in q.reserve(1000, block=0)] == [*living, "last"]
     stats = q.stats()
-    assert (stats.swept, stats.ready) == (total + 40 - len(living), 0)
+    assert (stats.expired, stats.ready) == (total + 40 - len(living), 0)
     assert len(numbers(raw, q.ops, "expiry")) <= len(living)
 
 
@@ -198,7 +198,7 @@ def test_peek_passes_over_a_bounded_number_of_expired_jobs(counted: Counted) -> 
     assert [view.body for view in q.peek(2, start=-2)] == ["live", "later"]
     assert [view.body for view in q.peek(1, start=1)] == ["later"]
     assert 3 <= counted.calls <= 8
-    assert q.stats().swept == 5000
+    assert q.stats().expired == 5000
 
 
 @pytest.mark.parametrize("newest", [False, True])

@@ -119,7 +119,7 @@ def test_stats_counts_each_state(cli: Cli, client: Penstock) -> None:
     assert [column for column in MOVED if column in out] == []
     [row] = cli("stats", "q").rows
     cells = [cell.strip() for cell in row]
-    assert cells[:9] == ["q", "1", "1", "1", "1", "0", "5", "1", "0"]
+    assert cells[:9] == ["q", "1", "1", "1", "1", "5", "1", "0", "0"]
     assert [cell[-2:] for cell in cells[9:-1]] == [" s", " s", " s"]
     assert cells[-1] == "lease=20.0 max_length=50"
 

@@ -343,7 +343,7 @@ def _totals(queue: Queue) -> None:
     assert queue.redrive() == 1
     queue.ack(queue.reserve(1, block=0))
     stats = queue.stats()
-    assert (stats.acked, stats.deleted, stats.purged, stats.swept) == (4, 1, 1, 1)
+    assert (stats.acked, stats.deleted, stats.purged, stats.expired) == (4, 1, 1, 1)
     assert (stats.died, stats.trimmed, stats.redriven) == (3, 2, 1)
     promoted = queue.enqueue("promoted", delay=DAY).id
     assert queue.promote([promoted])

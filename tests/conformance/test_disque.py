@@ -399,7 +399,7 @@ def test_a_ttl_ends_a_job(q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, 10)
     assert q.reserve(block=0) == []
     assert q.show(done.id) is None
-    assert q.stats().swept == 1
+    assert q.stats().expired == 1
 
 
 def test_a_bound_refuses(q: Queue, raw: Raw) -> None:

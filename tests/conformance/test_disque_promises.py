@@ -231,8 +231,8 @@ def test_counters_are_exact(q: Queue, raw: Raw, seed: int) -> None:
     for _ in range(80):
         dice.choice(moves)()
         stats = q.stats()
-        there = stats.ready + stats.scheduled + stats.active + stats.dead + stats.expired
-        gone = stats.acked + stats.swept + stats.deleted + stats.withdrawn + stats.evicted
+        there = stats.ready + stats.scheduled + stats.active + stats.dead + stats.unswept
+        gone = stats.acked + stats.expired + stats.deleted + stats.withdrawn + stats.evicted
         assert there + gone == stats.enqueued
         assert stats.deliveries == sum(delivered.values())
         assert stats.nacked == sum(nacked.values())
@@ -402,7 +402,7 @@ def test_no_delivery_from_the_end_of_the_ttl(
     clock.set(START + 10_000)
     assert q.peek() == []
     assert q.reserve(block=0) == []
-    assert q.stats().swept == 1
+    assert q.stats().expired == 1
     clock.set(START + 20_000)
     prepare_again(q)
     clock.set(START + 29_999)
@@ -428,7 +428,7 @@ def test_the_end_of_a_ttl_takes_a_held_job(clock: TestClock, q: Queue) -> None:
     with pytest.raises(JobGone):
         swept.extend(late=True)
     assert list(q.ack([by_id.id])) == [Outcome.GONE]
-    assert q.stats().swept == 3
+    assert q.stats().expired == 3
 
 
 @pytest.mark.parametrize("how", ["nack", "release", "dequeue"])
@@ -444,10 +444,10 @@ def test_put_back_past_the_ttl(clock: TestClock, q: Queue, how: str) -> None:
     assert q.stats().scheduled == 150
     clock.set(START + 10_000)
     stats = q.stats()
-    assert (stats.ready, stats.scheduled, stats.expired, stats.swept) == (0, 0, 150, 0)
+    assert (stats.ready, stats.scheduled, stats.unswept, stats.expired) == (0, 0, 150, 0)
     assert q.reserve(block=0) == []
     q.sweep()
-    assert q.stats().swept == 150
+    assert q.stats().expired == 150
 
 
 def test_half_of_a_ttl_to_the_millisecond(clock: TestClock, q: Queue) -> None:
@@ -611,6 +611,6 @@ def test_nothing_is_swept_early(q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, 90)
     assert q.sweep() == 0
     stats = q.stats()
-    assert (stats.ready + stats.active, stats.swept) == (6, 0)
+    assert (stats.ready + stats.active, stats.expired) == (6, 0)
     advance(raw, q.ops, 10)
     assert q.sweep() == 6

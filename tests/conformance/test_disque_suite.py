@@ -433,7 +433,7 @@ def test_a_ttl_is_honoured(q: Queue, raw: Raw) -> None:
     assert len(q.reserve(1, block=0)) == 1
     advance(raw, q.ops, 10)
     assert q.reserve(5, block=0) == []
-    assert q.stats().swept == 2
+    assert q.stats().expired == 2
     assert not raw.exists(*q.ops.keys.of(("held", "active", "expiry")))
 
 
@@ -460,7 +460,7 @@ def test_a_thousand_jobs_expire(q: Queue, raw: Raw, call: str) -> None:
         assert left <= (0 if call == "sweep" else max(0, 1000 - 100 * calls))
     there = raw.xlen(q.ops.keys["ready"]) + raw.hlen(q.ops.keys["held"])
     assert there == (31 if call == "enqueue" else 20)
-    assert q.stats().swept == 1000
+    assert q.stats().expired == 1000
 
 
 def test_empty_queues_go(ps: Penstock, raw: Raw) -> None:

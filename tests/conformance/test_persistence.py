@@ -382,7 +382,7 @@ def test_a_ttl_ends_at_its_time(keeper: Keeper, q: Queue) -> None:
     assert q.show(held) is None
     (job,) = q.reserve(10, block=0)
     assert job.id == stays.id
-    assert q.stats().swept == 2
+    assert q.stats().expired == 2
 
 
 # -- pauses, bounds, waits -------------------------------------------------------------------------

@@ -935,7 +935,7 @@ def test_waiting_and_pending_add_up(q: Queue, raw: Raw) -> None:
 
     def counts() -> tuple[int, int]:
         stats = q.stats()
-        assert (stats.scheduled, stats.dead, stats.expired) == (0, 0, 0)
+        assert (stats.scheduled, stats.dead, stats.unswept) == (0, 0, 0)
         return stats.ready, stats.active
 
     assert counts() == (20, 0)

@@ -136,7 +136,7 @@ def test_a_step_forward_ends_times_within_it(q: Queue, steps: Steps) -> None:
     bodies = [job.body for job in q.reserve(10, block=0)]
     assert bodies[0] == "leased"
     assert sorted(bodies) == ["delayed", "kept", "leased"]
-    assert q.stats().swept == 1
+    assert q.stats().expired == 1
 
 
 def test_put_backs_after_a_step_back(q: Queue, steps: Steps) -> None:

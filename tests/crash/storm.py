@@ -441,7 +441,7 @@ class Report:
             f"ticks: {len(story.ticks)}, errors of producers: {dict(story.errors)}",
             f"lost: {len(story.lost())}, doubled: {len(story.doubled())}",
         ]
-        names = ("acked", "nacked", "released", "crashed", "died", "cancelled", "swept")
+        names = ("acked", "nacked", "released", "crashed", "died", "cancelled", "expired")
         for queue, one in self.stats.items():
             told_of = ", ".join(f"{name} {getattr(one, name)}" for name in names)
             lines.append(f"{queue}: {told_of}")
@@ -549,7 +549,7 @@ class Storm:
                 if not queue.redrive([view.id]):  # its ttl has ended
                     queue.delete([view.id])
             one = queue.stats()
-            left = one.ready + one.scheduled + one.active + one.parked + one.dead + one.expired
+            left = one.ready + one.scheduled + one.active + one.parked + one.dead + one.unswept
             return not left and not one.unreachable and not queue.batches()
         return False
 
@@ -599,7 +599,7 @@ def check(report: Report) -> None:
     """
     story = report.story
     for name, one in report.stats.items():
-        ended = one.acked + one.cancelled + one.swept + one.deleted + one.evicted + one.trimmed
+        ended = one.acked + one.cancelled + one.expired + one.deleted + one.evicted + one.trimmed
         assert one.enqueued == ended, f"{name}: {one.enqueued} added, {ended} ended\n{report}"
         assert one.dangling == 0
     assert not story.lost(), (story.lost(), str(report))

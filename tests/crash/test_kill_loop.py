@@ -128,7 +128,7 @@ def drain(queue: Queue, raw: redis.Redis, story: Story) -> Counter[str]:
             story.delivered(body, job.id, job.deliveries)
         assert queue.ack(jobs)
     stats = queue.stats()
-    assert (stats.ready, stats.scheduled, stats.active, stats.dead, stats.expired) == (0,) * 5
+    assert (stats.ready, stats.scheduled, stats.active, stats.dead, stats.unswept) == (0,) * 5
     return drained
 
 

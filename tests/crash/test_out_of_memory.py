@@ -469,7 +469,7 @@ def test_a_new_client_drains_it(
         assert drained == living
         mine.sweep()
         stats = mine.stats()
-        assert (stats.ready, stats.scheduled, stats.dead, stats.expired) == (0, 0, 0, 0)
+        assert (stats.ready, stats.scheduled, stats.dead, stats.unswept) == (0, 0, 0, 0)
         keys = mine.ops.keys
         assert not raw.exists(*keys.of(("held", "active", "once", "scheduled", "dead", "tally")))
         assert raw.xlen(keys["ready"]) == 0

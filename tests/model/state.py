@@ -35,7 +35,7 @@ class ModelState(ModelKeys):
         paused: the side, or ''.
         closed: whether no jobs are added any more.
         totals: enqueued, deliveries, acked, nacked, released, crashed, died, redriven, trimmed,
-            swept, deleted, cancelled, purged, promoted, dequeued, withdrawn, evicted.
+            expired, deleted, cancelled, purged, promoted, dequeued, withdrawn, evicted.
         made: creation time of the queue.
         ids: dedup ids that a job has, or had until a ttl or a window ended.
         freed: successors and parked jobs that the last call made due.
@@ -234,7 +234,7 @@ class ModelState(ModelKeys):
         return [job for job in jobs if not self.paused or job.place == "ready" or job.raised]
 
     def _remove_expired(self, gone: Sequence[ModelJob]) -> None:
-        self.totals["swept"] += len(gone)
+        self.totals["expired"] += len(gone)
         self.totals["expired_active"] += sum(job.place == "active" for job in gone)
         for job in gone:
             self._drop(job)

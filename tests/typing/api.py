@@ -227,7 +227,7 @@ async def async_settling(q: AsyncQueue, jobs: list[AsyncJob], ids: list[str]) ->
 def looking(q: Queue, job: Job) -> None:
     stats = q.stats()
     assert_type(stats, QueueStats)
-    assert_type(stats.ready + stats.scheduled + stats.active + stats.dead + stats.expired, int)
+    assert_type(stats.ready + stats.scheduled + stats.active + stats.dead + stats.unswept, int)
     assert_type(stats.oldest, float | None)
     assert_type(stats.settings, Settings)
     assert_type(stats.producer, Holder | None)

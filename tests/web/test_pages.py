@@ -11,7 +11,7 @@ from penstock import Handlers, Penstock, Queue, Worker
 from penstock.core.workers import worker_entry
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from penstock.wire.keys import worker_key, workers_key
-from tests.support.keyspace import Raw, dump
+from tests.support.keyspace import Raw, advance, dump
 from tests.web.conftest import Open
 from tests.web.support import Browser
 
@@ -260,6 +260,21 @@ def test_hostile_data_stays_text(ps: Penstock, page: Browser) -> None:
         assert not [at for _, given in found.reader.tags for at in given if at.startswith("on")]
         assert not {"\x1b", "\u202e"} & set(found.text)
         assert "alert(" in found.text
+
+
+def test_expired_jobs_are_counted(ps: Penstock, raw: Raw, page: Browser) -> None:
+    """The page of a queue shows those that are still there, and the total, which never falls."""
+    q = ps.queue("emails")
+    q.enqueue_many(["milk", "eggs"], ttl=5)
+    advance(raw, q.ops, 6)
+    assert (q.stats().unswept, q.stats().expired) == (2, 0)
+    q.sweep()
+    q.enqueue("milk", ttl=5)
+    advance(raw, q.ops, 6)
+    assert (q.stats().unswept, q.stats().expired) == (1, 2)
+    text = page.get("/queues/emails").text
+    assert "expired in all 2" in text
+    assert "unswept 1" in text
 
 
 def test_looking_writes_nothing(ps: Penstock, raw: Raw, page: Browser) -> None:

@@ -307,7 +307,7 @@ def test_a_ttl_ends_while_the_handler_runs(url: str, ps: Penstock, kind: str) ->
         wait_for(lambda: bool(long.lost))
         assert long.lost[0] - began > 5.5
         wait_for(lambda: worker.status().held == 0)
-        wait_for(lambda: q.stats().swept == 1)
+        wait_for(lambda: q.stats().expired == 1)
     stats = q.stats()
     assert (stats.deliveries, stats.crashed, stats.acked) == (1, 0, 0)
 

@@ -96,10 +96,10 @@ def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
             output.complain(f"queue {name!r} is not shown: {error}; see `penstock doctor`")
 
 
-COUNTS = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
+COUNTS = ("ready", "scheduled", "active", "dead", "enqueued", "acked", "nacked", "expired")
 RARE = (
     "parked", "batches", "dependent", "staged", "promised", "kept", "cancelled", "promoted",
-    "dequeued", "withdrawn", "evicted", "expired_active",
+    "dequeued", "withdrawn", "evicted", "expired_active", "unswept",
 )  # fmt: skip
 SPANS = ("oldest", "age", "idle")
 COLUMNS = ("queue", *COUNTS, *RARE, *SPANS, "roles", "settings")
@@ -448,7 +448,7 @@ def _question(client: Penstock, names: list[str]) -> str:
     told = []
     for name in names[:SHOWN]:
         one = client.open(name).stats()
-        jobs = one.ready + one.scheduled + one.parked + one.active + one.dead + one.expired
+        jobs = one.ready + one.scheduled + one.parked + one.active + one.dead + one.unswept
         told.append(f"{name} ({jobs} jobs)")
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"Remove these queues with all their jobs: {', '.join(told)}{more}?"

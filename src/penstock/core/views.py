@@ -304,7 +304,8 @@ class QueueStats:
         scheduled: jobs due later, or when other jobs have ended.
         active: leased jobs, and at-most-once jobs that were delivered and not acknowledged.
         dead: dead letters.
-        expired: jobs whose ttl ended, not swept yet; in no other figure but `parked`.
+        unswept: jobs whose ttl has ended and that no call has removed yet; in no other figure but
+            `parked`.
         oldest: seconds for which the longest waiting job could have been reserved; None = no job.
         age: seconds since the queue was made; None = it does not exist.
         idle: seconds since the last write, to a second; None = it does not exist.
@@ -319,9 +320,9 @@ class QueueStats:
         died: total of jobs that became dead letters.
         redriven: total of dead letters brought back.
         trimmed: total of dead letters dropped by age or number.
-        swept: total of jobs whose ttl ended.
-        expired_active: those of `swept` that were delivered and not finished when their ttl ended:
-            the ttl is too short for the work, or their consumers died.
+        expired: total of jobs removed because their ttl had ended.
+        expired_active: those of `expired` that were delivered and not finished: the ttl is too
+            short for the work, or their consumers died.
         deleted: total of jobs deleted one by one.
         cancelled: total of jobs that ended because they were cancelled.
         purged: total of jobs purged.
@@ -356,7 +357,7 @@ class QueueStats:
     scheduled: int
     active: int
     dead: int
-    expired: int
+    unswept: int
     oldest: float | None
     age: float | None
     idle: float | None
@@ -372,7 +373,7 @@ class QueueStats:
     died: int
     redriven: int
     trimmed: int
-    swept: int
+    expired: int
     expired_active: int
     deleted: int
     cancelled: int
@@ -513,7 +514,7 @@ def read_view(
     )
 
 
-COUNTS = ("ready", "scheduled", "active", "dead", "expired")
+COUNTS = ("ready", "scheduled", "active", "dead", "unswept")
 """The numbers of jobs of `QueueStats`."""
 ASIDE = ("parked", "batches", "staged", "promised", "dependent")
 """Other numbers that the script counts."""
@@ -521,7 +522,7 @@ TOTALS = {
     one.name: one.name
     for one in fields(QueueStats)
     if one.type == "int" and one.name not in (*COUNTS, "kept", *ASIDE)
-} | {"deliveries": "delivered", "swept": "expired"}
+} | {"deliveries": "delivered"}
 """The totals of `QueueStats`, each with its field of meta."""
 
 

@@ -349,7 +349,7 @@ class Stats(Reply):
     scheduled: int
     active: int
     dead: int
-    expired: int
+    unswept: int
     oldest: int
     parked: int
     batches: int
@@ -367,7 +367,7 @@ class Survey(Reply):
 
 
 class Sweep(Reply):
-    expired: int
+    expired: bytes
     trimmed: int
     more: int
     removed: bytes

@@ -2,13 +2,13 @@
 --- KEYS     ready held active scheduled once dead expiry meta parked batches staged writes
 --- ARGV     nonce
 --- META     v seen off
---- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, parked, batches, staged, promised, dependent, fields: (field, value)...}  ready: jobs
----                     that can be reserved now; expired: jobs whose ttl has ended, which no other number includes; oldest: for
----                     how many ms the oldest of the ready jobs has been ready, -1 = none (too long if 16 jobs whose ttl has ended come
----                     first); parked: jobs that wait for others of their keys, with those whose ttl has ended; batches: those whose
----                     callbacks have not ended; staged, promised: rows that are not yet in the queue, see protocol/staging.md;
----                     dependent: jobs of scheduled that wait for other jobs, which max_length does not count; then the fields of
----                     meta, and `kept`, the number of kept results
+--- RETURNS  {1, nonce, now, ready, scheduled, active, dead, unswept, oldest, parked, batches, staged, promised, dependent, fields: (field, value)...}  ready: jobs
+---                     that can be reserved now; unswept: jobs whose ttl has ended and that no call has removed, which no other number
+---                     includes; oldest: for how many ms the oldest of the ready jobs has been ready, -1 = none (too long if 16 jobs
+---                     whose ttl has ended come first); parked: jobs that wait for others of their keys, with those whose ttl has
+---                     ended; batches: those whose callbacks have not ended; staged, promised: rows that are not yet in the queue,
+---                     see protocol/staging.md; dependent: jobs of scheduled that wait for other jobs, which max_length does not
+---                     count; then the fields of meta, and `kept`, the number of kept results
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --@include lib/check_version
