@@ -48,7 +48,7 @@ if n == 0 then
   --@include lib/renew_role
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
 end
---@include lib/assign_numbers (gives: ms, first, ids, ttl_ends)
+--@include lib/assign_numbers (gives: ms, first, ids)
 local call, list, record_index = redis.call, records, {}
 --@include lib/split_body
 --@include lib/check_records (gives: priorities, bodies)

@@ -70,7 +70,7 @@ local sweep_limit = 100 + 2 * n
 local wake_empty, results = redis.call('LLEN', wake) == 0, results_of(ids, codes)
 redis.call('XLEN', ready)
 redis.call('ZCARD', scheduled)
---@include lib/assign_numbers (gives: ms, first, ids, ttl_ends)
+--@include lib/assign_numbers (gives: ms, first, ids)
 --@include lib/split_body
 --@include lib/check_records (gives: priorities, bodies)
 --@include lib/place_jobs (gives: place, write_places)

@@ -1,5 +1,5 @@
 -- Check if this producer may add jobs now. Gives delay_ms (until the jobs may be delivered; of several the
--- longest) and delays (of the first jobs; nil = all are 0), the capacity (limit) and
+-- longest) and delays (of the first jobs, if the argument is no number), the capacity (limit) and
 -- the expired jobs.
 --- NEEDS  ready held active scheduled parked tickets once tally expiry meta wake space dedup windows nonce producer
 ---        epoch replicas uses full create paused max_length bound delay off role seen sweep_limit v before finished
@@ -71,7 +71,9 @@ local waiting = 0
 --@include lib/find_expired
 --@include lib/is_span
 local delays, delay_ms = nil, 0
-if delay ~= '0' then
+if is_span(delay, 0) then
+  delay_ms = delay + 0
+else
   --@include lib/read_delays
   delays, delay_ms = read_delays(delay, raw)
   if not delays then

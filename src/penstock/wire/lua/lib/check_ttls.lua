@@ -3,7 +3,7 @@
 do -- few locals fit into a script
   --@include lib/short_ttl
   for i = 1, delay_ms > 0 and #records or 0 do
-    local ttl = short_ttl(records[i], delays[i] or delay_ms)
+    local ttl = short_ttl(records[i], delays and delays[i] or delay_ms)
     if ttl then
       return {-19, nonce, 'ttl', ttl}
     end

@@ -12,26 +12,32 @@ end
 redis.call('HLEN', held)
 local names, owners, latest, all_free = {}, {}, {}, mode == ''
 local match = string.match
-for i = 1, asked do
-  local record = given[i]
-  local name, behind = match(record, '^1;d=([^;\n]+)()')
-  if not name then
-    name, behind = match(record, '^1[^\n]-;d=([^;\n]+)()')
+do
+  local sub, checked = string.sub, ' ' -- the window of the record before, or the begin of the field in its place
+  for i = 1, asked do
+    local record = given[i]
+    local name, behind = match(record, '^1;d=([^;\n]+)()')
+    if not name then
+      name, behind = match(record, '^1[^\n]-;d=([^;\n]+)()')
+    end
+    if not name or not has_header(record) then
+      return {-10, nonce, i}
+    end
+    local lease = match(record, '^1;l=([^;\n]*)')
+    if lease and not is_lease(lease, 0) then
+      return {-19, nonce, 'lease', sub(lease, 1, 200)}
+    elseif latest[name] then
+      all_free = false
+    end
+    names[i], latest[name] = name, i
+    if sub(record, behind, behind + #checked - 1) ~= checked then
+      local window = match(record, '^;w=([^;\n]*)', behind)
+      if window and not is_span(window, 1) then
+        return {-19, nonce, 'window', sub(window, 1, 200)}
+      end
+      checked = match(record, '^;w=%d+[;\n]', behind) or match(record, '^;?.', behind)
+    end
   end
-  if not name or not has_header(record) then
-    return {-10, nonce, i}
-  end
-  local lease = match(record, '^1;l=([^;\n]*)')
-  if lease and not is_lease(lease, 0) then
-    return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
-  end
-  local window = match(record, '^;w=([^;\n]*)', behind)
-  if window and not is_span(window, 1) then
-    return {-19, nonce, 'window', string.sub(window, 1, 200)}
-  elseif latest[name] then
-    all_free = false
-  end
-  names[i], latest[name] = name, i
 end
 if keyed and keyed.is_ordered then
   --@include lib/priority_of
