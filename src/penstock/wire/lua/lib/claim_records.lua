@@ -8,7 +8,7 @@
 --@include lib/check_ttls
 --@include lib/check_open_batch
 --@include lib/expired_windows
---@include lib/decide_dedup (gives: all_free, added, places, record_index)
+--@include lib/decide_dedup (gives: all_free, added, places)
 local n = all_free and asked or #added
 if asked == 0 then
   --@include lib/renew_role

@@ -11,9 +11,8 @@ if asked > 1000 then
 end
 redis.call('HLEN', held)
 local names, owners, latest, all_free = {}, {}, {}, mode == ''
-local match = string.match
 do
-  local sub, checked = string.sub, ' ' -- the window of the record before, or the begin of the field in its place
+  local match, sub, checked = string.match, string.sub, ' ' -- the window of the record before, or the begin of the field in its place
   for i = 1, asked do
     local record = given[i]
     local name, behind = match(record, '^1;d=([^;\n]+)()')
