@@ -220,6 +220,25 @@ def test_threads_meet_a_node_at_once(three: Servers) -> None:
         wait_for(lambda number=number: connections(three, number) == 0)
 
 
+def test_calls_go_on_without_a_thread_for_looks(
+    three: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the system refuses another thread, calls use the nodes that are up."""
+    refused: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        refused.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    listed(three)
+    with three.client(retry_for=0.3) as ps:
+        q = ps.queue("q")
+        q.enqueue("before")
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        wait_for(lambda: bool(q.enqueue("x").id and refused))
+    assert set(refused) == {"penstock-background"}
+
+
 def test_a_node_that_was_met_twice_is_left_out_once(three: Servers) -> None:
     """Of two objects for one node exactly one stays, in whichever order they are checked."""
     listed(three)

@@ -554,6 +554,20 @@ def test_how_often_leases_are_renewed(more: dict[str, str], beat: float) -> None
     assert StreamReader({**OPTIONS, **more}, schema("id string")).beat == beat
 
 
+def test_a_heartbeat_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error reaches Spark each time: no query runs without one."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    reader = StreamReader(OPTIONS, schema("id string"))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="new thread"):
+            reader._start_heartbeat()
+    reader.stop()
+
+
 def test_the_limit_of_a_trigger(ground: Ground) -> None:
     """It is Spark's: `maxJobsPerTrigger`, which may be lower, or all jobs."""
     ground.add(30)

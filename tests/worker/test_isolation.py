@@ -7,13 +7,15 @@ import logging
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from penstock import BadArgument, Job, Penstock, Queue, Worker
 from penstock.worker import AsyncWorker, isolation
+from penstock.worker.processes import Line
 from tests.support.workers import until
 from tests.worker import tasks
 from tests.worker.support import Crew, Event, WorkerProcess
@@ -271,6 +273,25 @@ def test_an_app_that_cannot_be_loaded(
     assert seen == [1, 1]
     assert queue.stats().acked == 2
     assert "suspects can't run in a process of their own (it ended with 2)" in caplog.text
+
+
+def test_a_process_whose_line_has_no_thread(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no thread can read its messages, the process ends, and suspects run in the worker."""
+    lines: list[Line] = []
+
+    def refuse(line: Line, hear: Any, name: str) -> None:
+        lines.append(line)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Line, "listen", refuse)
+    state: Any = SimpleNamespace(log=logging.getLogger("penstock"))
+    isolator, job = isolation.Isolator("nosuch:worker", {}, state), cast("Job", None)
+    assert not isolator.take(job)
+    assert isolator.is_broken
+    assert [line.is_broken for line in lines] == [True]
+    assert "can't run in a process of their own (can't start new thread)" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["app", "app:", "./app.py:worker", 5])

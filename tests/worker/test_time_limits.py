@@ -139,6 +139,31 @@ def test_the_thread_ends_when_it_has_nothing_to_watch(monkeypatch: pytest.Monkey
         wait_for(lambda: limits._thread is None)
 
 
+def test_a_run_with_a_limit_needs_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the thread can't be started, runs with a limit fail; the next one starts it."""
+    limits: Any = Limits(None, 60, print)
+    runs: list[float] = []
+
+    def handle() -> None:
+        runs.append(time.monotonic())
+        while time.monotonic() < runs[-1] + 10:
+            time.sleep(0.001)
+
+    item = (SimpleNamespace(function=handle), ())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse_thread)
+        with pytest.raises(RuntimeError, match="new thread"):
+            limits.run(0.01, item, (), {})
+    assert runs == []
+    with pytest.raises(TimeLimit):
+        limits.run(0.01, item, (), {})
+
+
+def refuse_thread(thread: threading.Thread) -> None:
+    """Fail as the interpreter does when the system refuses another thread."""
+    raise RuntimeError("can't start new thread")
+
+
 def test_the_exception_is_never_raised_outside() -> None:
     """Runs that end at the moment of their limit: the exception comes in the run, or never."""
     limits: Any = Limits(None, 60, print)

@@ -301,8 +301,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _start_heartbeat(self) -> None:
         if self._heartbeat is None:
             name = f"penstock-{self._consumer}"
-            self._heartbeat = threading.Thread(target=self._renewals, name=name, daemon=True)
-            self._heartbeat.start()
+            heartbeat = threading.Thread(target=self._renewals, name=name, daemon=True)
+            heartbeat.start()
+            self._heartbeat = heartbeat
 
     def _renewals(self) -> None:
         while not self._stopped.wait(self.beat):

@@ -143,20 +143,20 @@ class Isolator:
     def _start(self) -> None:
         if self.is_broken:
             return
-        try:
-            process = Process.of_module("isolation", self._target, self._config, chosen_setup())
-        except OSError as error:
-            self._break(str(error))
-            return
-        self._process = process
-        self._is_ready, self._ends_at, self._since = False, math.inf, monotonic()
         self._inbox = inbox = deque[Any]()
 
         def hear(messages: list[Any]) -> None:
             inbox.extend(messages)
             self._state.wake()
 
-        process.line.listen(hear, "penstock-isolation")
+        try:
+            process = Process.of_module("isolation", self._target, self._config, chosen_setup())
+            process.listen(hear, "penstock-isolation")
+        except (OSError, RuntimeError) as error:  # no process, or no thread
+            self._break(str(error))
+            return
+        self._process = process
+        self._is_ready, self._ends_at, self._since = False, math.inf, monotonic()
         self._state.log.info("process %d runs suspects apart from other jobs", process.pid)
 
     def _break(self, why: str) -> None:

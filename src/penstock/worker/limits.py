@@ -111,6 +111,7 @@ class Limits:
     """Ends runs of a worker's handlers that take too long, or whose jobs are cancelled.
 
     Its thread starts with the first run that has a limit, and ends some time after the last one.
+    While it can't be started, runs with a limit fail.
 
     Args:
         default: seconds, for handlers without a limit of their own; None = no limit.
@@ -183,7 +184,7 @@ class Limits:
         with self._changed:
             is_next = all(watched.until < other.until for other in list(self._watched))
             self._watched[watched] = None
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # its start has failed
                 name = "penstock-limits"
                 self._thread = threading.Thread(target=self._main, name=name, daemon=True)
                 self._thread.start()

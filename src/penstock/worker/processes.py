@@ -184,6 +184,14 @@ class Process:
         warnings = [f"-W{option}" for option in sys.warnoptions]
         return cls([sys.executable, *warnings, "-c", program])
 
+    def listen(self, hear: Callable[[list[Any]], None], name: str) -> None:
+        """Pass its messages to a function, as `Line.listen`; end it if no thread can be started."""
+        try:
+            self.line.listen(hear, name)
+        except RuntimeError:
+            self.close()
+            raise
+
     @property
     def code(self) -> int | None:
         """Its exit code as in `subprocess`; None = it has not ended."""

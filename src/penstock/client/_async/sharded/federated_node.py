@@ -49,7 +49,8 @@ class AsyncBackgroundTasks:
             if task.is_done:
                 with suppress(ValueError):  # another thread has removed it
                     self._all.remove(task)
-        self._all.append(AsyncBackgroundTask(work))
+        with suppress(RuntimeError):  # no thread can be started; what is due is begun again
+            self._all.append(AsyncBackgroundTask(work))
 
     async def close(self) -> None:
         """Cancel the tasks; of threads, wait for their end."""

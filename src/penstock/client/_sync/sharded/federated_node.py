@@ -50,7 +50,8 @@ class BackgroundTasks:
             if task.is_done:
                 with suppress(ValueError):  # another thread has removed it
                     self._all.remove(task)
-        self._all.append(BackgroundTask(work))
+        with suppress(RuntimeError):  # no thread can be started; what is due is begun again
+            self._all.append(BackgroundTask(work))
 
     def close(self) -> None:
         """Cancel the tasks; of threads, wait for their end."""
