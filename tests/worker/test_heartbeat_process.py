@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from time import monotonic
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import pytest
 import redis
 
 from penstock import BadArgument, Penstock, Queue
+from penstock.cli import main
 from penstock.core.job import (
     Delivery,
     Reservation,
@@ -27,7 +29,7 @@ from penstock.core.job import (
     term_of,
 )
 from penstock.embedded import EmbeddedServer
-from penstock.worker import AsyncWorker, Worker
+from penstock.worker import AsyncWorker, Worker, processes
 from penstock.worker import heartbeat_process as module
 from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.processes import Line
@@ -352,9 +354,32 @@ def test_a_helper_needs_a_url(raw: redis.Redis) -> None:
 
 def test_it_needs_a_unix(monkeypatch: pytest.MonkeyPatch) -> None:
     """On systems other than Unix a helper is refused, as it can't inherit a socket."""
-    monkeypatch.setattr(module, "os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr(processes, "os", SimpleNamespace(name="nt"))
     with pytest.raises(BadArgument, match=r"^heartbeat='process': needs a Unix"):
         HeartbeatProcess("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["frozen", "a copy"])
+def test_a_frozen_program_starts_no_copies_of_itself(
+    is_told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its executable is no interpreter: what needs a process is refused, or done in this one."""
+    if is_told:
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    else:  # an executable that nothing marks was started as a helper, and runs the program
+        monkeypatch.setenv(processes.LINE, "7")
+    url, reason = "redis://127.0.0.1:1/0", "needs a Python interpreter, and this program is frozen"
+    with pytest.raises(
+        BadArgument, match=f"^heartbeat='process': {reason}: use heartbeat='thread'"
+    ):
+        Worker(url, "q", print, heartbeat="process").start()
+    with pytest.raises(BadArgument, match=f"^isolate='app:worker': {reason}: omit it"):
+        Worker(url, "q", print, isolate="app:worker")
+    for option in ("--processes=2", "--max-memory=1G", "--reload"):
+        assert main(["worker", "app:worker", option]) == 2
+        assert f"argument {option.partition('=')[0]}: {reason}" in capsys.readouterr().err
+    assert main(["demo"]) == 1
+    assert f"the demo {reason}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", ["restart", "change"])

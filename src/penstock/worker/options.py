@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -22,6 +21,7 @@ from penstock.worker.calling import is_queue
 from penstock.worker.functions import is_target, qualified
 from penstock.worker.handlers import Handlers
 from penstock.worker.monitor import Monitor
+from penstock.worker.processes import missing_for_processes
 from penstock.worker.registered import seconds_of
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class WorkerOptions:
         isolate: object = self.isolate
         if isolate is not None and not (isinstance(isolate, str) and is_target(isolate)):
             raise BadArgument("isolate", isolate, 'must have the form "module:name"')
-        if isolate is not None and os.name != "posix":  # the process inherits a socket
-            raise BadArgument("isolate", isolate, "needs a Unix: omit it")
+        if isolate is not None and (missing := missing_for_processes()):
+            raise BadArgument("isolate", isolate, f"{missing}: omit it")
 
     def _converted(self) -> dict[str, Any]:
         """Return the queues with their weights, and the durations in seconds."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.worker.runners import in_thread
 
-__all__ = ["LINE", "Line", "Process", "ending"]
+__all__ = ["LINE", "Line", "Process", "ending", "missing_for_processes"]
 
 LINE = "PENSTOCK_LINE"
 """The environment variable with the file descriptor of a process's end of the line."""
@@ -209,6 +209,20 @@ class Process:
         except subprocess.TimeoutExpired:
             self.kill()
             return self._popen.wait()
+
+
+def missing_for_processes() -> str:
+    """Return what this program needs before it can start processes; empty = nothing.
+
+    In a frozen program `sys.executable` is the program itself, so each process would be a copy of
+    it, and start others. A process whose line is not inherited is such a copy.
+    """
+    if os.name != "posix":  # a process inherits one end of a socket
+        return "needs a Unix"
+    is_frozen = getattr(sys, "frozen", False) or "__compiled__" in globals()
+    if is_frozen or LINE in os.environ or not sys.executable:
+        return "needs a Python interpreter, and this program is frozen"
+    return ""
 
 
 def ending(code: int) -> str:
