@@ -189,7 +189,7 @@ def test_one_process_is_this_one(worker: Worker, told: Told) -> None:
     status, document = ask(health.replace("/health", "/status"))
     assert (status, document["name"], document["healthy"]) == (200, "mine", True)
     assert [running["queue"] for running in document["running"]] == ["emails"]
-    program.send(signal.SIGTERM)
+    program.send(signal.SIGHUP)  # its terminal is closed
     told.until("heard")
     program.send(signal.SIGTERM)
     assert program.wait() == 0

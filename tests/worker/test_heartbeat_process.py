@@ -359,15 +359,18 @@ def test_it_needs_a_unix(monkeypatch: pytest.MonkeyPatch) -> None:
         HeartbeatProcess("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["frozen", "a copy"])
+def test_an_unknown_executable_starts_no_copies_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was started as a helper, and runs another program, starts no helper."""
+    monkeypatch.setenv(processes.LINE, "7")
+    with pytest.raises(BadArgument, match=r"^heartbeat='process': needs a Python interpreter"):
+        HeartbeatProcess("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")
+
+
 def test_a_frozen_program_starts_no_copies_of_itself(
-    is_told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its executable is no interpreter: what needs a process is refused, or done in this one."""
-    if is_told:
-        monkeypatch.setattr(sys, "frozen", True, raising=False)
-    else:  # an executable that nothing marks was started as a helper, and runs the program
-        monkeypatch.setenv(processes.LINE, "7")
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
     url, reason = "redis://127.0.0.1:1/0", "needs a Python interpreter, and this program is frozen"
     with pytest.raises(
         BadArgument, match=f"^heartbeat='process': {reason}: use heartbeat='thread'"

@@ -16,6 +16,7 @@ import pytest
 from penstock import BadArgument, Job, Penstock, Queue, Worker
 from penstock.worker import AsyncWorker, isolation
 from penstock.worker.processes import Line
+from penstock.worker.signals import GROUP
 from tests.support.workers import until
 from tests.worker import tasks
 from tests.worker.support import Crew, Event, WorkerProcess
@@ -172,11 +173,13 @@ def test_a_suspect_that_is_not_done_at_a_stop(kind: str, crew: Crew, queue: Queu
 def test_a_suspect_that_is_done_within_the_grace(
     kind: str, crew: Crew, queue: Queue, tmp_path: Path
 ) -> None:
-    """A stopping worker waits for its suspect within the grace."""
+    """A stopping worker waits for its suspect within the grace; signals to all reach both."""
     gate = tmp_path / "gate"
     crashed_twice(queue, {"n": 0, "do": "wait", "for": str(gate)})
     worker = started(crew, kind, grace=60)
-    begun(crew, worker, n=0)
+    process = psutil.Process(begun(crew, worker, n=0)["pid"])
+    for number in GROUP:
+        process.send_signal(number)
     worker.signal(signal.SIGTERM)
     gate.touch()
     assert worker.ended() == 0

@@ -56,6 +56,7 @@ from penstock.worker.polls import QueuePoll
 # sync only: from penstock.worker.options import refuse_coroutines
 from penstock.worker.runners import AsyncActivity, AsyncRunners, Item
 from penstock.worker.schedules import Ticker, declared, own_part
+from penstock.worker.signals import handling_signals
 from penstock.worker.state import WorkerState
 from penstock.worker.statistics import WorkerStats
 from penstock.worker.status import WorkerStatus
@@ -67,7 +68,6 @@ __all__ = ["AsyncWorker"]
 
 logger = get_logger("penstock")
 Hook = TypeVar("Hook", bound=Callable[..., Any])
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SIGNAL_CHECK = 1.0
 """Seconds after which the main thread looks for signals: one may have come before it slept."""
 ISOLATED = ("queues", "grace", "log_jobs", "time_limit")
@@ -254,9 +254,10 @@ class AsyncWorker:
     async def run(self, *, signals: bool = True) -> None:
         """Work until the worker is stopped, or all its queues are closed and drained.
 
-        `stop` stops it, and in the main thread SIGTERM and SIGINT do. At the first signal no more
-        jobs are taken, and handlers have `grace` seconds to finish. At the second signal, or when
-        this call is cancelled, unfinished jobs are released at once.
+        `stop` stops it, and in the main thread SIGTERM, SIGINT and SIGHUP do; SIGHUP only if the
+        program neither handles nor ignores it. At the first signal no more jobs are taken, and
+        handlers have `grace` seconds to finish. At the second signal, or when this call is
+        cancelled, unfinished jobs are released at once.
 
         A worker that does not end, because a call to the server does not return, is abandoned some
         seconds after its grace. This call then returns, and `abandoned` is the number of jobs that
@@ -399,16 +400,12 @@ class AsyncWorker:
         if not wanted or threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         self._owns_process = True
         try:
-            with shown_by_default():
+            with handling_signals(self._on_signal), shown_by_default():
                 yield
         finally:
             self._owns_process = False
-            for number, handler in before.items():
-                # None: it was not set by Python, and can't be set again.
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # signal passes it
         self._signal = self._signal or signal.Signals(number).name
