@@ -14,6 +14,7 @@ import redis
 import penstock
 from penstock import Penstock
 from penstock.cli import COMMANDS as LISTED
+from penstock.cli import main
 from penstock.cli.app import COMMON, loaded
 from penstock.cli.parameters import Option, described
 from penstock.embedded import EmbeddedServer
@@ -196,6 +197,19 @@ def test_a_reader_that_never_reads() -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_streams_that_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon may have none: output is dropped, input is empty, the exit code is the usual one."""
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    try:
+        assert main(["scripts"]) == 0
+        assert main(["stats", "--nonsense"]) == 2
+        assert sys.stdin.read() == ""
+    finally:
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            stream.close()
 
 
 def test_a_reader_that_leaves(server: EmbeddedServer) -> None:

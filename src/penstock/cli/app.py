@@ -218,6 +218,9 @@ def _start(argv: list[str]) -> None:
 def run(argv: list[str]) -> int:
     """Run a command; print its error as one line on stderr, and return the exit code."""
     logging.getLogger("penstock").addHandler(QUIET)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed, as for a daemon
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115,PTH123  # for the process
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a body may hold any character
