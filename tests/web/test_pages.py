@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
+import os
 import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+import penstock
 from penstock import Handlers, Penstock, Queue, Worker
 from penstock.core.workers import worker_entry
 from penstock.spark.calls import Staged, about_staged, staged_chunk
@@ -351,3 +358,38 @@ def test_workers(ps: Penstock, raw: Raw, page: Browser) -> None:
     assert "1 of 8" in found.text
     assert "welcome" in found.text
     assert "<script>alert" not in found.html
+
+
+def test_the_files_of_the_page(page: Browser) -> None:
+    """Each has the media type that browsers ask for; nothing else of the machine is served."""
+    for name, kind in (("style.css", "text/css"), ("page.js", "text/javascript")):
+        answer = page.get(f"/static/{name}")
+        assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, kind)
+    for name in ("nothing.js", "..%2fapp.py", "%2e%2e", "%00"):
+        assert page.get(f"/static/{name}").status == 404, name
+
+
+@pytest.mark.slow
+def test_a_package_in_an_archive(tmp_path: Path) -> None:
+    """The page is made of files in a zip archive as well, and so are the test vectors."""
+    root = Path(penstock.__file__).parent
+    archive = tmp_path / "packed.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in root.rglob("*"):
+            if file.is_file() and file.suffix != ".pyc":
+                packed.write(file, Path("penstock") / file.relative_to(root))
+        packed.writestr("penstock/vectors.json.bz2", bz2.compress(b'{"a.json": "{}"}'))
+    program = """
+from starlette.testclient import TestClient
+import penstock
+from penstock.cli.protocol import vectors
+from penstock.web import app
+http = TestClient(app("redis://127.0.0.1:1"), "http://localhost", client=("127.0.0.1", 1))
+told = [http.get(path).status_code for path in ("/static/style.css", "/nothing")]
+print(told, vectors(), ".zip" in penstock.__file__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(archive)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "[200, 404] {'a.json': '{}'} True\n", done.stderr

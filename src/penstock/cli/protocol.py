@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,7 +72,7 @@ def vectors() -> dict[str, str]:
     """Return the files of test cases, name -> text: those packed by `tools/wheel.py` into an
     installed package, or those in the tests of a checkout.
     """
-    packed = Path(__file__).parents[1] / "vectors.json.bz2"
+    packed = resources.files("penstock") / "vectors.json.bz2"
     if packed.is_file():
         found: dict[str, str] = json.loads(bz2.decompress(packed.read_bytes()))
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -11,19 +10,17 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 
 from penstock.client._async.client import AsyncPenstock
 from penstock.core.options import check_flag
 from penstock.errors import BadArgument
 from penstock.web import actions, pages
+from penstock.web.files import answer_static
 from penstock.web.security import LOOPBACK, Auth, Guard, Options, check_auth, check_hosts
 from penstock.web.site import Site
 
 __all__ = ["app"]
-
-STATIC = Path(__file__).parent / "static"
 
 
 def app(
@@ -77,7 +74,7 @@ def app(
             site.route("/actions/pause", actions.pause, "POST"),
             site.route("/actions/schedule", actions.schedule, "POST"),
             site.route("/actions/runs/{id}", actions.run, "POST"),
-            Mount("/static", StaticFiles(directory=STATIC)),
+            Route("/static/{name}", answer_static),
         ],
         middleware=[Middleware(Guard, options=options)],
         exception_handlers={HTTPException: _page_of(site)},

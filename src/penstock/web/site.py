@@ -7,11 +7,10 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import parse_qsl
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from redis.exceptions import RedisError
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
@@ -25,13 +24,13 @@ from penstock.core.logs import get_logger
 from penstock.core.urls import redacted
 from penstock.errors import BadArgument, PenstockError
 from penstock.web import shapes
+from penstock.web.files import read_template
 from penstock.web.runs import Runs
 from penstock.web.sampler import Sampler
 from penstock.web.security import Options, is_token
 
 __all__ = ["Endpoint", "Refused", "Site", "one_of"]
 
-HERE = Path(__file__).parent
 FORM_BYTES = 256 * 1024
 NOTES = {
     "pause": "Paused.",
@@ -76,7 +75,7 @@ class Site:
         self.sampler = Sampler(client)
         self.runs = Runs(self.sampler.forget)
         self._env = Environment(
-            loader=FileSystemLoader(HERE / "templates"),
+            loader=FunctionLoader(read_template),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
