@@ -75,13 +75,19 @@ def settings(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return ours, theirs
 
 
+@pytest.mark.parametrize("source", ["redis://[::1]:7", redis.Redis(host="::1", port=7)])
+def test_the_address_of_a_server(source: Any) -> None:
+    """Texts name it as a URL does, an IPv6 address in brackets."""
+    assert connection_factory(source)[1] == "[::1]:7"
+
+
 @pytest.mark.parametrize(
     "rest, address",
     [
         ("h:1/jobs", "jobs@h:1"),
         ("h/jobs", "jobs@h:26379"),
         ("h1:1,h2,10.0.0.3:3/jobs/5", "jobs@h1:1,h2:26379,10.0.0.3:3"),
-        ("[::1]:7,[fe80::2]/jobs", "jobs@::1:7,fe80::2:26379"),
+        ("[::1]:7,[fe80::2]/jobs", "jobs@[::1]:7,[fe80::2]:26379"),
         ("user:pa%40ss@h/a%2Fb%20c/0?socket_timeout=3", "a/b c@h:26379"),
         ("h/jobs/", "jobs@h:26379"),
     ],

@@ -47,6 +47,21 @@ def test_the_preferred_endpoint(entry: list[object], host: str) -> None:
     assert read_slots([[0, 1, entry]], "asked") == [SlotRange(0, 1, Address(host, 7000))]
 
 
+@pytest.mark.parametrize(
+    "text, address",
+    [
+        ("h:1", Address("h", 1)),
+        ("10.0.0.1:6379", Address("10.0.0.1", 6379)),
+        ("[::1]:7000", Address("::1", 7000)),
+        ("[fe80::1%eth0]:7000", Address("fe80::1%eth0", 7000)),
+    ],
+)
+def test_the_text_of_an_address(text: str, address: Address) -> None:
+    """An IPv6 address is in brackets, as in a URL."""
+    assert (str(address), Address.read(text)) == (text, address)
+    assert Address.read("/run/redis.sock") is None
+
+
 def test_the_slot_of_a_command() -> None:
     """The slot of a command is that of its first key; without keys there is none."""
     key = QueueKeys("q")["meta"]

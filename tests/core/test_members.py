@@ -27,6 +27,7 @@ from penstock.errors import BadArgument, ConfigurationError
         ("nonsense", ""),
         (redis.Redis(host="h", port=5, db=2, password="secret"), "redis://h:5/2"),
         (redis.Redis(host="h", ssl=True), "rediss://h:6379/0"),
+        (redis.Redis(host="::1", port=5), "redis://[::1]:5/0"),
         (redis.Redis(unix_socket_path="/tmp/s"), "unix:///tmp/s?db=0"),
         (fakeredis.FakeRedis(), ""),
     ],

@@ -12,6 +12,7 @@ from penstock.cli.app import Session, command
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Option
 from penstock.core.logs import get_logger
+from penstock.core.urls import bracketed, host_and_port
 
 __all__ = ["web"]
 
@@ -60,12 +61,11 @@ def web(
         told = f"{host} is reachable from other machines: give --user, and set ${PASSWORD}"
         raise Failed(told)
     client = AsyncPenstock(session.source, **session.options)
-    shown = f"[{host}]" if ":" in host else host
-    names = (*LOOPBACK, shown, *allow_host.split())
+    names = (*LOOPBACK, bracketed(host), *allow_host.split())
     page = app(client, write=write, auth=auth, hosts=names, hide_bodies=hide_bodies)
     _log_actions()
     rights = "read and write" if write else "read-only"
-    output.note(f"penstock: http://{shown}:{port}/ ({rights})")
+    output.note(f"penstock: http://{host_and_port(host, port)}/ ({rights})")
     settings = uvicorn.Config(
         page, host=host, port=port, log_level="warning", access_log=False, server_header=False
     )

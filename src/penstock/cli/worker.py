@@ -22,6 +22,7 @@ from penstock.cli.app import Session, command
 from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.cli.watching import calling_on_change, resident
 from penstock.core.logs import get_logger
+from penstock.core.urls import host_and_port
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
 from penstock.worker.children import NUMBER, SupervisorLine
@@ -238,7 +239,7 @@ def _answer_probes(
         try:
             server = stack.enter_context(HealthServer(probed, host, port))
         except (OSError, UnicodeError) as error:
-            raise _bad("health_port", f"{host}:{port}: {error}") from error
+            raise _bad("health_port", f"{host_and_port(host, port)}: {error}") from error
         LOG.info("probes are answered at %s", server.url)
     if file is not None:
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.core.calls import longest_pause
+from penstock.core.urls import host_and_port
 from penstock.wire.keys import key_slot
 
 __all__ = [
@@ -46,7 +47,13 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return host_and_port(self.host, self.port)
+
+    @classmethod
+    def read(cls, text: str) -> Address | None:
+        """Parse the text of an address; None = it has no port, as the path of a socket."""
+        host, _, port = text.rpartition(":")
+        return cls(host.strip("[]"), int(port)) if port.isdecimal() else None
 
 
 class SlotRange(NamedTuple):

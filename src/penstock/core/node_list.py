@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
+from penstock.core.urls import host_and_port
 from penstock.errors import ConfigurationError
 
 __all__ = [
@@ -104,7 +105,7 @@ def address_of(source: object) -> str:
     if "host" not in settings or type(source).__module__.partition(".")[0] != "redis":
         return ""
     scheme = "rediss" if _is_tls(source) else "redis"
-    return f"{scheme}://{settings['host']}:{settings.get('port', 6379)}/{number}"
+    return f"{scheme}://{host_and_port(settings['host'], settings.get('port', 6379))}/{number}"
 
 
 def learned(address: str, given: Sequence[object], hosts: Sequence[str]) -> object:

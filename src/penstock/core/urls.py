@@ -11,7 +11,16 @@ from collections.abc import Sequence
 
 from penstock.errors import BadArgument
 
-__all__ = ["HIDDEN", "check_url", "fault_of", "redacted", "shown", "unusable"]
+__all__ = [
+    "HIDDEN",
+    "bracketed",
+    "check_url",
+    "fault_of",
+    "host_and_port",
+    "redacted",
+    "shown",
+    "unusable",
+]
 
 SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
@@ -28,6 +37,16 @@ IN_TEXT = re.compile(
 That is the last @ of the text. It is the end of the text if an option has a password, which may
 contain an @ or a blank, or if no host follows the password.
 """
+
+
+def bracketed(host: str) -> str:
+    """Return a host as URLs name it: an IPv6 address is in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def host_and_port(host: object, port: object) -> str:
+    """Return the address of a server as URLs and texts name it."""
+    return f"{bracketed(str(host))}:{port}"
 
 
 def shown(source: object) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from penstock.core.calls import Wait
 from penstock.core.options import Duration, check_count, duration_ms
+from penstock.core.urls import host_and_port
 from penstock.errors import BadArgument
 from penstock.pressure.keys import DEFAULT_PREFIX, utf8
 
@@ -38,10 +39,9 @@ def url_in(environ: Mapping[str, str]) -> str:
     host = environ.get(name) or "127.0.0.1"
     if not host.isprintable() or set(host) & set("/@?# "):
         raise BadArgument(name, host, "must be a host name or an IP address")
-    if ":" in host:
-        host = f"[{host.strip('[]')}]"
     port = _number(environ, "REDIS_PORT", "6379", low=1, high=65535)
-    return f"redis://{host}:{port}/{_number(environ, 'REDIS_DB', '0', low=0, high=(1 << 31) - 1)}"
+    database = _number(environ, "REDIS_DB", "0", low=0, high=(1 << 31) - 1)
+    return f"redis://{host_and_port(host, port)}/{database}"
 
 
 def _number(environ: Mapping[str, str], name: str, default: str, *, low: int, high: int) -> int:

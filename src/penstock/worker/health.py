@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.logs import RateLimit, get_logger
+from penstock.core.urls import host_and_port
 from penstock.worker.runners import in_thread
 
 __all__ = ["HealthFile", "HealthServer", "Probed", "document", "health_problem"]
@@ -84,8 +85,7 @@ class HealthServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """URL of the health endpoint."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/health"
+        return f"http://{host_and_port(self.host, self.port)}/health"
 
     def close(self) -> None:
         """Stop answering and free the port; a second call does nothing."""

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 from penstock.cli.doctor.findings import Finding
 from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.client._sync.transport.settings import connection_factory
-from penstock.core.cluster import read_slots
+from penstock.core.cluster import Address, read_slots
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.core.troubles import raise_explained
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot, node_key, nodes_key
@@ -147,7 +147,8 @@ class DoctorNode:
             owners = {}
             self._owners = [self._first] * SLOTS
             slots = self._first.ask("CLUSTER", "SLOTS") if self.is_cluster else ()
-            for first, last, owner in read_slots(slots, self.address.rpartition(":")[0]):
+            asked = Address.read(self.address)
+            for first, last, owner in read_slots(slots, asked.host if asked else ""):
                 if owner not in owners:
                     connection = factory(host=owner.host, port=owner.port)
                     owners[owner] = DoctorServer(connection, str(owner))

@@ -11,6 +11,7 @@ from penstock.cli.doctor.findings import Finding, broken, ok, warning
 from penstock.cli.output import size, span
 from penstock.client._sync.transport.sentinel import SentinelAnswer
 from penstock.core.servers import OLDEST
+from penstock.core.urls import host_and_port
 from penstock.errors import UnsupportedServer
 from penstock.wire.scripts import all_scripts
 
@@ -102,7 +103,7 @@ def replicas(server: DoctorServer) -> Iterator[Finding]:
     fields = server.facts.fields
     role = fields.get("role", "master")
     if role != "master":
-        master = f"{fields.get('master_host')}:{fields.get('master_port')}"
+        master = host_and_port(fields.get("master_host"), fields.get("master_port"))
         text = f"this server is a replica of {master}: it refuses writes."
         yield broken(text, role=role, master=master)
         return
@@ -132,7 +133,7 @@ def _restarted(server: DoctorServer) -> Finding:
 
 def _replica(line: str) -> Finding:
     told = dict(pair.split("=", 1) for pair in line.split(",") if "=" in pair)
-    name = f"{told.get('ip', '?')}:{told.get('port', '?')}"
+    name = host_and_port(told.get("ip", "?"), told.get("port", "?"))
     state, lag = told.get("state", "?"), int(told.get("lag", -1))
     level, text = ok, f"replica {name} is online, lag {lag} s."
     if state != "online" or lag > LAG:

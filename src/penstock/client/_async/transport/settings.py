@@ -19,7 +19,7 @@ from penstock.client._async.transport.sentinel import (
     url_pool,
     without_retry,
 )
-from penstock.core.urls import check_url, shown
+from penstock.core.urls import check_url, host_and_port, shown
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -61,7 +61,7 @@ def connection_factory(
         primary = AsyncPrimary(given)
         kwargs["connection_pool"] = primary
         return own_factory(to_primary(given.connection_class), kwargs), str(primary), primary
-    host = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    host = host_and_port(kwargs.get("host", "localhost"), kwargs.get("port", 6379))
     return own_factory(given.connection_class, kwargs), str(kwargs.get("path") or host), None
 
 

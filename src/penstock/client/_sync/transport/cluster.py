@@ -121,12 +121,12 @@ class Cluster:
         """
         if not _is_clustered(server):
             return None
-        host, _, port = server.address.rpartition(":")
-        if not port.isdecimal():
+        address = Address.read(server.address)
+        if address is None:
             raise ConfigurationError(
                 "a Redis Cluster needs TCP: pass the address of a node, not a Unix socket"
             )
-        return cls(server.factory, [Address(host, int(port))], retry_for)
+        return cls(server.factory, [address], retry_for)
 
     @property
     def address(self) -> str:

@@ -27,7 +27,7 @@ from redis.sentinel import (
 
 from penstock.client._acompat import RedisConnection, pool, send
 from penstock.core.logs import get_logger
-from penstock.core.urls import shown, unusable
+from penstock.core.urls import host_and_port, shown, unusable
 from penstock.errors import BadArgument
 from penstock.wire.packing import pack
 
@@ -161,8 +161,8 @@ class Primary:
         if told.address != self._address:
             self._address = told.address
             self.turn += 1
-            host, port = told.address
-            logger.info("the primary of %s is %s:%s", self.service_name, host, port)
+            where = host_and_port(*told.address)
+            logger.info("the primary of %s is %s", self.service_name, where)
 
     def answers(self) -> list[tuple[str, SentinelAnswer | Exception]]:
         """Return the answer of each Sentinel, or its error; for tools."""
@@ -221,7 +221,7 @@ def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Redis
     kwargs = without_retry(sentinel.connection_pool.connection_kwargs)
     for name in ("socket_timeout", "socket_connect_timeout"):
         kwargs[name] = told.get(name) or PATIENCE
-    return f"{kwargs['host']}:{kwargs['port']}", lambda: kind(**kwargs)
+    return host_and_port(kwargs["host"], kwargs["port"]), lambda: kind(**kwargs)
 
 
 def without_retry(lent: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,7 +264,9 @@ class ToPrimary:
         except NoPermissionError:  # then a replica shows only when it refuses a write
             return
         if role[0] != b"master":
-            raise RedisConnectionError(f"{conn.host}:{conn.port} is not the primary now")
+            raise RedisConnectionError(
+                f"{host_and_port(conn.host, conn.port)} is not the primary now"
+            )
 
 
 def to_primary(kind: type) -> Callable[..., RedisConnection]:

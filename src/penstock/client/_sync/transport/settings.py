@@ -20,7 +20,7 @@ from penstock.client._sync.transport.sentinel import (
     url_pool,
     without_retry,
 )
-from penstock.core.urls import check_url, shown
+from penstock.core.urls import check_url, host_and_port, shown
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -62,7 +62,7 @@ def connection_factory(
         primary = Primary(given)
         kwargs["connection_pool"] = primary
         return own_factory(to_primary(given.connection_class), kwargs), str(primary), primary
-    host = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    host = host_and_port(kwargs.get("host", "localhost"), kwargs.get("port", 6379))
     return own_factory(given.connection_class, kwargs), str(kwargs.get("path") or host), None
 
 
