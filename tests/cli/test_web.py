@@ -66,6 +66,7 @@ def _status(request: urllib.request.Request) -> int | None:
         (["--host", "0.0.0.0"], "", "reachable from other machines"),
         (["--host", "::"], "", "reachable from other machines"),
         (["--host", "queues.example"], "", "reachable from other machines"),
+        (["--host", "a" * 64, "--user", "ada"], "secret", "has 1 to 63 characters"),
         (["--user", "ada"], "", "needed together"),
         ([], "secret", "needed together"),
     ],

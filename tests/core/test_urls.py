@@ -11,10 +11,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import redis
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock import AsyncPenstock, BadArgument, Penstock
+from penstock import AsyncPenstock, BadArgument, Penstock, ServerUnreachable
 from penstock.cli import main
 from penstock.core.urls import check_url, redacted, shown
 from penstock.pressure import AsyncPressureQueue, PressureQueue
@@ -148,6 +149,13 @@ def test_sound_urls(url: str) -> None:
     assert check_url("source", url) == url
 
 
+def test_a_client_whose_host_cannot_be_looked_up() -> None:
+    """The error is that of a server that can't be reached, and says what is wrong."""
+    client = redis.Redis(host="a" * 64)
+    with pytest.raises(ServerUnreachable, match="1 to 63 characters"):
+        use(client)
+
+
 @pytest.mark.parametrize(
     "url, reason",
     [
@@ -157,6 +165,9 @@ def test_sound_urls(url: str) -> None:
         ("redis://:pass", "host name and a port"),
         ("rdis://h", "begins with redis://"),
         ("localhost:6379", "begins with redis://"),
+        (f"redis://{'a' * 64}:6379", "1 to 63 characters"),
+        (f"redis://{'a' * 63}.{'é' * 60}/0", "1 to 63 characters"),
+        ("redis+sentinel://a,b..c:26379/jobs", "1 to 63 characters"),
     ],
 )
 def test_urls_that_are_refused(url: str, reason: str) -> None:

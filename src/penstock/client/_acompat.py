@@ -26,6 +26,8 @@ from redis.cluster import ClusterPipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from penstock.core.urls import LABELS, has_labels
+
 if sys.version_info >= (3, 11):
     from asyncio import timeout as async_timeout
 else:  # what redis-py itself uses there
@@ -188,6 +190,10 @@ def connect(conn: RedisConnection) -> None:
         if error.__context__ is not None:
             error.__context__.__traceback__ = None  # see `caught`
         raise
+    except UnicodeError:
+        if has_labels(getattr(conn, "host", "")):
+            raise
+        raise RedisConnectionError(LABELS) from None
 
 
 async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:

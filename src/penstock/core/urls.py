@@ -13,9 +13,11 @@ from penstock.errors import BadArgument
 
 __all__ = [
     "HIDDEN",
+    "LABELS",
     "bracketed",
     "check_url",
     "fault_of",
+    "has_labels",
     "host_and_port",
     "redacted",
     "shown",
@@ -24,7 +26,8 @@ __all__ = [
 
 SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
-PLACE = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]*)(?::\d{1,5})?"
+PLACE = r"(?:\[[0-9A-Fa-f:.%]+\]|([\w.-]*))(?::\d{1,5})?"
+LABELS = "in a host name each part between two dots has 1 to 63 characters"
 HIDDEN = "<not shown>"
 IN_OPTION = r"[?&]\w*(?i:username|password)="
 IN_TEXT = re.compile(
@@ -42,6 +45,15 @@ contain an @ or a blank, or if no host follows the password.
 def bracketed(host: str) -> str:
     """Return a host as URLs name it: an IPv6 address is in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def has_labels(host: str) -> bool:
+    """Return whether the parts of a host name have lengths that can be looked up."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def host_and_port(host: object, port: object) -> str:
@@ -93,8 +105,12 @@ def fault_of(url: str) -> str:
             "in a URL the characters / ? # @ % of a user name, a password, a path or an option "
             "must be percent-encoded, as urllib.parse.quote(password, safe='') does"
         )
-    if not all(re.fullmatch(PLACE, place) for place in authority.rpartition("@")[2].split(",")):
-        return "must be a URL with a host name and a port such as redis://host:6379/0"
+    for place in authority.rpartition("@")[2].split(","):
+        named = re.fullmatch(PLACE, place)
+        if named is None:
+            return "must be a URL with a host name and a port such as redis://host:6379/0"
+        if not has_labels(named[1] or ""):
+            return LABELS
     if found[1].lower() in SCHEMES[:2] and not re.fullmatch(r"/?[0-9]*/?", path):
         return (
             "after the host a URL has the number of a database, as in redis://host:6379/0; the "
