@@ -115,6 +115,22 @@ async def test_an_exception_is_a_failed_attempt(
         assert {name: vars(entry)[name] for name in FIELDS} == Fields(job)
 
 
+async def test_an_exception_that_has_no_text(q: AsyncQueue) -> None:
+    """Its `__str__` fails: it is a failed attempt all the same, with the type as the error."""
+
+    class Shy(Exception):
+        def __str__(self) -> str:
+            raise OSError
+
+    await q.enqueue("x")
+    (job,) = await q.reserve(block=0)
+    async with job:
+        raise Shy
+    view = await q.show(job)
+    assert view is not None
+    assert (view.nacks, view.error) == (1, "Shy")
+
+
 @pytest.mark.parametrize("lease", [None, 0], ids=["out of attempts", "at most once"])
 async def test_an_exception_that_ends_a_job_is_logged_with_its_traceback(
     q: AsyncQueue, caplog: pytest.LogCaptureFixture, lease: float | None

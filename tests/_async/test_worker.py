@@ -229,9 +229,16 @@ async def test_a_window_from_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> No
     assert await q.status("b") is None
 
 
+class Mute(BaseException):
+    """An exception that ends the process if its text is asked for."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
 async def test_a_policy_of_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """A handler may have attempts and rules for exceptions; a rule may forbid retries."""
-    await q.enqueue_many([0, 1])
+    await q.enqueue_many([0, 1, 2])
     handlers = Handlers()
     once = RetryPolicy(max_attempts=1)
 
@@ -239,14 +246,15 @@ async def test_a_policy_of_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> None
     async def handler(job: AsyncJob) -> None:
         if job.body == 0:
             raise KeyError("gone")
-        raise OSError("down")
+        raise Mute if job.body == 2 else OSError("down")
 
     async with AsyncWorker(ps, "q", handlers):
-        await reach(q, dead=2)
+        await reach(q, dead=3)
     views = {view.body: view for view in await q.peek(state="dead")}
-    assert (views[0].nacks, views[1].nacks) == (0, 1)
+    assert [views[body].nacks for body in range(3)] == [0, 1, 1]
     assert "KeyError" in views[0].error
     assert "OSError: down" in views[1].error
+    assert views[2].error == "Mute"
 
 
 async def test_names_and_arguments(ps: AsyncPenstock, q: AsyncQueue) -> None:

@@ -113,6 +113,22 @@ def test_an_exception_is_a_failed_attempt(q: Queue, caplog: pytest.LogCaptureFix
         assert {name: vars(entry)[name] for name in FIELDS} == Fields(job)
 
 
+def test_an_exception_that_has_no_text(q: Queue) -> None:
+    """Its `__str__` fails: it is a failed attempt all the same, with the type as the error."""
+
+    class Shy(Exception):
+        def __str__(self) -> str:
+            raise OSError
+
+    q.enqueue("x")
+    (job,) = q.reserve(block=0)
+    with job:
+        raise Shy
+    view = q.show(job)
+    assert view is not None
+    assert (view.nacks, view.error) == (1, "Shy")
+
+
 @pytest.mark.parametrize("lease", [None, 0], ids=["out of attempts", "at most once"])
 def test_an_exception_that_ends_a_job_is_logged_with_its_traceback(
     q: Queue, caplog: pytest.LogCaptureFixture, lease: float | None

@@ -226,9 +226,16 @@ def test_a_window_from_the_handler(ps: Penstock, q: Queue) -> None:
     assert q.status("b") is None
 
 
+class Mute(BaseException):
+    """An exception that ends the process if its text is asked for."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
 def test_a_policy_of_the_handler(ps: Penstock, q: Queue) -> None:
     """A handler may have attempts and rules for exceptions; a rule may forbid retries."""
-    q.enqueue_many([0, 1])
+    q.enqueue_many([0, 1, 2])
     handlers = Handlers()
     once = RetryPolicy(max_attempts=1)
 
@@ -236,14 +243,15 @@ def test_a_policy_of_the_handler(ps: Penstock, q: Queue) -> None:
     def handler(job: Job) -> None:
         if job.body == 0:
             raise KeyError("gone")
-        raise OSError("down")
+        raise Mute if job.body == 2 else OSError("down")
 
     with Worker(ps, "q", handlers):
-        reach(q, dead=2)
+        reach(q, dead=3)
     views = {view.body: view for view in q.peek(state="dead")}
-    assert (views[0].nacks, views[1].nacks) == (0, 1)
+    assert [views[body].nacks for body in range(3)] == [0, 1, 1]
     assert "KeyError" in views[0].error
     assert "OSError: down" in views[1].error
+    assert views[2].error == "Mute"
 
 
 def test_names_and_arguments(ps: Penstock, q: Queue) -> None:

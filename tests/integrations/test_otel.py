@@ -260,6 +260,20 @@ def test_a_run_that_fails_is_an_error(q: Queue, otel: OpenTelemetry, spans: Span
         assert span.parent.span_id == sent.context.span_id
 
 
+def test_an_error_without_a_text(q: Queue, otel: OpenTelemetry, spans: Spans) -> None:
+    """An exception whose `__str__` fails stays the error of the run; its type is recorded."""
+
+    class Shy(Exception):
+        def __str__(self) -> str:
+            raise OSError
+
+    q.enqueue(1)
+    [job] = reserved(q)
+    with pytest.raises(Shy), running((otel,), a_run(job), lambda _: "retried"):
+        raise Shy
+    assert spans.take()[-1].status.description == "Shy"
+
+
 def test_raised_results_are_no_errors(q: Queue, otel: OpenTelemetry, spans: Spans) -> None:
     """Raised results, and the end of a cancelled job, are no errors; a returned one may be one."""
     q.enqueue(1)

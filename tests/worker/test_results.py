@@ -13,7 +13,9 @@ import pytest
 from penstock import BadArgument, Handlers
 from penstock.core.next_jobs import NextJobs
 from penstock.worker import ACK, Done, Reject, Result, Retry, Snooze, Verdict
+from penstock.worker.lifespan import LifespanError
 from penstock.worker.results import described
+from penstock.worker.target import NoWorker
 
 HANDLERS = Handlers()
 
@@ -130,10 +132,15 @@ def test_the_text_of_an_error() -> None:
 
     class Shy(Exception):
         def __str__(self) -> str:
-            raise RuntimeError("no")
+            raise SystemExit
 
     assert described(ValueError("a\nb")) == "ValueError: a\nb"
     assert described(KeyError()) == "KeyError"
-    assert described(Shy()) == "Shy"
+    for text in (
+        described(Shy()),
+        str(LifespanError(print, "start", Shy())).partition(": ")[2],
+        str(NoWorker.raised("", Shy())).partition(": ")[2],
+    ):
+        assert text == "Shy"
     assert described(ValueError("\ud800")) == "ValueError: ?"
     assert len(described(ValueError("ä" * 5000)).encode()) <= 1024

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.caught import message_of
 from penstock.errors import BadArgument, UndecodableBody
 
 __all__ = ["Codec", "check_codec"]
@@ -60,7 +61,7 @@ class Codec:
         try:
             raw: Any = self.encode(body)
         except Exception as error:
-            raise BadArgument("body", body, f"codec {self.name}: {error}") from error
+            raise BadArgument("body", body, f"codec {self.name}: {message_of(error)}") from error
         if not isinstance(raw, bytes):
             found = type(raw).__name__
             raise BadArgument(
@@ -77,7 +78,7 @@ class Codec:
         try:
             return self.decode(raw)
         except Exception as error:
-            raise UndecodableBody(f"codec {self.name}: {error}") from error
+            raise UndecodableBody(f"codec {self.name}: {message_of(error)}") from error
 
 
 def check_codec(value: object) -> Codec | None:

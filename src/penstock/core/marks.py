@@ -130,7 +130,7 @@ def trace_of(error: BaseException | None) -> str:
         shown = traceback.TracebackException.from_exception(error, compact=True)
         _drop_own_frames(shown)
         text = "".join(shown.format())
-    except Exception:  # noqa: BLE001  # an error with a __str__ that fails still has its type
+    except BaseException:  # noqa: BLE001  # one that can't be formatted still has its type
         text = type(error).__qualname__
     return check_trace(text).strip("\n")
 

@@ -8,7 +8,7 @@ https://opentelemetry.io/docs/specs/semconv/messaging/
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 try:
     from opentelemetry import context as contexts
@@ -21,6 +21,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(reason, name=error.name) from None
 
 from penstock import __version__
+from penstock.core.caught import summary_of
 from penstock.core.job import Delivery
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
 
@@ -165,5 +166,6 @@ def failed(span: Span, error: BaseException | str) -> None:
     name = kind.__qualname__
     name = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
     span.set_attribute("error.type", name)
-    span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
+    with suppress(BaseException):  # its __str__ may raise anything
+        span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, summary_of(error)))

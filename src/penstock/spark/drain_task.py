@@ -20,6 +20,7 @@ import pyarrow as pa
 from penstock import Penstock
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.transport.connection import monotonic
+from penstock.core.caught import message_of
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER
 from penstock.core.job import OWN_TERMS, Delivery, Reservation, parts_of
 from penstock.core.logs import RateLimit, get_logger
@@ -364,7 +365,7 @@ class DrainResults:
                     raise ValueError(f"{len(each)} results for {len(jobs)} jobs")
                 rows = list(map(self._row, jobs, each))
         except Exception as error:
-            text = f"the result does not fit the columns of the schema: {error}"
+            text = f"the result does not fit the columns of the schema: {message_of(error)}"
             raise TypeError(text) from error
         for job, found in zip(jobs, rows, strict=True):
             if found is not None:

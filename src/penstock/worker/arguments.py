@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any, Literal, NamedTuple, TypeAlias, Union
 
+from penstock.core.caught import message_of
 from penstock.core.job import Delivery, data_of, ops_of, record_of
 from penstock.core.options import check_text
 from penstock.core.record import encode_body, encode_json
@@ -330,7 +331,7 @@ class Parameters:
         try:
             return load(value)
         except Exception as error:  # the user's validator
-            raise Misfit(name, str(error)[:200] or type(error).__name__, value) from error
+            raise Misfit(name, message_of(error)[:200] or type(error).__name__, value) from error
 
     def body(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the body with these arguments.

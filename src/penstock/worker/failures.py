@@ -102,7 +102,7 @@ class _Tenacity:
             state.upcoming_sleep = delay or 0.0
             if self._stop is not None and self._stop(state):
                 return None
-        except Exception:
+        except BaseException:  # whatever a user's function raises
             logger.exception(
                 "wait or stop failed for %r: the next policy decides", job, extra=Fields(job)
             )

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
+from penstock.core.caught import summary_of
 from penstock.errors import BadArgument, PenstockError
 from penstock.worker.functions import is_async, qualified
 
@@ -29,7 +30,7 @@ class LifespanError(PenstockError):
     ) -> None:
         self.function, self.phase = function, phase
         text = f"{qualified(function)} failed at the {phase} of the worker"
-        super().__init__(f"{text}: {type(error).__name__}: {error}")
+        super().__init__(f"{text}: {summary_of(error)}")
 
 
 def check_hook(argument: str, function: Any, *, asynchronous: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 from penstock.core.bulk import NewJob
+from penstock.core.caught import summary_of
 from penstock.core.next_jobs import NextJobs, next_jobs
 from penstock.core.options import Duration, check_text, duration_ms
 
@@ -215,10 +216,5 @@ class Reject(Result):
 
 
 def described(error: BaseException) -> str:
-    """Return `TypeName: message`, cut to 1024 bytes; the type alone if its `__str__` fails."""
-    name = type(error).__name__
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001  # the __str__ of a user's class
-        message = ""
-    return check_text("error", f"{name}: {message}" if message else name, limit=MAX_TEXT)
+    """Return the summary of an exception, cut to 1024 bytes."""
+    return check_text("error", summary_of(error), limit=MAX_TEXT)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+from penstock.core.caught import summary_of
 from penstock.worker import AsyncWorker, Worker
 from penstock.worker.functions import is_target
 
@@ -44,8 +45,8 @@ class NoWorker(Exception):
         )
         # Without a frame or a line of the app, a traceback says no more than the reason.
         theirs = frames or isinstance(error, SyntaxError)
-        name = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-        return cls(f"{doing}: {name}", lines.splitlines()[-LAST_LINES:] if theirs else ())
+        summary = " ".join(summary_of(error).split())
+        return cls(f"{doing}: {summary}", lines.splitlines()[-LAST_LINES:] if theirs else ())
 
 
 def load(target: str) -> AnyWorker:

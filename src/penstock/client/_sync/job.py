@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.caught import summary_of
 from penstock.core.durable import Durable
 from penstock.core.job import Delivery
 from penstock.core.logs import ONCE, log_failure
@@ -139,7 +140,7 @@ class Job(Delivery):
         return result
 
     def _fail(self, error: Exception) -> None:
-        text = f"{type(error).__name__}: {error}"
+        text = summary_of(error)
         if self.at_most_once:
             log_failure(self, text, error, ending=ONCE)
             return

@@ -16,6 +16,7 @@ from django.utils import timezone as django_time
 from django.utils.module_loading import import_string
 
 from penstock.client._sync.client import Penstock
+from penstock.core.caught import message_of
 from penstock.core.job import Delivery, Enqueued
 from penstock.core.options import check_count, check_text, duration_ms
 from penstock.core.views import JobView
@@ -209,7 +210,7 @@ class TaskBackend:
             if job.attempt < self._max_attempts:
                 raise
             self._failed(result, error)
-            text = f"{_path(error)}: {error}"
+            text = f"{_path(error)}: {message_of(error)}"
             raise Reject(check_text("error", text, limit=MAX_TEXT)) from error
         _set(result, _return_value=value)
         self._finished(result, "SUCCESSFUL")

@@ -46,8 +46,8 @@ NO_NAMES: Mapping[str, Any] = {}
 """No arguments by name."""
 RESULT_BYTES = 65536
 """Most bytes of a value that is kept, unless the queue has another setting."""
-UNCLEAR = Verdict("nack", text="it failed, and the failure could not be described")
-"""For a job whose failure could not be judged, as its exception raises others."""
+UNCLEAR = "it failed, and the failure could not be described"
+"""The error of a job whose exception raises others."""
 
 
 class AsyncHandlerRunner:
@@ -167,9 +167,9 @@ class AsyncHandlerRunner:
             if self.runners.has_ended(jobs, error):
                 return [_unfinished(job) for job in jobs]
             return self._judged(handler, jobs, error)
-        except BaseException:  # noqa: BLE001  # a __str__ that fails must not keep the jobs
-            _say(logging.WARNING, jobs[0], "%r: %s", jobs[0], UNCLEAR.text)
-            return [UNCLEAR] * len(jobs)
+        except BaseException:  # noqa: BLE001  # an exception that fails must not keep the jobs
+            _say(logging.WARNING, jobs[0], "%r: %s", jobs[0], UNCLEAR)
+            return [handler.failed(job, RuntimeError(UNCLEAR)) for job in jobs]
 
     def _finish(self, jobs: Sequence[Delivery], verdict: Verdict, seconds: float) -> None:
         """Pass a verdict on jobs to the loop.
