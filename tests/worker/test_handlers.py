@@ -7,8 +7,10 @@ import contextlib
 import functools
 import logging
 import math
+import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Literal
 
 import fakeredis
@@ -791,3 +793,43 @@ def test_unfit_jobs_name_the_handler() -> None:
     handler = Handlers().handler("welcome")(nothing)
     with pytest.raises(Unfit, match=r"^arguments don't fit welcome: x=1: unexpected$"):
         handler.arguments(named("welcome", {"x": 1}))
+
+
+# -- process pools -------------------------------------------------------------------------------
+
+POOLED = Handlers()
+
+
+@POOLED.handler
+def double(n: int) -> int:
+    """Return twice the number."""
+    return 2 * n
+
+
+@Penstock("redis://127.0.0.1:1").queue("q").handler
+def triple(n: int) -> int:
+    """Return three times the number."""
+    return 3 * n
+
+
+class Sums:
+    """The name of a handler may have dots."""
+
+    @POOLED.handler("more")
+    @staticmethod
+    def more(n: int) -> int:
+        """Return the number after this one."""
+        return n + 1
+
+
+def less(n: int) -> int:
+    """Return the number before this one."""
+    return n - 1
+
+
+def test_process_pools_take_handlers() -> None:
+    """A decorated function can be the function of a pool, as it can without the decorator."""
+    for handler in (double, triple, Sums.more):
+        assert pickle.loads(ForkingPickler.dumps(handler)) is handler
+    registered = POOLED.handler("less")(less)  # its function has kept its name
+    assert pickle.loads(ForkingPickler.dumps(registered))(3) == 2

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import repeat
+from multiprocessing.reduction import ForkingPickler
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from penstock.core import stable
@@ -35,6 +38,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
+PROTOCOL = 4
+"""The protocol of pickle since Python 3.8."""
 DEFAULT = ""
 """The key of the default handler in its set. No name is empty."""
 
@@ -74,6 +79,10 @@ class RegisteredHandler(Generic[C, P, R_co]):
     """
 
     usage = "enqueue(queue, ...)"
+
+    def __init_subclass__(cls) -> None:
+        """Let process pools pass instances by name; others, such as Spark, pickle their values."""
+        ForkingPickler.register(cls, _reduced)
 
     def __init__(
         self,
@@ -369,6 +378,15 @@ class RegisteredHandler(Generic[C, P, R_co]):
 
 
 AnyHandler: TypeAlias = RegisteredHandler[..., ..., Any]
+
+
+def _reduced(handler: AnyHandler) -> str | tuple[Any, ...]:
+    """Return the name of a handler in its module, which refers to it and not to its function."""
+    name = getattr(handler, "__qualname__", "")
+    with contextlib.suppress(AttributeError):
+        if attrgetter(name)(sys.modules.get(handler.__module__)) is handler:
+            return name
+    return handler.__reduce_ex__(PROTOCOL)  # a copy, or a function that is not decorated
 
 
 def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
