@@ -110,14 +110,17 @@ backend.close()
 
 
 def test_a_docker_engine_gives_a_back_end(make_server: Callable[..., EmbeddedServer]) -> None:
-    """The image runs, is reached by the engine's port, and is removed at the end."""
+    """The image is fetched, runs, is reached by the engine's port, and is removed at the end.
+
+    Ryuk runs beside it, as without any setting, and would remove it if the tests were killed.
+    """
     redis_server = make_server(tcp=True)
     with StubEngine(redis_server).serving() as engine:
         env = {
             **os.environ,
             "DOCKER_HOST": engine.url,
-            "TESTCONTAINERS_CONNECTION_MODE": "docker_host",
-            "TESTCONTAINERS_RYUK_DISABLED": "true",
+            "TESTCONTAINERS_CONNECTION_MODE": "docker_host",  # also if the tests are in a container
+            "TC_POOLING_INTERVAL": "0.02",
         }
         done = subprocess.run(  # warnings are errors there too, from the first import on
             [sys.executable, "-W", "error", "-c", USE_A_CONTAINER],
@@ -128,8 +131,10 @@ def test_a_docker_engine_gives_a_back_end(make_server: Callable[..., EmbeddedSer
     assert (name, value) == ("docker", "from the container")
     with redis.Redis.from_url(redis_server.url) as client:
         assert client.info("server")["redis_version"] == version
-    assert engine.calls.count("POST containers/create") == 1
-    assert engine.calls[-1].startswith("DELETE containers/")
+    assert engine.calls.count("POST containers/create") == 2
+    assert (engine.containers, engine.removed) == ({}, ["redis", "testcontainers/ryuk"])
+    [told] = engine.heard
+    assert told.startswith(b"label=org.testcontainers.session-id=")
 
 
 def test_fakeredis_runs_a_packet_without_others_between() -> None:
