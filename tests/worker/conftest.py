@@ -83,6 +83,19 @@ def worker_url(worker_server: EmbeddedServer) -> str:
 
 
 @pytest.fixture
+def url(worker_url: str, raw: redis.Redis) -> str:
+    """The URL of the server, which is empty."""
+    return worker_url
+
+
+@pytest.fixture
+def ps(url: str) -> Iterator[Penstock]:
+    """A client of it."""
+    with Penstock(url) as client:
+        yield client
+
+
+@pytest.fixture
 def app(tmp_path: Path) -> Path:
     """The file of the app; programs run in its directory."""
     path = tmp_path / "app.py"

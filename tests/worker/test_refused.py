@@ -5,50 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
 from penstock import Done, Penstock, QueueDamaged, Reject, Worker
-from penstock.embedded import EmbeddedServer
 from penstock.worker import Handlers
-from tests.support.binaries import first_binary
 from tests.support.twins import wait_for
 from tests.worker.faults import KINDS, Seen, at_work, sent, wait_idle
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 LONG = 60
 """A grace that no test waits for."""
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[EmbeddedServer]:
-    """One server for all of these tests."""
-    with EmbeddedServer(first_binary(), tcp=True) as server:
-        yield server
-
-
-@pytest.fixture
-def raw(one_server: EmbeddedServer) -> Iterator[redis.Redis]:
-    """A plain client of it; it is empty."""
-    with redis.Redis.from_url(one_server.url) as client:
-        client.flushall()
-        yield client
-
-
-@pytest.fixture
-def url(one_server: EmbeddedServer, raw: redis.Redis) -> str:
-    """The URL of the server."""
-    return one_server.url
-
-
-@pytest.fixture
-def ps(url: str) -> Iterator[Penstock]:
-    """A client of it."""
-    with Penstock(url) as client:
-        yield client
 
 
 def break_key(raw: redis.Redis, ps: Penstock, kind: str) -> None:
