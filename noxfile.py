@@ -54,6 +54,8 @@ QUICK = (
 )
 ON_FAKEREDIS = {"PENSTOCK_TEST_BACKENDS": "fakeredis"}
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+TESTS_FAILED = "Returned code 1"
+"""The reason of nox for this exit code of pytest; with others no tests were found or run."""
 
 
 def groups(*names: str) -> list[str]:
@@ -72,8 +74,8 @@ def run_tests(session: nox.Session, *args: str, env: dict[str, str] | None = Non
     args += (f"--hypothesis-seed={secrets.randbits(32)}",) if repeats else ()
     try:
         session.run("pytest", *args, env=env)
-    except CommandFailed:
-        if not repeats:
+    except CommandFailed as error:
+        if not repeats or error.reason != TESTS_FAILED:
             raise
         session.run("pytest", *args, "-n", "0", "-x", "--last-failed", env=env)
 

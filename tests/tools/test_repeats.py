@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -44,3 +46,28 @@ def test_the_record_has_ten_runs(tmp_path: Path, calm: int, code: int) -> None:
     for _ in range(calm):
         end_run(record, "")
     assert end_run(record, B)[0] == code
+
+
+class CommandFailed(Exception):
+    """The error of nox, which is not installed beside the tests."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def test_only_failed_tests_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of pytest that has failed for another reason is not taken for one with bad luck."""
+    monkeypatch.setitem(sys.modules, "nox", MagicMock())
+    monkeypatch.setitem(sys.modules, "nox.command", MagicMock(CommandFailed=CommandFailed))
+    monkeypatch.setenv("PENSTOCK_REPEAT_FAILED", "1")
+    run_tests = runpy.run_path(str(TOOL.parents[1] / "noxfile.py"))["run_tests"]
+    session = MagicMock()
+    session.run.side_effect = [CommandFailed("Returned code 1"), True]
+    run_tests(session)
+    assert session.run.call_args.args[-1] == "--last-failed"
+    # Interrupted; an error of pytest or in its arguments; no tests; no pytest.
+    for reason in (*(f"Returned code {code}" for code in range(2, 6)), "Program pytest not found"):
+        session.run.side_effect = [CommandFailed(reason)]
+        with pytest.raises(CommandFailed, match=reason):
+            run_tests(session)
