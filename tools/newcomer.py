@@ -30,6 +30,8 @@ from penstock.embedded import EmbeddedServer
 __all__ = ["FENCE", "URL", "Failed", "type_page", "type_pages"]
 
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
+STRAY = re.compile(r"^[ \t]*(?:```|~~~).*", flags=re.MULTILINE)
+"""The beginning of a block that `FENCE` does not find: indented, with other marks, or endless."""
 URL = "redis://localhost:6379/0"
 TIMEOUT = 60
 SAVED = "# app.py\n"
@@ -70,6 +72,7 @@ def type_page(text: str, url: str, directory: Path) -> None:
         Failed: a program or command did not end well, or printed something else.
     """
     fences = list(FENCE.finditer(text))
+    _refuse_strays(text, fences)
     for fence, after in zip(fences, [*fences[1:], None], strict=True):
         language, code = fence[1], fence[2].replace(URL, url)
         if language == "python" and code.startswith(SAVED):
@@ -81,8 +84,25 @@ def type_page(text: str, url: str, directory: Path) -> None:
         elif language == "sh":
             for line in code.splitlines():
                 _run_line(line, url, directory)
+        elif language != "text":
+            title = language or "a block without a language"
+            raise Failed(f"{title}\n{__file__} does not know how to type this:\n{code}")
     if any(fence[2].startswith(SAVED) for fence in fences):
         _run_until(GREETING, [sys.executable, "app.py"], url, directory)
+
+
+def _refuse_strays(text: str, fences: Sequence[re.Match[str]]) -> None:
+    """Raise `Failed` for a block that would be left out.
+
+    Raises:
+        Failed: it names the line.
+    """
+    ends = [0, *(fence.end() for fence in fences)]
+    starts = [*(fence.start() for fence in fences), len(text)]
+    for end, start in zip(ends, starts, strict=True):
+        if stray := STRAY.search(text, end, start):
+            line = text.count("\n", 0, stray.start()) + 1
+            raise Failed(f"line {line}: {stray[0].strip()!r} begins no block that ends")
 
 
 def _run_line(line: str, url: str, directory: Path) -> None:
@@ -117,18 +137,22 @@ def _environment(url: str) -> dict[str, str]:
 
 def _run(command: Sequence[str], url: str, directory: Path) -> str:
     """Run a command to its end; return what it prints."""
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env=_environment(url),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env=_environment(url),
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        output = b"".join(part or b"" for part in (error.stdout, error.stderr)).decode()
+        reason = f"did not end in {TIMEOUT} s"
+        raise Failed(f"{shlex.join(command)}\n{reason}:\n{output}") from None
     if done.returncode:
-        raise _failed(command, done.returncode, done.stdout + done.stderr)
-    return done.stdout
+        raise _failed(command, done.returncode, (done.stdout + done.stderr).decode())
+    return done.stdout.decode()
 
 
 def _run_until(expected: str, command: Sequence[str], url: str, directory: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.embedded import EmbeddedServer
+from tools import newcomer
 from tools.newcomer import FENCE, URL, Failed, type_page, type_pages
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,12 @@ def test_the_saved_program_is_a_worker_that_must_greet(
         ("```sh\npenstock web --port 1x\n```\n", "ended with exit code 2:(.|\n)*--port"),
         ("```sh\npip install 'penstock[web]'\nredis-server --save '' &\n```\n", None),
         ("```sh\nrm -rf *\n```\n", r"rm -rf \*\n.* does not know"),
+        ("```python title='a'\nprint(1)\n```\n", "python title='a'\n.* does not know"),
+        ("```\nprint(1)\n```\n", "a block without a language"),
+        (" ```python\n1 / 0\n ```\n", "line 1: .* begins no block that ends"),
+        ("~~~python\n1 / 0\n~~~\n", "line 1: .* begins no block that ends"),
+        ("text\n\n```python\n1 / 0\n", "line 3: .* begins no block that ends"),
+        ("```console\n$ penstock stats\n```\n", "console\n.* does not know"),
     ],
 )
 def test_programs_and_commands(
@@ -63,3 +70,13 @@ def test_programs_and_commands(
     else:
         with pytest.raises(Failed, match=complaint):
             type_page(page, server.url, tmp_path)
+
+
+def test_a_program_that_does_not_end(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has failed; the text names it."""
+    monkeypatch.setattr(newcomer, "TIMEOUT", 0.1)
+    page = "```python\nimport time\ntime.sleep(600)\n```\n"
+    with pytest.raises(Failed, match=r"time\.sleep(.|\n)*did not end in 0\.1 s:\n"):
+        type_page(page, server.url, tmp_path)
