@@ -113,8 +113,8 @@ class StubEngine(ThreadingHTTPServer):
             name = re.findall("fromImage=([^&]+)", query)[0]
             self._images.add(name)
             return 200, {"status": f"pulled {name}"}
-        if image := re.fullmatch(r"GET images/(.+)/json", call):
-            is_here = image[1].partition(":")[0] in self._images
+        if asked := re.fullmatch(r"GET images/(.+)/json", call):
+            is_here = asked[1].partition(":")[0] in self._images
             return (200, {"Id": "sha256:beef"}) if is_here else (404, {"message": "no such image"})
         if call == "POST containers/create":
             return self._create(sent)
