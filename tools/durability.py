@@ -4,6 +4,7 @@
     python tools/durability.py --policy everysec --stuck 1.5  # each fsync takes 1.5 s longer
     python tools/durability.py --fsynced                      # calls that wait for the disk
     python tools/durability.py --fsynced --believe            # by WAITAOF, whatever the server is
+    python tools/durability.py --deliver 0                    # jobs of lease 0, delivered twice
 
 How. A server runs under strace, which notes its writes to the append-only file, and its fsyncs, in
 their order. One producer (with --fsynced 16 of them) enqueues job after job and notes the time of
@@ -14,7 +15,8 @@ each answer. At a random moment the server gets SIGKILL. Then a server is starte
   disk that keeps its word has at least that.
 
 Lost jobs are those whose enqueue was answered and that are not there. Lost seconds are those from
-the answer to the first lost job to the kill.
+the answer to the first lost job to the kill. With --deliver a consumer takes jobs with that lease,
+one by one. Lost are the deliveries that the server has forgotten: it delivers these jobs again.
 
 What it is not. No power is cut. A kernel may write more by itself, so a real loss may be smaller; a
 disk that lies about its cache loses more. The directory and the small files beside the append-only
@@ -62,6 +64,8 @@ STRACE = "strace -D -f -q -s0 --seccomp-bpf -e signal=SIGKILL -e trace=write,fsy
 BEGINS = re.compile(r"(\d+) +(\w+)\(")
 RETURNS = re.compile(r"(\d+) .*= (-?\d+)\b[^=]*$")
 PATIENCE = 30.0
+WAITING = 60_000
+"""Jobs that wait for the consumer."""
 
 
 class CannotTrace(Exception):
@@ -109,6 +113,37 @@ class Producer:
             if queue.stats().enqueued != len(there):
                 raise AssertionError("a call is there in part")
         return [number for number in self.answered if number not in there]
+
+
+@dataclass
+class Consumer(Producer):
+    """A consumer that takes jobs until the server is gone; it records when it got each of them."""
+
+    lease: float = 0.0
+
+    def start(self) -> list[threading.Thread]:
+        """Add jobs, and take them from now on."""
+        with Penstock(self.url) as client:
+            client.queue("q").enqueue_many((b"%d" % n for n in range(WAITING)), lease=self.lease)
+        return super().start()
+
+    def _run(self) -> None:
+        durable = Durable(fsynced=True) if self.fsynced else None
+        gone = (redis.ConnectionError, redis.TimeoutError, NotReplicated)
+        with suppress(*gone), Penstock(self.url, retry_for=0) as client:
+            while True:
+                try:
+                    jobs = client.queue("q").reserve(block=0, durable=durable)
+                except CannotSync as error:
+                    self.refused = str(error)
+                    return
+                self.answered.update((int(job.body), time.monotonic()) for job in jobs)
+
+    def missing(self) -> list[int]:
+        """Return the delivered jobs that wait on the server."""
+        with Penstock(self.url) as client:
+            views = client.queue("q").scan_iter(states=["ready"], n=1000)
+            return [number for view in views if (number := int(view.body)) in self.answered]
 
 
 @dataclass
@@ -167,9 +202,18 @@ def synced_size(home: Path, path: Path, main: int) -> int:
 
 
 def one_run(
-    binary: ServerBinary, policy: str, seconds: float, stuck: float, home: Path, *, fsynced: bool
+    binary: ServerBinary,
+    policy: str,
+    seconds: float,
+    stuck: float,
+    home: Path,
+    *,
+    fsynced: bool,
+    lease: float | None = None,
 ) -> Run:
     """Produce for some seconds, kill the server, and count the jobs left by each failure.
+
+    With a lease, consume jobs that have it.
 
     Raises:
         CannotSync: the calls were to wait for the disk, and the server is not believed.
@@ -178,6 +222,8 @@ def one_run(
     wrapper = traced(binary, home, stuck)
     with EmbeddedServer(wrapper, appendonly=True, args=options) as server:
         producer, main = Producer(server.url, fsynced), server.pid
+        if lease is not None:
+            producer = Consumer(server.url, fsynced, lease=lease)
         threads = producer.start()
         time.sleep(seconds)
         cut = time.monotonic()
@@ -220,7 +266,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--runs", type=int, default=10, help="for each policy")
     add("--seconds", type=float, nargs=2, default=(2.0, 5.0), metavar="S", help="kill between them")
     add("--stuck", type=float, default=0.0, metavar="S", help="each fsync takes so much longer")
-    add("--fsynced", action="store_true", help="enqueue(durable=Durable(fsynced=True))")
+    add("--fsynced", action="store_true", help="calls with durable=Durable(fsynced=True)")
+    add("--deliver", type=float, metavar="LEASE", help="take jobs with this lease, do not add any")
     add("--believe", action="store_true", help="whatever server it is, by WAITAOF")
     add("--server", choices=PREFERENCE, help="where the server comes from")
     args = parser.parse_args(argv)
@@ -237,7 +284,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 moment = random.uniform(*args.seconds)
                 place = Path(home).resolve()
                 try:
-                    run = one_run(binary, policy, moment, args.stuck, place, fsynced=args.fsynced)
+                    more = {"fsynced": args.fsynced, "lease": args.deliver}
+                    run = one_run(binary, policy, moment, args.stuck, place, **more)
                 except CannotTrace as error:
                     print(f"durability: can't trace: {error}", file=sys.stderr)
                     return 2

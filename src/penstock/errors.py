@@ -31,6 +31,7 @@ __all__ = [
     "CannotSync",
     "CheckpointTaken",
     "ConfigurationError",
+    "DeliveryNotReplicated",
     "EmbeddedServerError",
     "IncompleteEnqueue",
     "IncompleteSettle",
@@ -438,6 +439,44 @@ class AckNotReplicated(NotReplicated):
         self.args = (f"{what}: {text}, the others may be delivered again after a failover",)
         self.outcomes = outcomes
         self.confirmed = confirmed
+
+
+class DeliveryNotReplicated(NotReplicated):
+    """A reserve that waits for confirmations did not get them for jobs with `lease=0`.
+
+    If none was delivered (`given_up` is empty), the jobs still wait. Those that were delivered stay
+    active on the server until their ttl ends. They must not be processed: if a replica without the
+    delivery becomes the primary, it delivers them.
+
+    Args:
+        wanted: number of replicas asked for.
+        got: number of replicas that confirmed.
+        fsynced: whether the server has the delivery on disk; None = this was not asked for.
+        connected: number of connected replicas, if there were too few and nothing was taken.
+
+    Attributes:
+        jobs: the other jobs that the call has taken: process them as usual.
+        given_up: the deliveries that were not confirmed.
+
+    `withdrawn` is False.
+    """
+
+    def __init__(
+        self, wanted: int, got: int, fsynced: bool | None = None, connected: int | None = None
+    ) -> None:
+        super().__init__(wanted, got, False, fsynced, connected)
+        self.jobs: list[Any] = []
+        self.given_up: list[Any] = []
+
+    def __str__(self) -> str:
+        if self.connected is not None:
+            told = f"{self.connected} of {self.wanted} replicas are connected, no job was taken"
+            return f"{told}: connect more replicas, or ask for fewer"
+        told = _confirmed(self.wanted, self.got, self.fsynced)
+        if not self.given_up:
+            return f"{told}, no job was taken: wait until they do, or ask for fewer"
+        rest = f"; process the other {len(self.jobs)}, in `jobs`" if self.jobs else ""
+        return f"{told}: {len(self.given_up)} jobs with lease=0 are given up as delivered{rest}"
 
 
 class PutNotReplicated(NotReplicated):

@@ -15,6 +15,7 @@ from penstock import (
     AckNotReplicated,
     BadArgument,
     CannotSync,
+    DeliveryNotReplicated,
     Durable,
     IncompleteEnqueue,
     NotReplicated,
@@ -362,6 +363,12 @@ def confirmed_by_one(url: str, copy: Raw) -> None:
         many = q.enqueue_many(range(1200), durable=Durable(fsynced=True))
         assert {done.replicas for done in many} == {1}
         assert copy.xlen("penstock:{q}:ready") == 1200
+        once = client.queue("once")
+        once.enqueue_many(["a", "b"], lease=0)
+        assert len(once.reserve(durable=Durable(1, fsynced=True))) == 1
+        with pytest.raises(DeliveryNotReplicated, match=r"disk, 1 of 2 .* no job was taken"):
+            once.reserve(durable=Durable(2, fsynced=True, timeout=0.3))
+        assert once.stats().ready == 1
 
 
 @on_a_knowing

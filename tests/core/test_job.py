@@ -161,6 +161,7 @@ ERRORS: list[Any] = [
     errors.OutcomeUnknown("lost"),
     errors.JobGone("gone"),
     errors.PutNotReplicated(1, got=0),
+    errors.DeliveryNotReplicated(2, 1, connected=1),
 ]
 
 

@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python -m tests.nodes.promotion                        # replicas 0, 1, 2
     PYTHONPATH=src python -m tests.nodes.promotion --cut 0.5 --runs 20    # behind a broken link
+    PYTHONPATH=src python -m tests.nodes.promotion --cut 0.5 --deliver    # jobs of lease 0 only
 
 Producers and consumers ask so many replicas to confirm what they add, and what they finish. At a
 random moment the primary gets SIGKILL and one of the two replicas takes its place; the clients go
@@ -11,6 +12,10 @@ wait. At the end the queue is drained, and counted: a job is
 
 - *lost* when its enqueue was answered as asked for, and it was never delivered;
 - *back* when its ack was answered as asked for, and it was delivered after that.
+
+With `--deliver` two consumers take jobs of lease 0, whose delivery the replicas must confirm.
+Counted are jobs that a consumer got and that the promoted replica delivers again, and those that
+were given up.
 """
 
 from __future__ import annotations
@@ -29,7 +34,16 @@ from types import TracebackType
 import redis
 from redis.exceptions import RedisError
 
-from penstock import AckNotReplicated, Durable, Job, NotReplicated, Outcome, Penstock, Queue
+from penstock import (
+    AckNotReplicated,
+    DeliveryNotReplicated,
+    Durable,
+    Job,
+    NotReplicated,
+    Outcome,
+    Penstock,
+    Queue,
+)
 from penstock.embedded import EmbeddedServer, ServerBinary, find_server
 from tests.support.proxy import Proxy
 from tests.support.twins import wait_for
@@ -37,6 +51,8 @@ from tests.support.twins import wait_for
 __all__ = ["Account", "Promotion", "one_run"]
 
 LEASE = 3.0
+WAITING = 30_000
+"""Jobs that wait for the consumers of `deliver`."""
 ARGS = ("--repl-diskless-sync-delay", "0", "--repl-timeout", "60")
 PATIENCE = 60.0
 
@@ -278,6 +294,50 @@ def one_run(
         return load.account
 
 
+def deliver(
+    replicas: int, *, before: float, cut: float, binary: ServerBinary | None = None
+) -> tuple[int, int, int]:
+    """Take jobs of lease 0 from a primary that dies.
+
+    Args:
+        replicas, before, cut, binary: as in `one_run`.
+
+    Returns:
+        The number of jobs that consumers got, of those that are delivered again, and of those that
+        were given up.
+    """
+    taken, given_up = set[int](), list[int]()
+
+    def consume(url: str) -> None:
+        with suppress(RedisError, DeliveryNotReplicated), Penstock(url, retry_for=0) as own:
+            while True:
+                take(own.queue("q"))
+
+    def take(source: Queue) -> None:
+        try:
+            taken.update(job.body for job in source.reserve(10, durable=durable))
+        except DeliveryNotReplicated as error:
+            given_up.append(len(error.given_up))
+            raise
+
+    durable = Durable(replicas, timeout=2) if replicas else None
+    with Promotion(binary) as place, Penstock(place.door.url, retry_for=PATIENCE) as ps:
+        queue = ps.queue("q")
+        queue.enqueue_many(range(WAITING), lease=0)
+        wait_for(lambda: all(raw.xlen("penstock:{q}:ready") == WAITING for raw in place.raws))
+
+        threads = [threading.Thread(target=consume, args=(place.servers[0].url,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: bool(taken))
+        time.sleep(before)
+        place.fall(1, cut)
+        for thread in threads:
+            thread.join()
+        again = [view.body for view in queue.scan_iter(states=["ready"], n=1000)]
+    return len(taken), len(taken.intersection(again)), sum(given_up)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the experiments."""
     parser = argparse.ArgumentParser(
@@ -293,9 +353,30 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="the promoted replica's link breaks before",
     )
     parser.add_argument("--server", help="where the server comes from")
+    parser.add_argument("--deliver", action="store_true", help="take jobs of lease 0")
     args = parser.parse_args(argv)
     binary = find_server(args.server) if args.server else find_server()
     print(f"{binary.product()} {binary.version()}, the link cut up to {args.cut:g} s before")
+    if args.deliver:
+        for replicas in args.replicas:
+            runs = [
+                deliver(
+                    replicas,
+                    before=random.uniform(0, 1),
+                    cut=random.uniform(0, args.cut),
+                    binary=binary,
+                )
+                for _ in range(args.runs)
+            ]
+            got, again, given_up = zip(*runs, strict=True)
+            print(
+                f"replicas={replicas}  of {sum(got)} deliveries again: in"
+                f" {sum(map(bool, again))} of {args.runs} runs,"
+                f" median {statistics.median(again):.0f}, at most {max(again)};"
+                f" given up: at most {max(given_up)} in a run",
+                flush=True,
+            )
+        return
     print(
         "            runs that lost    jobs: min  median  max    seconds: max    back   confirmed"
     )

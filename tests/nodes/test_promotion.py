@@ -6,9 +6,11 @@ import random
 
 import pytest
 
+from penstock import DeliveryNotReplicated, Durable, Job, Penstock
 from penstock.embedded import ServerBinary
-from tests.nodes.promotion import Account, one_run
+from tests.nodes.promotion import Account, Promotion, one_run
 from tests.support.binaries import chosen_binaries
+from tests.support.twins import wait_for
 
 BINARIES = chosen_binaries()
 
@@ -53,3 +55,27 @@ def test_jobs_unknown_to_the_promoted_replica_are_lost(replicas: int) -> None:
         if account.lost:
             break
     assert min(account.lost.values()) > account.cut - 1  # breaking the link takes a moment
+
+
+@pytest.mark.parametrize("durable", [None, Durable(1, timeout=10), Durable(2, timeout=0.3)])
+def test_a_delivery_at_most_once(durable: Durable | None) -> None:
+    """A replica behind a broken link delivers the job a second time, unless all must confirm it.
+
+    One confirmation of two is not enough for that. What is given up is delivered there, once.
+    """
+    taken, given_up = list[Job](), list[str]()
+    with Promotion() as place, Penstock(place.door.url, retry_for=60) as ps:
+        q = ps.queue("q")
+        assert q.reserve(block=0, durable=durable) == []
+        q.enqueue("x", lease=0)
+        wait_for(lambda: [raw.xlen("penstock:{q}:ready") for raw in place.raws] == [1, 1, 1])
+        place.links[0].hole("down")
+        try:
+            taken += q.reserve(durable=durable)
+        except DeliveryNotReplicated as error:
+            given_up = [job.body for job in error.given_up]
+        place.fall(1)
+        taken += q.reserve(block=0)
+    confirms_all = durable is not None and durable.replicas == 2
+    assert [job.body for job in taken] == ["x"] * (1 if confirms_all else 2)
+    assert given_up == ["x"] * confirms_all

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import AsyncPenstock, Penstock, Queue
+from penstock import AsyncPenstock, DeliveryNotReplicated, Durable, Penstock, Queue
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
 from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, Worker
@@ -335,3 +335,15 @@ def test_the_next_primary_is_a_minute_ahead(service: Service) -> None:
         assert ids == sorted(set(ids))
         assert take(q) == ["after", "and back"]
         check_invariant(service.raw(service.primary()))
+
+
+def test_a_delivery_at_most_once(service: Service) -> None:
+    """After a failover a job whose delivery all replicas confirmed is not delivered again."""
+    with Penstock(service.url, retry_for=RETRY_FOR) as ps:
+        q = ps.queue("q")
+        q.enqueue_many(["x", "y"], lease=0)
+        assert [job.body for job in q.reserve(durable=Durable(2, timeout=15))] == ["x"]
+        service.wait_for_another_than(service.kill_primary())
+        with pytest.raises(DeliveryNotReplicated, match="of 2 replicas are connected, no job"):
+            q.reserve(durable=Durable(2))
+        assert [job.body for job in q.reserve(2, block=0)] == ["y"]

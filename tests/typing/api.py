@@ -26,6 +26,7 @@ from penstock import (
     CannotSync,
     Dedup,
     DedupStatus,
+    DeliveryNotReplicated,
     Drain,
     Durable,
     Enqueued,
@@ -135,6 +136,8 @@ async def async_producing(q: AsyncQueue) -> None:
 def consuming(q: Queue) -> None:
     assert_type(q.reserve(), list[Job])
     assert_type(q.reserve(100, block=timedelta(seconds=5)), list[Job])
+    assert_type(q.reserve(durable=Durable(1)), list[Job])
+    assert_type(DeliveryNotReplicated(1, 0).given_up, list[Any])
     for job in q.consume():
         assert_type(job, Job)
         with job as same:

@@ -27,7 +27,7 @@ LATER = 1.0
 
 
 class Wait(NamedTuple):
-    """The confirmations for which an enqueue or an ack waits, on its own connection.
+    """The confirmations for which a call waits, on its own connection.
 
     Attributes:
         replicas: how many must confirm; None = as many as the queue's setting says.
@@ -37,6 +37,8 @@ class Wait(NamedTuple):
         is_told: True = the server has told this client the setting.
         refuses: True = the call is not sent if too few replicas are connected. False for an ack and
             for a call that may have run before: their confirmations decide.
+        delivers: True = the call takes jobs, and only those that are delivered at most once are
+            waited for. It is not sent without the replicas, whatever `refuses` says.
     """
 
     replicas: int | None
@@ -45,6 +47,7 @@ class Wait(NamedTuple):
     fsynced: bool = False
     is_told: bool = False
     refuses: bool = True
+    delivers: bool = False
 
 
 class Confirmed(NamedTuple):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from penstock.core.calls import Wait
+from penstock.core.calls import Call, Wait
 from penstock.core.options import Duration, check_count, check_flag, duration_ms
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, DeliveryNotReplicated
 
-__all__ = ["Durable", "ack_wait", "enqueue_wait"]
+if TYPE_CHECKING:
+    from penstock.core.operations import Taken
+
+__all__ = ["Durable", "ack_wait", "check_deliveries", "delivery_wait", "enqueue_wait"]
 
 MAX_WAIT_MS = 3_600_000
 WAIT_MS = 1000
@@ -18,11 +22,11 @@ SYNC_MS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """Confirmations that an enqueue or an ack waits for, in the same trip.
+    """Confirmations that an enqueue or an ack waits for, or a reserve of jobs with `lease=0`.
 
     Args:
         replicas: number of replicas that must confirm; None = the queue's setting (0) in an
-            enqueue, none in an ack.
+            enqueue, none in an ack or a reserve.
         fsynced: whether the write must be on the server's disk, and on the disks of these replicas.
             It needs a server that reports this: Redis 8.0 or newer; or, without replicas, any
             server with `appendfsync always`.
@@ -91,6 +95,46 @@ def ack_wait(replicas: int, durable: Durable | None) -> Wait | None:
     if wanted == 0 and not chosen.fsynced:
         return None
     return Wait(wanted, chosen.timeout_ms, wanted, fsynced=chosen.fsynced, refuses=False)
+
+
+def delivery_wait(durable: Durable | None, argument: str = "durable") -> Wait | None:
+    """Return the wait of a call that takes jobs, for those delivered at most once; None = no wait.
+
+    Args:
+        durable: the confirmations.
+        argument: the name of the argument.
+
+    Raises:
+        BadArgument: it can't be used.
+    """
+    if durable is None:
+        return None
+    if not isinstance(durable, Durable):
+        raise BadArgument(argument, durable, "must be a Durable, such as Durable(1)")
+    if durable.replicas is None and not durable.fsynced:
+        raise BadArgument(argument, durable, "confirms nothing: pass replicas= or fsynced=True")
+    wanted = durable.replicas or 0
+    if wanted == 0 and not durable.fsynced:
+        return None
+    return Wait(wanted, durable.timeout_ms, wanted, fsynced=durable.fsynced, delivers=True)
+
+
+def check_deliveries(call: Call[Any], taken: Taken) -> DeliveryNotReplicated | None:
+    """Return the error for jobs delivered at most once that were not confirmed; None = all were.
+
+    It has all jobs that the call has taken.
+    """
+    wait, got = call.wait, call.confirmed
+    if wait is None or got.covers(wait.expected, wait):
+        return None
+    given_up = [job for job in taken.deliveries if job.at_most_once]
+    if not given_up:
+        return None
+    fsynced = got.fsynced if wait.fsynced else None
+    error = DeliveryNotReplicated(wait.expected, got.replicas, fsynced)
+    error.given_up = given_up
+    error.jobs = [job for job in taken.deliveries if not job.at_most_once]
+    return error
 
 
 def _chosen(replicas: int | None, durable: object, *, short: bool) -> Durable:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.calls import Call
+from penstock.core.calls import Call, Wait
 from penstock.core.hints import Intent
 from penstock.core.job import Delivery
 from penstock.core.operations import QueueOps, Taken
@@ -57,12 +57,17 @@ class Run(Effect):
 
 @dataclass(slots=True)
 class ReserveJobs(Effect):
-    """Reserve up to n jobs of a queue; the answer is a `Taken`. `brief` is that of `Run`."""
+    """Reserve up to n jobs of a queue; the answer is a `Taken`. `brief` is that of `Run`.
+
+    `wait` is for the deliveries at most once; if they are not confirmed, `DeliveryNotReplicated`
+    has all jobs that were taken.
+    """
 
     ops: QueueOps
     n: int
     idle: bool
     brief: bool = False
+    wait: Wait | None = None
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.core.calls import Call, Confirmed
+from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.effects import (
     Cancelled,
     CloseConnections,
@@ -40,6 +40,7 @@ from penstock.core.options import BATCH
 from penstock.core.refusals import REFUSALS
 from penstock.core.roles import RoleLease
 from penstock.errors import (
+    DeliveryNotReplicated,
     NotReplicated,
     OutOfMemory,
     PenstockError,
@@ -257,6 +258,7 @@ class Sources:
             as long as another one answers.
         unavailable: returns the error that no node has answered until the end of the wait; None =
             raise the failure at once.
+        wait: the confirmations of deliveries at most once; None = they are not waited for.
     """
 
     order: Callable[[], tuple[Sequence[QueueOps], int]]
@@ -265,6 +267,7 @@ class Sources:
     noted: Callable[[QueueOps, int | None], None]
     apart: bool = False
     unavailable: Callable[[], PenstockError] | None = None
+    wait: Wait | None = None
 
 
 def reserve(
@@ -283,6 +286,8 @@ def reserve(
     Raises:
         QueueClosed: every queue is closed and drained.
         NodesUnavailable: no node has answered.
+        DeliveryNotReplicated: some deliveries at most once were not confirmed; it has all jobs that
+            were taken. Or none was taken, as no server that answered can confirm them.
     """
     clock = sources.clock
     deadline = math.inf if block is None else clock() + block
@@ -337,6 +342,7 @@ class _Watch:
         self.idle = False
         self.is_answered = False
         self.failure: BaseException | None = None
+        self._refusal: DeliveryNotReplicated | None = None
         self._told: set[QueueOps] = set()
         """Queues whose token this consumer took, and which it has not asked since."""
         self._due: dict[QueueOps, float] = {}
@@ -383,6 +389,8 @@ class _Watch:
             failures += not (yield from self._asked(ops, brief=apart))
         if failures == len(self.queues) and self._sources.unavailable is None and not self.jobs:
             yield from self._asked(asked[0], brief=False)  # no server answers: be patient with one
+        if self._refusal is not None and not self.jobs:
+            raise self._refusal  # no other server has jobs, and those of this one wait
 
     def _asked(self, ops: QueueOps, *, brief: bool) -> Generator[Effect, Any, bool]:
         """Reserve on a queue; return False if it does not answer, and others may have jobs.
@@ -396,11 +404,13 @@ class _Watch:
         would be lost.
         """
         sources, clock, had = self._sources, self._sources.clock, len(self.jobs)
+        is_told = ops in self._told
         self._told.discard(ops)
         try:
             while True:
                 wanted = min(self._n - len(self.jobs), BATCH)
-                taken = self._seen or (yield ReserveJobs(ops, wanted, self.idle, brief))
+                ask = ReserveJobs(ops, wanted, self.idle, brief, sources.wait)
+                taken = self._seen or (yield ask)
                 self._seen = None
                 self.jobs += taken.deliveries
                 count = len(taken.deliveries)
@@ -408,6 +418,8 @@ class _Watch:
                     break
                 if not count and clock() >= self._until:
                     break
+        except DeliveryNotReplicated as error:
+            return self._unconfirmed(ops, error, is_told=is_told, brief=brief)
         except Exception as error:
             if brief and sources.transient(error):
                 self._failed(ops, error)
@@ -427,6 +439,29 @@ class _Watch:
         self._over.discard(ops)
         if taken.is_over and not given:
             self._over.add(ops)
+        return True
+
+    def _unconfirmed(
+        self, ops: QueueOps, error: DeliveryNotReplicated, *, is_told: bool, brief: bool
+    ) -> bool:
+        """Go on after a queue that has no confirmed deliveries, if others may have jobs.
+
+        Raises:
+            DeliveryNotReplicated: jobs are given up; or there is no other server.
+        """
+        if error.given_up:
+            error.jobs[:0] = self.jobs
+            raise error
+        self.is_answered = True
+        if is_told:  # another consumer may use the token
+            self._told.add(ops)
+        if not (brief or self.jobs):
+            raise error
+        if brief:
+            self._due[ops], self._refusal = math.inf, error.with_traceback(None)
+            self._over.discard(ops)
+        else:
+            self._n = len(self.jobs)  # the caller gets these, and takes no more
         return True
 
     def _failed(self, ops: QueueOps, error: BaseException) -> None:

@@ -18,6 +18,8 @@ from penstock.client._sync.transport.failures import about_server, passing
 from penstock.core.calls import Call
 from penstock.core.flows import CloseConnections, Effect, Run
 from penstock.errors import (
+    CannotSync,
+    DeliveryNotReplicated,
     OutOfMemory,
     PenstockError,
     QueueDamaged,
@@ -30,6 +32,7 @@ from penstock.worker.state import FAR, WorkerState
 
 __all__ = [
     "CHANGED",
+    "GIVES_NONE",
     "drop_wait",
     "guarded",
     "is_answer",
@@ -41,6 +44,8 @@ __all__ = [
 
 CHANGED = (QueuePartitioned, UnsupportedVersion)
 """Errors after which this worker can't use the queue any more in this form."""
+GIVES_NONE = (QueueInUse, DeliveryNotReplicated, CannotSync)
+"""Errors of a reserve that took no job. The queue still accepts reports."""
 DAMAGES = (QueueDamaged, NoPermissionError, OutOfMemory)
 """Errors that last until a person repairs the queue, or the server has memory."""
 RECHECK = 4.0
@@ -114,10 +119,13 @@ def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
     Raises:
         Exception: the error, if it concerns the server of all queues.
     """
-    if isinstance(error, QueueInUse):
+    if isinstance(error, GIVES_NONE):
+        is_usual = isinstance(error, QueueInUse)
         poll.refusals += 1
         poll.failures, poll.unsure = 0, False
-        poll.at = poll.recheck_at = _retry_at(state, poll, poll.refusals, error, logging.INFO)
+        poll.error = None if is_usual else error.with_traceback(None)  # see `caught`
+        level = logging.INFO if is_usual else logging.ERROR
+        poll.at = poll.recheck_at = _retry_at(state, poll, poll.refusals, error, level)
     elif isinstance(error, QueuePartitioned) and error.partitions is not None:
         state.learned[poll.ops.name] = error.partitions  # they will be polls of their own
         poll.failures += 1

@@ -30,7 +30,7 @@ from penstock.core.job import ops_of, term_of
 from penstock.core.logs import get_logger
 from penstock.core.operations import Taken
 from penstock.errors import QueueInUse, WrongEpoch
-from penstock.worker.concerns import drop_wait, guarded, leave_out, run_call
+from penstock.worker.concerns import GIVES_NONE, drop_wait, guarded, leave_out, run_call
 from penstock.worker.polls import QueuePoll, Reports, jobs_in
 from penstock.worker.reporting import drop_expired, keep_as_hints, report, report_all
 from penstock.worker.results import ACK
@@ -221,7 +221,7 @@ def _refused(state: WorkerState, poll: QueuePoll, reports: Reports, error: Excep
         except Exception as failure:  # noqa: BLE001  # raised again if it concerns other queues
             leave_out(state, poll, failure)
             return
-        if not isinstance(error, QueueInUse):  # no job was taken; reports need no role
+        if not isinstance(error, GIVES_NONE):  # no job was taken; reports were not refused
             return
     leave_out(state, poll, error)
 
@@ -242,7 +242,10 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     sent = state.clock()
     idle = poll.woken or state.waiting
     call = poll.ops.reserve(n, idle=idle, provisional=True, lease_ms=poll.lease_ms)
+    call.wait = state.delivery_wait
     taken = yield from run_call(state, poll, call)
+    if call.wait is not None:
+        taken = state.give_up(call, taken)
     poll.woken = False
     state.received(poll, taken, n, call.resent or sent)
     return len(taken.deliveries)
@@ -346,7 +349,8 @@ def _follow(state: WorkerState, listened: Sequence[QueuePoll]) -> Callable[[], C
     """
     ops = listened[0].ops
     is_over = state.clock() >= state.brought_at + FOLLOWING
-    if is_over or len(state.polls) > 1 or ops.consuming or not listened[0].asked_at:
+    has_to_wait = state.delivery_wait is not None
+    if is_over or has_to_wait or len(state.polls) > 1 or ops.consuming or not listened[0].asked_at:
         return None
     return partial(ops.reserve, 1, idle=True, provisional=True)
 

@@ -15,7 +15,7 @@ from penstock.worker.status import RunningJob
 
 __all__ = ["FAILED", "ended", "is_last", "prospect", "started", "waits_for"]
 
-FAILED = ("retried", "dead", "rejected", "failed", "lost")
+FAILED = ("retried", "dead", "rejected", "failed", "unconfirmed", "lost")
 """Outcomes that the last line of a worker counts as failures."""
 MAX_ATTEMPTS = 20
 """The limit of attempts of a queue that sets none."""

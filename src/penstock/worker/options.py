@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.client._sync.handling import handlers_of
+from penstock.core.durable import Durable, delivery_wait
 from penstock.core.options import (
     BATCH,
     check_choice,
@@ -78,6 +79,7 @@ class WorkerOptions:
     log_jobs: bool = False
     order: Order = "weighted"
     time_limit: Any = None
+    at_most_once: Durable | None = None
 
     def __post_init__(self) -> None:
         for name, value in self._converted().items():
@@ -96,6 +98,7 @@ class WorkerOptions:
             raise BadArgument(
                 "order", self.order, "needs queues without weights: pass a list of them"
             )
+        delivery_wait(self.at_most_once, "at_most_once")
         isolate: object = self.isolate
         if isolate is not None and not (isinstance(isolate, str) and is_target(isolate)):
             raise BadArgument("isolate", isolate, 'must have the form "module:name"')
@@ -117,7 +120,9 @@ class WorkerOptions:
         """Return all options for JSON: durations in seconds, functions by their names."""
         found = {name: getattr(self, name) for name in self.__slots__}
         named = {name: qualified(value) for name, value in found.items() if callable(value)}
-        return {**found, **named, "queues": dict(self.queues)}
+        once = self.at_most_once
+        waits = once and asdict(once) | {"timeout": once.timeout_ms / 1000}
+        return {**found, **named, "queues": dict(self.queues), "at_most_once": waits}
 
 
 def _listed(queues: object) -> Collection[AnyQueue]:

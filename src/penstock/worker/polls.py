@@ -140,8 +140,8 @@ class QueuePoll:
         awaited_until: until when a burst waits for it, as its slot moves or its server is down.
         failures: how many times in a row it was damaged or its node was down.
         error: why it can't be used; None = it can, as far as is known.
-        refusals: how many times in a row it gave no jobs, as another client is its only consumer.
-            It still accepts reports.
+        refusals: how many times in a row it gave no jobs, as another client is its only consumer,
+            or as replicas do not confirm deliveries. It still accepts reports.
         unsure: whether a report that failed may have been executed.
         drained: when it was found closed and drained; -inf = it was not at the last look.
         asked_at: when its last answer to a reserve was asked for; 0 = there is none.

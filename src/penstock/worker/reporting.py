@@ -177,7 +177,10 @@ def report(
             outcomes = Settled(jobs)
         elif n:
             both = poll.ops.settle(jobs, n, provisional=True, results=results)
+            both.wait = state.delivery_wait
             outcomes, taken = yield from run_call(state, poll, both)
+            if both.wait is not None:
+                taken = state.give_up(both, taken)
             resent = both.resent
         else:
             call = verdict_call(poll.ops, jobs, verdict, results)

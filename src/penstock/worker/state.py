@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.transport.failures import about_server
+from penstock.core.calls import Call
+from penstock.core.durable import check_deliveries, delivery_wait
 from penstock.core.flows import POLL_INTERVAL
 from penstock.core.job import (
     Delivery,
@@ -22,7 +24,7 @@ from penstock.core.job import (
     set_term,
     term_of,
 )
-from penstock.core.logs import RateLimit, get_logger, span
+from penstock.core.logs import Fields, RateLimit, get_logger, span
 from penstock.core.operations import Taken
 from penstock.core.options import duration_ms
 from penstock.core.views import Settings
@@ -121,6 +123,7 @@ class WorkerState:
         report_error: why a job could be reported neither as done nor as failed.
         newer: the error of a queue that a newer penstock has written to.
         learned: the number of partitions of queues that turned out to have some.
+        delivery_wait: the confirmations of deliveries at most once; None = they are not waited for.
     """
 
     def __init__(
@@ -174,6 +177,7 @@ class WorkerState:
         self._rank = {name: at for at, name in enumerate(options.queues)}
         self._has_put_back = False
         self._confirmed = math.inf
+        self.delivery_wait = delivery_wait(options.at_most_once)
         self.complaints = RateLimit(60, clock)
 
     # -- its queues ------------------------------------------------------------------------
@@ -499,6 +503,19 @@ class WorkerState:
         """Log, at most once a minute, that something has failed, such as the user's monitor."""
         if self.complaints.allows(what):
             self.log.error("%s failed; the worker goes on", what, exc_info=error)
+
+    def give_up(self, call: Call[Any], taken: Taken) -> Taken:
+        """Leave out and count the jobs delivered at most once that were not confirmed."""
+        error = check_deliveries(call, taken)
+        if error is None:
+            return taken
+        self.taken += len(error.given_up)
+        self.statistics.finished("unconfirmed", len(error.given_up))
+        text = "%s is not run, as a failover could deliver it again (%s of %s replicas confirmed)%s"
+        disk = ", its delivery is not on disk" if error.fsynced is False else ""
+        for job in error.given_up:
+            self.log.error(text, job.id, error.got, error.wanted, disk, extra=Fields(job))
+        return taken._replace(deliveries=error.jobs)
 
     def _hold(self, poll: QueuePoll, jobs: Sequence[Delivery], sent: float, now: float) -> None:
         trip = now - sent

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Durable, Penstock
+from penstock import DeliveryNotReplicated, Durable, Job, Penstock, Queue
 from tests.nodes.load import QUEUES, Load
 from tests.support.cluster import Cluster, Member, RawCluster, slot_of_queue
 from tests.support.keyspace import check_invariant
@@ -158,3 +158,30 @@ def test_a_client_outlives_the_server_that_it_was_given(frail_cluster: Cluster) 
             found += ps.queue(name).reserve(block=0)
         assert [job.queue_name for job in found] == names
         assert ps.queues() == names
+
+
+def take_all(queue: Queue, jobs: list[Job]) -> None:
+    """Take jobs until that is refused."""
+    while True:
+        jobs += queue.reserve(100, durable=Durable(1, timeout=15))
+
+
+def test_deliveries_at_most_once(frail_cluster: Cluster) -> None:
+    """A confirmed delivery survives a failover; a server without a replica delivers nothing."""
+    with Penstock(frail_cluster.url, retry_for=60) as ps:
+        q, parted = ps.queue("once"), ps.queue("parted", partitions=8)
+        primary = frail_cluster.owner(slot_of_queue("once"))
+        frail_cluster.replica_of(primary)
+        q.enqueue_many(["x", "y"], lease=0)
+        parted.enqueue_many(range(100), lease=0, key=str)
+        assert [job.body for job in q.reserve(durable=Durable(1, timeout=15))] == ["x"]
+        primary.kill()
+        frail_cluster.wait_taken_over(primary)
+        with pytest.raises(DeliveryNotReplicated, match="0 of 1 replicas are connected"):
+            q.reserve(durable=Durable(1))
+        jobs: list[Job] = []
+        with pytest.raises(DeliveryNotReplicated, match="0 of 1 replicas are connected"):
+            take_all(parted, jobs)
+        assert 0 < len(jobs) < 100
+        assert parted.stats().ready == 100 - len(jobs)
+        assert [job.body for job in q.reserve(2, block=0)] == ["y"]

@@ -22,6 +22,7 @@ from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
+from penstock.core.calls import Wait
 from penstock.core.config import ClientConfig, check_sources
 from penstock.core.logs import get_logger
 from penstock.core.nodes import REFRESH
@@ -220,7 +221,12 @@ class AsyncBackend:
         return await self.home.produce(part_on, attempt)
 
     async def reserve(
-        self, queues: Sequence[AsyncQueue], n: int, wait: float | None, seen: Taken | None = None
+        self,
+        queues: Sequence[AsyncQueue],
+        n: int,
+        wait: float | None,
+        seen: Taken | None = None,
+        confirm: Wait | None = None,
     ) -> list[AsyncJob]:
         """Take up to n jobs from several queues; a long wait is interrupted to read the list.
 
@@ -229,15 +235,17 @@ class AsyncBackend:
             n: limit.
             wait: seconds, None = for ever.
             seen: the reply, without jobs, that the only queue gave a moment ago.
+            confirm: the confirmations of deliveries at most once.
         """
         until = math.inf if wait is None else monotonic() + wait
         while True:
             await self.current()
             left = max(0.0, until - monotonic())
             if self.federation is not None:
-                return await self.federation.reserve(queues, n, None if wait is None else left)
+                limit = None if wait is None else left
+                return await self.federation.reserve(queues, n, limit, confirm)
             span = max(0.0, min(left, self.look_at - monotonic()))
-            jobs = await self.member.reserve(queues, n, span, seen)
+            jobs = await self.member.reserve(queues, n, span, seen, confirm)
             if jobs or monotonic() >= until:
                 return jobs
             seen = None

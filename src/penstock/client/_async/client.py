@@ -20,6 +20,7 @@ from penstock.core.config import (
     check_hosts,
     queue_filter,
 )
+from penstock.core.durable import Durable, delivery_wait
 from penstock.core.ids import parse_id
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.nodes import Partial
@@ -249,7 +250,12 @@ class AsyncPenstock:
         return await (await self.open(name)).result(job_id, timeout=timeout)
 
     async def reserve(
-        self, queues: Iterable[AsyncQueue | str], n: int = 1, *, block: Duration | None = 5
+        self,
+        queues: Iterable[AsyncQueue | str],
+        n: int = 1,
+        *,
+        block: Duration | None = 5,
+        durable: Durable | None = None,
     ) -> list[AsyncJob]:
         """Take up to n jobs from several queues, the first queue first.
 
@@ -258,7 +264,7 @@ class AsyncPenstock:
 
         Args:
             queues: queues or names, in order of preference, each once.
-            n, block: as in `AsyncQueue.reserve`.
+            n, block, durable: as in `AsyncQueue.reserve`.
 
         Returns:
             The jobs in order; empty if there was none in time.
@@ -266,16 +272,17 @@ class AsyncPenstock:
         Raises:
             QueueClosed: all of them are closed and drained.
             QueueDamaged: a key of one of the queues has another type.
+            DeliveryNotReplicated, CannotSync: as `AsyncQueue.reserve`.
         """
         check_count("n", n)
-        wait = check_block(block)
+        wait, confirm = check_block(block), delivery_wait(durable)
         given = check_queues(queues)
         chosen = [q if isinstance(q, AsyncQueue) else self.queue(q) for q in given]
         if not chosen or len({queue.name for queue in chosen}) < len(chosen):
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
-        return await self.backend.reserve(chosen, n, wait)
+        return await self.backend.reserve(chosen, n, wait, confirm=confirm)
 
     async def queues(self, pattern: str = "*") -> list[str]:
         """Return the names of the queues that exist, sorted.

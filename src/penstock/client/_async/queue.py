@@ -11,23 +11,22 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._async.adding import add, confirm
-from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.client._async.batches import AsyncQueueBatches
 from penstock.client._async.handling import AsyncQueueHandlers
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.role import AsyncRole
 from penstock.client._async.schedules import AsyncQueueSchedules
 from penstock.client._async.searching import AsyncQueueSearch
-from penstock.client._async.settling import check_jobs
+from penstock.client._async.settling import check_jobs, extend_each, log_late
 from penstock.client._async.transport.connection import monotonic
 from penstock.client.gathering import Gathering  # async only
 from penstock.core import stable
 from penstock.core.bulk import NewJob, NewJobs, Prepared, chunks, prepared
 from penstock.core.dedup import Dedup
-from penstock.core.durable import Durable, ack_wait
+from penstock.core.durable import Durable, ack_wait, delivery_wait
 from penstock.core.hints import Intent
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, JobSpan, reservation_of
-from penstock.core.logs import Fields, get_logger
+from penstock.core.logs import get_logger
 from penstock.core.marks import check_trace
 from penstock.core.operations import QueueOps
 from penstock.core.operations.producing import PLAIN_BYTES
@@ -384,7 +383,9 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
 
     # -- consuming -------------------------------------------------------------------------
 
-    async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
+    async def reserve(
+        self, n: int = 1, *, block: Duration | None = 5, durable: Durable | None = None
+    ) -> list[AsyncJob]:
         """Take up to n jobs under a lease. They stay on the server until they are acknowledged.
 
         Jobs whose lease has ended come first, then those that have been due or waiting longest. A
@@ -393,6 +394,8 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         Args:
             n: at least 1.
             block: seconds to wait until there is a job; 0 = not at all, None = for ever.
+            durable: replicas and disks that must confirm the delivery of jobs with lease 0, so that
+                they are delivered at most once even after a failover; None = none.
 
         Returns:
             The jobs in order; empty if there was none in time.
@@ -400,6 +403,9 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         Raises:
             QueueClosed: the queue is closed, and no job is left that could be delivered. Every
                 waiting consumer gets this error at once.
+            DeliveryNotReplicated: jobs with lease 0 are given up as delivered, as too few replicas
+                confirmed; the error has the others. Or none was taken, as that would happen.
+            CannotSync: the server can't report which writes are on disk; no job was taken.
 
         Examples:
             >>> added = await q.enqueue({"to": "ada"})
@@ -408,10 +414,11 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             ({'to': 'ada'}, 1)
         """
         check_count("n", n)
-        return await self.backend.reserve([self], n, check_block(block))
+        wait, confirm = check_block(block), delivery_wait(durable)
+        return await self.backend.reserve([self], n, wait, confirm=confirm)
 
     async def consume(
-        self, *, batch: int = 1, block: Duration | None = None
+        self, *, batch: int = 1, block: Duration | None = None, durable: Durable | None = None
     ) -> AsyncIterator[AsyncJob]:
         """Reserve jobs and yield them one by one, until the queue is closed and drained.
 
@@ -424,34 +431,30 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         Args:
             batch: number of jobs to reserve at once. Their leases run while they wait here.
             block: seconds without a job after which the loop ends; None = never.
+            durable: as in `reserve`; then the last job of a batch is acknowledged before it.
         """
         check_count("batch", batch, high=BATCH)
         done: list[AsyncJob] = []
         try:
-            jobs = await self.reserve(batch, block=block)
+            jobs = await self.reserve(batch, block=block, durable=durable)
             while jobs or block is None:
                 for job in jobs:
                     if done:  # the next one may take long, and this one's lease runs
-                        self._report(done, await self.ack(done))
+                        log_late(done, await self.ack(done))
                     reservation_of(job).deferred = done
                     yield job
-                if done:
+                if done and durable is None:
                     outcomes, jobs = await self.settle(done, batch, block=block)
-                    self._report(done, outcomes)
-                else:
-                    jobs = await self.reserve(batch, block=block)
+                    log_late(done, outcomes)
+                    continue
+                if done:
+                    log_late(done, await self.ack(done))
+                jobs = await self.reserve(batch, block=block, durable=durable)
         except QueueClosed:
             return
         finally:
             if done:
-                self._report(done, await self.ack(done))
-
-    def _report(self, done: list[AsyncJob], outcomes: Settled) -> None:
-        text = "%s finished after its lease had ended; it may run again"
-        for job, outcome in zip(done, outcomes, strict=True):
-            if outcome in (Outcome.STALE, Outcome.ENDED):
-                logger.warning(text, job.id, extra=Fields(job))
-        done.clear()
+                log_late(done, await self.ack(done))
 
     # -- settling --------------------------------------------------------------------------
 
@@ -628,20 +631,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         """
         span = 0 if lease is None else lease_ms("lease", lease, zero=False)
         check_flag("late", late)
-
-        async def extended(part: AsyncQueueAdmin, own: list[JobName]) -> list[float | Outcome]:
-            await part.backend.connect()
-            names = check_jobs("jobs", own, ops=part.ops)
-            results: list[float | Outcome] = []
-            for start in range(0, len(names), BATCH):
-                call = part.ops.extend(names[start : start + BATCH], span, late=late)
-                reply = await part.backend.node.run(call)
-                results += [
-                    OUTCOMES[until] if until <= Code.DIED else (until - reply.now) / 1000
-                    for until in reply.untils
-                ]
-            return results
-
+        extended = partial(extend_each, span=span, late=late)
         unknown: float | Outcome = Outcome.UNKNOWN
         return list(await self._routed(check_jobs("jobs", jobs), extended, unknown))
 

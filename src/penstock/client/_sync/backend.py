@@ -23,6 +23,7 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
+from penstock.core.calls import Wait
 from penstock.core.config import ClientConfig, check_sources
 from penstock.core.logs import get_logger
 from penstock.core.nodes import REFRESH
@@ -221,7 +222,12 @@ class Backend:
         return self.home.produce(part_on, attempt)
 
     def reserve(
-        self, queues: Sequence[Queue], n: int, wait: float | None, seen: Taken | None = None
+        self,
+        queues: Sequence[Queue],
+        n: int,
+        wait: float | None,
+        seen: Taken | None = None,
+        confirm: Wait | None = None,
     ) -> list[Job]:
         """Take up to n jobs from several queues; a long wait is interrupted to read the list.
 
@@ -230,15 +236,17 @@ class Backend:
             n: limit.
             wait: seconds, None = for ever.
             seen: the reply, without jobs, that the only queue gave a moment ago.
+            confirm: the confirmations of deliveries at most once.
         """
         until = math.inf if wait is None else monotonic() + wait
         while True:
             self.current()
             left = max(0.0, until - monotonic())
             if self.federation is not None:
-                return self.federation.reserve(queues, n, None if wait is None else left)
+                limit = None if wait is None else left
+                return self.federation.reserve(queues, n, limit, confirm)
             span = max(0.0, min(left, self.look_at - monotonic()))
-            jobs = self.member.reserve(queues, n, span, seen)
+            jobs = self.member.reserve(queues, n, span, seen, confirm)
             if jobs or monotonic() >= until:
                 return jobs
             seen = None

@@ -21,6 +21,7 @@ from penstock.core.config import (
     check_hosts,
     queue_filter,
 )
+from penstock.core.durable import Durable, delivery_wait
 from penstock.core.ids import parse_id
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.nodes import Partial
@@ -250,7 +251,12 @@ class Penstock:
         return self.open(name).result(job_id, timeout=timeout)
 
     def reserve(
-        self, queues: Iterable[Queue | str], n: int = 1, *, block: Duration | None = 5
+        self,
+        queues: Iterable[Queue | str],
+        n: int = 1,
+        *,
+        block: Duration | None = 5,
+        durable: Durable | None = None,
     ) -> list[Job]:
         """Take up to n jobs from several queues, the first queue first.
 
@@ -259,7 +265,7 @@ class Penstock:
 
         Args:
             queues: queues or names, in order of preference, each once.
-            n, block: as in `Queue.reserve`.
+            n, block, durable: as in `Queue.reserve`.
 
         Returns:
             The jobs in order; empty if there was none in time.
@@ -267,16 +273,17 @@ class Penstock:
         Raises:
             QueueClosed: all of them are closed and drained.
             QueueDamaged: a key of one of the queues has another type.
+            DeliveryNotReplicated, CannotSync: as `Queue.reserve`.
         """
         check_count("n", n)
-        wait = check_block(block)
+        wait, confirm = check_block(block), delivery_wait(durable)
         given = check_queues(queues)
         chosen = [q if isinstance(q, Queue) else self.queue(q) for q in given]
         if not chosen or len({queue.name for queue in chosen}) < len(chosen):
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
-        return self.backend.reserve(chosen, n, wait)
+        return self.backend.reserve(chosen, n, wait, confirm=confirm)
 
     def queues(self, pattern: str = "*") -> list[str]:
         """Return the names of the queues that exist, sorted.

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.hints import Intent
 from penstock.core.job import Delivery, JobName
+from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
-from penstock.core.outcomes import Settled
+from penstock.core.outcomes import OUTCOMES, Outcome, Settled
 from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
     from penstock.client._sync.admin import QueueAdmin
+    from penstock.client._sync.job import Job
 
-__all__ = ["check_jobs", "settle_each"]
+__all__ = ["check_jobs", "extend_each", "log_late", "settle_each"]
+
+logger = get_logger("penstock")
 
 
 def check_jobs(
@@ -113,3 +117,36 @@ def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) 
     """
     fsynced = got.fsynced if wait.fsynced else None
     return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)
+
+
+def extend_each(
+    queue: QueueAdmin, jobs: list[JobName], *, span: int, late: bool
+) -> list[float | Outcome]:
+    """Renew leases of jobs of one node, in chunks; see `Queue.extend`.
+
+    Args:
+        queue: the queue, on one node.
+        jobs: deliveries, or ids.
+        span: ms, 0 = each job's own lease.
+        late: whether jobs in the second half of their ttl are extended.
+    """
+    queue.backend.connect()
+    names = check_jobs("jobs", jobs, ops=queue.ops)
+    results: list[float | Outcome] = []
+    for start in range(0, len(names), BATCH):
+        call = queue.ops.extend(names[start : start + BATCH], span, late=late)
+        reply = queue.backend.node.run(call)
+        results += [
+            OUTCOMES[until] if until <= Code.DIED else (until - reply.now) / 1000
+            for until in reply.untils
+        ]
+    return results
+
+
+def log_late(done: list[Job], outcomes: Settled) -> None:
+    """Log the jobs of `consume` whose lease ended before their ack; forget them all."""
+    text = "%s finished after its lease had ended; it may run again"
+    for job, outcome in zip(done, outcomes, strict=True):
+        if outcome in (Outcome.STALE, Outcome.ENDED):
+            logger.warning(text, job.id, extra=Fields(job))
+    done.clear()

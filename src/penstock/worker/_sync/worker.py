@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +22,7 @@ from penstock.client._sync.sharded.federated_node import BackgroundTasks
 from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
+from penstock.core.durable import Durable
 from penstock.core.logs import get_logger, span
 from penstock.core.options import Duration, duration_ms
 from penstock.core.schedules import NewSchedule
@@ -54,6 +53,7 @@ from penstock.worker.options import (
     served,
 )
 from penstock.worker.polls import QueuePoll
+from penstock.worker.processes import end_process
 from penstock.worker.runners import Activity, Item, Runners
 from penstock.worker.schedules import Ticker, declared, own_part
 from penstock.worker.signals import handling_signals
@@ -117,6 +117,8 @@ class Worker:
         order: "weighted" serves all queues by their weights; "strict" serves the first queue as
             long as it has jobs, then the second, and so on.
         time_limit: seconds that a handler may run; then it fails with `TimeLimit`. None = no limit.
+        at_most_once: replicas and disks that must confirm the delivery of a job with lease 0 before
+            it runs, so that it never runs twice, even after a failover; None = none.
 
     Raises:
         BadArgument: an argument can't be used.
@@ -151,6 +153,7 @@ class Worker:
         log_jobs: bool = False,
         order: Order = "weighted",
         time_limit: Duration | None = None,
+        at_most_once: Durable | None = None,
     ) -> None:
         chosen = served(queues, handlers)
         self.options = WorkerOptions(
@@ -168,6 +171,7 @@ class Worker:
             log_jobs=log_jobs,
             order=order,
             time_limit=time_limit,
+            at_most_once=at_most_once,
         )
         refuse_other_kind(source, Penstock, type(self))
         self._origin = source if isinstance(source, Penstock) else Penstock(source)
@@ -514,7 +518,7 @@ class Worker:
                 wake.close()
                 self._say_end(state, monotonic() - began)
                 if not is_free and self._owns_process:
-                    runners.at_end(_end_process)
+                    runners.at_end(end_process)
 
     def _registration(self) -> Registration:
         queues, kind = [*self.options.queues], type(self).__name__
@@ -638,10 +642,4 @@ class Worker:
 
     def _end_process(self) -> None:
         if self._owns_process:
-            _end_process()
-
-
-def _end_process() -> None:
-    logger.error("a worker did not end in time; the process is ended with exit code 1")
-    logging.shutdown()
-    os._exit(1)
+            end_process()

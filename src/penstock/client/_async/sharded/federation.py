@@ -31,6 +31,7 @@ from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.flow_run import AsyncFlowRun
 from penstock.core import flows, nodes
+from penstock.core.calls import Wait
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
 from penstock.core.node_list import Entry, address_of, learned, merged_members
@@ -480,12 +481,14 @@ class AsyncFederation:
 
     # -- consuming -------------------------------------------------------------------------
 
-    async def reserve(self, queues: Sequence[Any], n: int, wait: float | None) -> list[AsyncJob]:
+    async def reserve(
+        self, queues: Sequence[Any], n: int, wait: float | None, confirm: Wait | None = None
+    ) -> list[AsyncJob]:
         """Take up to n jobs from several queues on all nodes, the first queue first."""
         await self.connect()
         for queue in queues:
             await queue.declare()
-        sources = sources_of(queues, apart=True, unavailable=self.unavailable)
+        sources = sources_of(queues, apart=True, unavailable=self.unavailable, wait=confirm)
         jobs: list[AsyncJob] = await self.drive(flows.reserve(sources, n, wait))
         return jobs
 

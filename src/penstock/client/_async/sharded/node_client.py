@@ -21,6 +21,7 @@ from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core import flows
+from penstock.core.calls import Wait
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK, NodeState
@@ -179,7 +180,12 @@ class AsyncNodeClient:
         return self._brief_driver
 
     async def reserve(
-        self, queues: Sequence[AsyncQueue], n: int, wait: float | None, seen: Taken | None = None
+        self,
+        queues: Sequence[AsyncQueue],
+        n: int,
+        wait: float | None,
+        seen: Taken | None = None,
+        confirm: Wait | None = None,
     ) -> list[AsyncJob]:
         """Take up to n jobs from several queues, the first queue first.
 
@@ -188,13 +194,14 @@ class AsyncNodeClient:
             n: limit.
             wait: seconds, None = for ever.
             seen: the reply, without jobs, that the only queue gave a moment ago.
+            confirm: the confirmations of deliveries at most once.
         """
         await self.connect()
         for queue in queues:
             if isinstance(queue, AsyncShardedQueue):
                 await queue.declare()
         parts, _ = ask_order(queues)
-        if len(parts) == 1 and n <= BATCH and seen is None:
+        if len(parts) == 1 and n <= BATCH and seen is None and confirm is None:
             taken = await self.node.run(parts[0].reserve(n))
             if taken.is_over:
                 raise parts[0].drained()
@@ -202,7 +209,7 @@ class AsyncNodeClient:
                 return taken.deliveries
             seen = taken if taken.next_ms != 0 else None
         apart = self.is_apart and any(queue.partitions for queue in queues)
-        sources = sources_of(queues, apart=apart and len(parts) > 1)
+        sources = sources_of(queues, apart=apart and len(parts) > 1, wait=confirm)
         flow = flows.reserve(sources, n, wait, seen)
         return await (self._driver_apart() if apart else self.driver).drive(flow)
 

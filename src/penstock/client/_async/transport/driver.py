@@ -15,6 +15,7 @@ from penstock.client._async.transport.failures import about_server
 from penstock.client._async.transport.flow_run import AsyncFlowRun
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core import flows
+from penstock.core.durable import check_deliveries
 from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import count_field, read_count
@@ -103,7 +104,11 @@ class AsyncDriver:
             return await self.node.run(effect.call, brief=effect.brief)
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
-            return await self.node.run(call, brief=effect.brief)
+            call.wait = effect.wait
+            taken = await self.node.run(call, brief=effect.brief)
+            if effect.wait is not None and (error := check_deliveries(call, taken)) is not None:
+                raise error
+            return taken
         if isinstance(effect, flows.CloseConnections):
             return await self.node.close()
         if isinstance(effect, flows.GiveUpSoon):

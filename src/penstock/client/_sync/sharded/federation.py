@@ -32,6 +32,7 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.flow_run import FlowRun
 from penstock.core import flows, nodes
+from penstock.core.calls import Wait
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
 from penstock.core.node_list import Entry, address_of, learned, merged_members
@@ -479,12 +480,14 @@ class Federation:
 
     # -- consuming -------------------------------------------------------------------------
 
-    def reserve(self, queues: Sequence[Any], n: int, wait: float | None) -> list[Job]:
+    def reserve(
+        self, queues: Sequence[Any], n: int, wait: float | None, confirm: Wait | None = None
+    ) -> list[Job]:
         """Take up to n jobs from several queues on all nodes, the first queue first."""
         self.connect()
         for queue in queues:
             queue.declare()
-        sources = sources_of(queues, apart=True, unavailable=self.unavailable)
+        sources = sources_of(queues, apart=True, unavailable=self.unavailable, wait=confirm)
         jobs: list[Job] = self.drive(flows.reserve(sources, n, wait))
         return jobs
 

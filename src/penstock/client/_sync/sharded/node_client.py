@@ -22,6 +22,7 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
 from penstock.core import flows
+from penstock.core.calls import Wait
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK, NodeState
@@ -180,7 +181,12 @@ class NodeClient:
         return self._brief_driver
 
     def reserve(
-        self, queues: Sequence[Queue], n: int, wait: float | None, seen: Taken | None = None
+        self,
+        queues: Sequence[Queue],
+        n: int,
+        wait: float | None,
+        seen: Taken | None = None,
+        confirm: Wait | None = None,
     ) -> list[Job]:
         """Take up to n jobs from several queues, the first queue first.
 
@@ -189,13 +195,14 @@ class NodeClient:
             n: limit.
             wait: seconds, None = for ever.
             seen: the reply, without jobs, that the only queue gave a moment ago.
+            confirm: the confirmations of deliveries at most once.
         """
         self.connect()
         for queue in queues:
             if isinstance(queue, ShardedQueue):
                 queue.declare()
         parts, _ = ask_order(queues)
-        if len(parts) == 1 and n <= BATCH and seen is None:
+        if len(parts) == 1 and n <= BATCH and seen is None and confirm is None:
             taken = self.node.run(parts[0].reserve(n))
             if taken.is_over:
                 raise parts[0].drained()
@@ -203,7 +210,7 @@ class NodeClient:
                 return taken.deliveries
             seen = taken if taken.next_ms != 0 else None
         apart = self.is_apart and any(queue.partitions for queue in queues)
-        sources = sources_of(queues, apart=apart and len(parts) > 1)
+        sources = sources_of(queues, apart=apart and len(parts) > 1, wait=confirm)
         flow = flows.reserve(sources, n, wait, seen)
         return (self._driver_apart() if apart else self.driver).drive(flow)
 

@@ -395,10 +395,11 @@ def sources_of(
     *,
     apart: bool,
     unavailable: Callable[[], PenstockError] | None = None,
+    wait: Wait | None = None,
 ) -> flows.Sources:
     """Return the parts of queues as a consuming call asks them; see `flows.Sources`."""
     order = partial(ask_order, queues)
-    return flows.Sources(order, monotonic, passing, note_poll, apart, unavailable)
+    return flows.Sources(order, monotonic, passing, note_poll, apart, unavailable, wait)
 
 
 def note_poll(part: QueueOps, count: int | None) -> None:

@@ -13,6 +13,7 @@ from penstock.client._sync.sharded.sharded_queue import (
     ShardedQueue,
 )
 from penstock.client._sync.transport.connection import monotonic
+from penstock.core.durable import Durable, delivery_wait
 from penstock.core.options import BATCH, Duration, check_block, check_count
 from penstock.errors import NodesUnavailable
 
@@ -78,11 +79,15 @@ class SingleQueue(Queue):
     def _has_moved(self) -> bool:
         return self._root.look()
 
-    def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[Job]:
+    def reserve(
+        self, n: int = 1, *, block: Duration | None = 5, durable: Durable | None = None
+    ) -> list[Job]:
         """Take up to n jobs under a lease. Args, returns, raises: as `Queue.reserve`."""
-        if type(n) is not int or not 0 < n <= BATCH or monotonic() >= self._root.look_at:
+        is_usual = durable is None and monotonic() < self._root.look_at
+        if type(n) is not int or not 0 < n <= BATCH or not is_usual:
             check_count("n", n)
-            return self._root.reserve([self], n, check_block(block))
+            confirm = delivery_wait(durable)
+            return self._root.reserve([self], n, check_block(block), confirm=confirm)
         wait = block if type(block) is int and 0 <= block < 1000 else check_block(block)
         taken = self.backend.node.run(self.ops.reserve(n))
         if taken.deliveries:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import (
     RedisConnection,
@@ -24,7 +26,7 @@ from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
 from penstock.core.views import number_in
-from penstock.errors import NotReplicated, ProtocolError
+from penstock.errors import DeliveryNotReplicated, NotReplicated, ProtocolError
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.packing import pack, with_record
@@ -40,6 +42,8 @@ AOF_SETTINGS = "*append*"
 """Pattern for CONFIG GET: appendonly, appendfsync, no-appendfsync-on-rewrite."""
 BUSY_PAUSE = 0.05
 """Seconds until a busy server is asked again for a confirmation."""
+FRESH = 1.0
+"""Seconds between two counts of the connected replicas by a consumer, without a confirmation."""
 
 
 class ProducerConnection(Producer):
@@ -50,7 +54,16 @@ class ProducerConnection(Producer):
         used: time of the last reply by the clock, set by users of the connection that need it.
     """
 
-    __slots__ = ("_conn", "_followers", "_socket", "_syncing", "has_opened", "used")
+    __slots__ = (
+        "_conn",
+        "_counted_at",
+        "_followers",
+        "_last",
+        "_socket",
+        "_syncing",
+        "has_opened",
+        "used",
+    )
 
     def __init__(self, conn: RedisConnection) -> None:
         super().__init__()
@@ -58,6 +71,8 @@ class ProducerConnection(Producer):
         self._socket = socket_of(conn)
         self._syncing: Syncing | None = None
         self._followers = 0
+        self._counted_at = -math.inf
+        self._last = NOTHING
         self.has_opened = False
         self.used = 0.0
 
@@ -73,8 +88,8 @@ class ProducerConnection(Producer):
 
         Raises:
             CannotSync: the server can't tell if the call is on disk; nothing was sent.
-            NotReplicated: jobs are to be added, and too few replicas are connected; nothing was
-                sent.
+            NotReplicated: jobs are to be added, or delivered at most once, and too few replicas are
+                connected; nothing was sent.
             ProtocolError: the reply is that of another call; the connection is closed.
         """
         nonce = b"%d" % caller.calls
@@ -85,7 +100,7 @@ class ProducerConnection(Producer):
             packed = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args))
         wait = call.wait
         how, asked = None, b""
-        if wait is not None and (wait.expected or wait.fsynced):
+        if wait is not None:
             how, asked = self._asking(call, wait)
             packed += asked
         try:
@@ -95,13 +110,8 @@ class ProducerConnection(Producer):
         if type(reply) is not list or len(reply) < 2 or reply[1] != nonce:
             self.close()
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
-        code = reply[0]
-        if wait is not None and (asked or code == Code.DONE):
-            wanted = wait.replicas
-            if wanted is None and code == Code.DONE:  # the queue's setting, told by the reply
-                wanted = call.parse(reply).replicas
-            if asked or wanted:
-                self._conclude(call, how, asked, code, wanted or 0)
+        if wait is not None:
+            self._await_confirmations(call, wait, how, asked, reply)
         found: Reply = reply
         return found
 
@@ -166,6 +176,74 @@ class ProducerConnection(Producer):
             self.close()
             raise
 
+    def _ready_to_deliver(self, call: Call[object], wait: Wait) -> Syncing | None:
+        """Check, before jobs are taken, that their delivery can be confirmed.
+
+        No delivery is begun while the last one of this connection is not confirmed, so a replica
+        that lags costs the jobs of one call; nor before the server has answered the question once.
+
+        Returns:
+            How to ask what is on disk; None = it is not asked.
+
+        Raises:
+            CannotSync, DeliveryNotReplicated: it can't; nothing was sent.
+        """
+        how = self._syncing_of(call, wait) if wait.fsynced else None
+        now = monotonic()
+        if now > self._counted_at + FRESH:
+            self._followers, self._counted_at = 0, now
+        fsynced = False if wait.fsynced else None
+        reached = self._reachable(wait.expected)
+        if reached < wait.expected:
+            raise DeliveryNotReplicated(wait.expected, 0, fsynced, reached)
+        if not self._last.covers(wait.expected, wait):
+            got = self._confirm_last(how, wait)
+            if not got.covers(wait.expected, wait):
+                fsynced = got.fsynced if wait.fsynced else None
+                raise DeliveryNotReplicated(wait.expected, got.replicas, fsynced)
+        return how
+
+    def _confirm_deliveries(
+        self, call: Call[Any], how: Syncing | None, wait: Wait, reply: Reply
+    ) -> None:
+        """Wait for the confirmations of a reply that delivers jobs at most once.
+
+        The reply stays if the connection fails meanwhile: its other jobs are delivered.
+        """
+        if not any(job.at_most_once for job in _deliveries(call, reply)):
+            call.confirmed = Confirmed(wait.expected, wait.fsynced)
+            return
+        try:
+            call.confirmed = self._confirm_last(how, wait)
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            logger.info("%s: %s; its jobs with lease=0 are not confirmed", call.script.name, error)
+            self.close()
+
+    def _confirm_last(self, how: Syncing | None, wait: Wait) -> Confirmed:
+        """Wait for the confirmations of the last write of this connection, and note the result."""
+        until = monotonic() + wait.timeout_ms / 1000
+        asked = question(how, wait.expected, min(wait.timeout_ms, SLICE_MS))
+        got = self._confirmed(how, asked)
+        self._last = self._settled(how, wait.expected, got, wait, until)
+        if self._last.covers(wait.expected, wait):
+            self._counted_at = monotonic()
+        return self._last
+
+    def _await_confirmations(
+        self, call: Call[Any], wait: Wait, how: Syncing | None, asked: bytes, reply: Reply
+    ) -> None:
+        """Wait for the confirmations of a call that has been answered."""
+        code = reply[0]
+        if wait.delivers:
+            if code == Code.DONE:
+                self._confirm_deliveries(call, how, wait, reply)
+        elif asked or code == Code.DONE:
+            wanted = wait.replicas
+            if wanted is None and code == Code.DONE:  # the queue's setting, told by the reply
+                wanted = call.parse(reply).replicas
+            if asked or wanted:
+                self._conclude(call, how, asked, code, wanted or 0)
+
     def _conclude(
         self, call: Call[object], how: Syncing | None, asked: bytes, code: int, wanted: int
     ) -> None:
@@ -190,8 +268,13 @@ class ProducerConnection(Producer):
 
         Raises:
             CannotSync: the server can't tell what is on disk.
-            NotReplicated: too few replicas are connected to confirm jobs that are to be added.
+            NotReplicated: too few replicas are connected to confirm jobs that are to be added, or
+                delivered at most once.
         """
+        if wait.delivers:  # only the reply tells if any such job was delivered
+            return self._ready_to_deliver(call, wait), b""
+        if not (wait.expected or wait.fsynced):
+            return None, b""
         how = self._syncing_of(call, wait) if wait.fsynced else None
         reached = self.require(wait, call.queue)
         return how, question(how, reached, min(wait.timeout_ms, SLICE_MS))
@@ -367,7 +450,7 @@ class ProducerConnection(Producer):
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
-        self._syncing, self._followers = None, 0
+        self._syncing, self._followers, self._last = None, 0, NOTHING
         self._conn.disconnect()
 
 
@@ -379,6 +462,13 @@ def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
         return pack((b"WAITAOF", 1, replicas, ms))
     # With appendfsync always the reply to the call came after the disk, so read that setting.
     return pack((b"CONFIG", b"GET", AOF_SETTINGS))
+
+
+def _deliveries(call: Call[Any], reply: Reply) -> list[Any]:
+    """Return the jobs in the reply of a reserve or a settle."""
+    result = call.parse(reply)
+    deliveries: list[Any] = getattr(result, "taken", result).deliveries
+    return deliveries
 
 
 def _pairs(flat: list[bytes]) -> dict[str, str]:

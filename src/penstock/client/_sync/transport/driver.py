@@ -16,6 +16,7 @@ from penstock.client._sync.transport.failures import about_server
 from penstock.client._sync.transport.flow_run import FlowRun
 from penstock.client._sync.transport.node import Node
 from penstock.core import flows
+from penstock.core.durable import check_deliveries
 from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import count_field, read_count
@@ -104,7 +105,11 @@ class Driver:
             return self.node.run(effect.call, brief=effect.brief)
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
-            return self.node.run(call, brief=effect.brief)
+            call.wait = effect.wait
+            taken = self.node.run(call, brief=effect.brief)
+            if effect.wait is not None and (error := check_deliveries(call, taken)) is not None:
+                raise error
+            return taken
         if isinstance(effect, flows.CloseConnections):
             return self.node.close()
         if isinstance(effect, flows.GiveUpSoon):
