@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import fakeredis
 import pytest
 import redis
 
@@ -558,6 +559,21 @@ async def test_a_missing_node_is_named(three: Nodes) -> None:
             async with three.of(number) as single:
                 assert (await single.queue("q").stats()).settings.paused == "in"
         assert len(await q.reserve(3, block=0)) == 3
+
+
+async def test_ids_of_any_node(three: Nodes, ps: AsyncPenstock) -> None:
+    """An id leads to its node and queue. If a node is down that may have it, the call says so."""
+    ids = [*await one_on_each(three, "a"), *await one_on_each(three, "b")]
+    async with AsyncPenstock(fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())) as other:
+        strange = (await other.queue("a").enqueue(1)).id
+    assert await ps.ack([*ids[:4], strange]) == [Outcome.DONE] * 4 + [Outcome.GONE]
+    async with three.client("redis://127.0.0.1:1", retry_for=0) as wider:
+        with pytest.raises(NodesMissed, match=r"127\.0\.0\.1:1"):
+            await wider.ack([strange])
+        for look in (wider.show, wider.result):
+            with pytest.raises(NodesMissed, match=r"127\.0\.0\.1:1"):
+                await look(strange)
+        assert await wider.ack(ids[4:]) == [Outcome.DONE] * 2
 
 
 @pytest.mark.parametrize("three", ["server"], indirect=True)

@@ -8,9 +8,13 @@ from penstock import (
     AsyncJob,
     AsyncPenstock,
     AsyncQueue,
+    BadArgument,
+    BadJobId,
+    IncompleteSettle,
     JobGone,
     JobNotActive,
     Outcome,
+    QueueDamaged,
     Settled,
     StaleReceipt,
 )
@@ -465,3 +469,35 @@ async def test_jobs_of_another_queue_are_refused(ps: AsyncPenstock, raw: Raw) ->
         with pytest.raises(ValueError, match="belongs to another queue than 'b'"):
             await settle_many(ps.queue("b"), how, [job])
     assert dump(raw) == before
+
+
+async def test_ids_lead_to_their_queues(ps: AsyncPenstock) -> None:
+    """Jobs of several queues, with partitions or without, are acknowledged by one call."""
+    a, b = ps.queue("a"), ps.queue("b", partitions=3)
+    ids = [(await queue.enqueue(1)).id for queue in (a, b, a, b, b)]
+    [job] = await a.reserve(block=0)
+    old = await ps.queue("old").enqueue(1)
+    await ps.queue("old").clear()
+    assert await ps.ack([]) == []
+    assert await ps.ack([job, *ids[1:], old.id]) == [DONE, DONE, DONE, DONE, DONE, GONE]
+    assert (await a.stats()).acked + (await b.stats()).acked == 5
+
+
+async def test_a_bad_id_among_those_of_several_queues(ps: AsyncPenstock, raw: Raw) -> None:
+    """Nothing is done if an id is malformed. A queue that fails later is reported as such."""
+    job, other = await ps.queue("a").enqueue(1), await ps.queue("b").enqueue(1)
+    before = dump(raw)
+    with pytest.raises(BadJobId):
+        await ps.ack([job.id, "D-no-id"])
+    with pytest.raises(BadArgument, match="jobs"):
+        await ps.ack(job.id)
+    assert dump(raw) == before
+    raw.delete("penstock:{b}:ready")
+    raw.set("penstock:{b}:ready", "x")
+    with pytest.raises(QueueDamaged):
+        await ps.ack([other.id])
+    with pytest.raises(IncompleteSettle) as caught:
+        await ps.ack([job.id, other.id])
+    assert caught.value.outcomes == [DONE, Outcome.UNKNOWN]
+    assert isinstance(caught.value.__cause__, QueueDamaged)
+    raw.delete("penstock:{b}:ready")

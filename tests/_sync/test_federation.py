@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import fakeredis
 import pytest
 import redis
 
@@ -551,6 +552,21 @@ def test_a_missing_node_is_named(three: Nodes) -> None:
             with three.of(number) as single:
                 assert single.queue("q").stats().settings.paused == "in"
         assert len(q.reserve(3, block=0)) == 3
+
+
+def test_ids_of_any_node(three: Nodes, ps: Penstock) -> None:
+    """An id leads to its node and queue. If a node is down that may have it, the call says so."""
+    ids = [*one_on_each(three, "a"), *one_on_each(three, "b")]
+    with Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as other:
+        strange = other.queue("a").enqueue(1).id
+    assert ps.ack([*ids[:4], strange]) == [Outcome.DONE] * 4 + [Outcome.GONE]
+    with three.client("redis://127.0.0.1:1", retry_for=0) as wider:
+        with pytest.raises(NodesMissed, match=r"127\.0\.0\.1:1"):
+            wider.ack([strange])
+        for look in (wider.show, wider.result):
+            with pytest.raises(NodesMissed, match=r"127\.0\.0\.1:1"):
+                look(strange)
+        assert wider.ack(ids[4:]) == [Outcome.DONE] * 2
 
 
 @pytest.mark.parametrize("three", ["server"], indirect=True)

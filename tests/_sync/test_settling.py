@@ -6,12 +6,16 @@ from __future__ import annotations
 import pytest
 
 from penstock import (
+    BadArgument,
+    BadJobId,
+    IncompleteSettle,
     Job,
     JobGone,
     JobNotActive,
     Outcome,
     Penstock,
     Queue,
+    QueueDamaged,
     Settled,
     StaleReceipt,
 )
@@ -462,3 +466,35 @@ def test_jobs_of_another_queue_are_refused(ps: Penstock, raw: Raw) -> None:
         with pytest.raises(ValueError, match="belongs to another queue than 'b'"):
             settle_many(ps.queue("b"), how, [job])
     assert dump(raw) == before
+
+
+def test_ids_lead_to_their_queues(ps: Penstock) -> None:
+    """Jobs of several queues, with partitions or without, are acknowledged by one call."""
+    a, b = ps.queue("a"), ps.queue("b", partitions=3)
+    ids = [queue.enqueue(1).id for queue in (a, b, a, b, b)]
+    [job] = a.reserve(block=0)
+    old = ps.queue("old").enqueue(1)
+    ps.queue("old").clear()
+    assert ps.ack([]) == []
+    assert ps.ack([job, *ids[1:], old.id]) == [DONE, DONE, DONE, DONE, DONE, GONE]
+    assert a.stats().acked + b.stats().acked == 5
+
+
+def test_a_bad_id_among_those_of_several_queues(ps: Penstock, raw: Raw) -> None:
+    """Nothing is done if an id is malformed. A queue that fails later is reported as such."""
+    job, other = ps.queue("a").enqueue(1), ps.queue("b").enqueue(1)
+    before = dump(raw)
+    with pytest.raises(BadJobId):
+        ps.ack([job.id, "D-no-id"])
+    with pytest.raises(BadArgument, match="jobs"):
+        ps.ack(job.id)
+    assert dump(raw) == before
+    raw.delete("penstock:{b}:ready")
+    raw.set("penstock:{b}:ready", "x")
+    with pytest.raises(QueueDamaged):
+        ps.ack([other.id])
+    with pytest.raises(IncompleteSettle) as caught:
+        ps.ack([job.id, other.id])
+    assert caught.value.outcomes == [DONE, Outcome.UNKNOWN]
+    assert isinstance(caught.value.__cause__, QueueDamaged)
+    raw.delete("penstock:{b}:ready")

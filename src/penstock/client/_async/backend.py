@@ -28,7 +28,7 @@ from penstock.core.logs import get_logger
 from penstock.core.nodes import REFRESH
 from penstock.core.operations import Taken
 from penstock.core.options import check_flag
-from penstock.errors import BadArgument, ConfigurationError, NodesUnavailable
+from penstock.errors import BadArgument, ConfigurationError, NodesMissed, NodesUnavailable
 from penstock.wire.keys import registry_key, split_name
 
 if TYPE_CHECKING:
@@ -117,14 +117,21 @@ class AsyncBackend:
         return self.member.driver
 
     async def queue_at(self, field: str) -> str | None:
-        """Return the name of the queue with this field in the registry of any node."""
+        """Return the name of the queue with this field in the registry of any node, or None.
+
+        Raises:
+            NodesMissed: no node has it, and some did not answer.
+        """
         key = registry_key(self.terms.prefix)
         await self.current()
         if self.federation is None:
             found = await self.node.command("HGET", key, field)
         else:
             ask = self.federation.each(lambda one: one.brief.node.command("HGET", key, field))
-            found = next((name for _, name in (await ask)[0] if name is not None), None)
+            answers, missed = await ask
+            found = next((name for _, name in answers if name is not None), None)
+            if found is None and missed:
+                raise NodesMissed(missed, [])
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
     # -- as the node, or all nodes -----------------------------------------------------------

@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from penstock.client._async.backend import AsyncBackend
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.queue import AsyncQueue
+from penstock.client._async.settling import ack_by_queue, check_jobs
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
@@ -22,6 +23,7 @@ from penstock.core.config import (
 )
 from penstock.core.durable import Durable, delivery_wait
 from penstock.core.ids import parse_id
+from penstock.core.job import JobName
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.nodes import Partial
 from penstock.core.options import (
@@ -36,6 +38,7 @@ from penstock.core.options import (
     check_party,
     duration_ms,
 )
+from penstock.core.outcomes import Settled
 from penstock.core.partitions import check_partitions
 from penstock.core.views import JobView, QueuePage, QueueStats
 from penstock.errors import BadArgument, ResultGone
@@ -227,6 +230,7 @@ class AsyncPenstock:
 
         Raises:
             BadJobId: the id is malformed, or of another node.
+            NodesMissed: a node that may have the job did not answer.
         """
         name = await self._queue_of(job_id)
         return None if name is None else await (await self.open(name)).show(job_id)
@@ -242,7 +246,8 @@ class AsyncPenstock:
             job_id: its id; the registry has the name of its queue.
             timeout: as in `AsyncQueue.result`.
 
-        Returns, raises: as `AsyncQueue.result`; ResultGone if the registry has no such queue.
+        Returns, raises: as `AsyncQueue.result`; ResultGone if the registry has no such queue,
+            NodesMissed if a node that may have it did not answer.
         """
         name = await self._queue_of(job_id)
         if name is None:
@@ -283,6 +288,30 @@ class AsyncPenstock:
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
         return await self.backend.reserve(chosen, n, wait, confirm=confirm)
+
+    async def ack(self, jobs: Iterable[JobName]) -> Settled:
+        """Finish jobs of any queues, as `AsyncQueue.ack` does for those of one.
+
+        Args:
+            jobs: deliveries, or ids; the registry has the names of their queues. Finding them costs
+                two requests for each queue.
+
+        Returns:
+            An outcome for each, in order; gone if the queue was deleted.
+
+        Raises:
+            BadArgument, BadJobId: an id is malformed; nothing was done.
+            IncompleteSettle: a queue failed after others were done.
+            NodesMissed: a node that may have the job did not answer.
+            As `AsyncQueue.ack`: no job was settled.
+
+        Examples:
+            >>> mail, log = await ps.queue("mail").enqueue(1), await ps.queue("log").enqueue(2)
+            >>> [str(outcome) for outcome in await ps.ack([mail.id, log.id])]
+            ['done', 'done']
+        """
+        names = check_jobs("jobs", jobs)
+        return await ack_by_queue(self, names, self._queue_of)
 
     async def queues(self, pattern: str = "*") -> list[str]:
         """Return the names of the queues that exist, sorted.

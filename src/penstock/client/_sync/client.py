@@ -15,6 +15,7 @@ from redis import Redis
 from penstock.client._sync.backend import Backend
 from penstock.client._sync.job import Job
 from penstock.client._sync.queue import Queue
+from penstock.client._sync.settling import ack_by_queue, check_jobs
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
@@ -23,6 +24,7 @@ from penstock.core.config import (
 )
 from penstock.core.durable import Durable, delivery_wait
 from penstock.core.ids import parse_id
+from penstock.core.job import JobName
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.nodes import Partial
 from penstock.core.options import (
@@ -37,6 +39,7 @@ from penstock.core.options import (
     check_party,
     duration_ms,
 )
+from penstock.core.outcomes import Settled
 from penstock.core.partitions import check_partitions
 from penstock.core.views import JobView, QueuePage, QueueStats
 from penstock.errors import BadArgument, ResultGone
@@ -228,6 +231,7 @@ class Penstock:
 
         Raises:
             BadJobId: the id is malformed, or of another node.
+            NodesMissed: a node that may have the job did not answer.
         """
         name = self._queue_of(job_id)
         return None if name is None else self.open(name).show(job_id)
@@ -243,7 +247,8 @@ class Penstock:
             job_id: its id; the registry has the name of its queue.
             timeout: as in `Queue.result`.
 
-        Returns, raises: as `Queue.result`; ResultGone if the registry has no such queue.
+        Returns, raises: as `Queue.result`; ResultGone if the registry has no such queue,
+            NodesMissed if a node that may have it did not answer.
         """
         name = self._queue_of(job_id)
         if name is None:
@@ -284,6 +289,30 @@ class Penstock:
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
         return self.backend.reserve(chosen, n, wait, confirm=confirm)
+
+    def ack(self, jobs: Iterable[JobName]) -> Settled:
+        """Finish jobs of any queues, as `Queue.ack` does for those of one.
+
+        Args:
+            jobs: deliveries, or ids; the registry has the names of their queues. Finding them costs
+                two requests for each queue.
+
+        Returns:
+            An outcome for each, in order; gone if the queue was deleted.
+
+        Raises:
+            BadArgument, BadJobId: an id is malformed; nothing was done.
+            IncompleteSettle: a queue failed after others were done.
+            NodesMissed: a node that may have the job did not answer.
+            As `Queue.ack`: no job was settled.
+
+        Examples:
+            >>> mail, log = ps.queue("mail").enqueue(1), ps.queue("log").enqueue(2)
+            >>> [str(outcome) for outcome in ps.ack([mail.id, log.id])]
+            ['done', 'done']
+        """
+        names = check_jobs("jobs", jobs)
+        return ack_by_queue(self, names, self._queue_of)
 
     def queues(self, pattern: str = "*") -> list[str]:
         """Return the names of the queues that exist, sorted.

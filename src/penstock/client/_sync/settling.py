@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING
 
 from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.hints import Intent
+from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, JobName
 from penstock.core.logs import Fields, get_logger
+from penstock.core.merge import Answers, told
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.core.outcomes import OUTCOMES, Outcome, Settled
-from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
+from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle, NodesMissed
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
     from penstock.client._sync.admin import QueueAdmin
+    from penstock.client._sync.client import Penstock
     from penstock.client._sync.job import Job
 
-__all__ = ["check_jobs", "extend_each", "log_late", "settle_each"]
+__all__ = ["ack_by_queue", "check_jobs", "extend_each", "log_late", "settle_each"]
 
 logger = get_logger("penstock")
 
@@ -117,6 +120,37 @@ def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) 
     """
     fsynced = got.fsynced if wait.fsynced else None
     return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)
+
+
+def ack_by_queue(
+    client: Penstock, names: list[JobName], queue_of: Callable[[str], str | None]
+) -> Settled:
+    """Acknowledge jobs of several queues; see `Penstock.ack`.
+
+    Args:
+        client: the client.
+        names: deliveries, or ids.
+        queue_of: returns the name of the queue of an id; None = it was deleted.
+    """
+    places: dict[tuple[int, str], list[int]] = {}
+    for at, name in enumerate(names):
+        parsed = parse_id(name.id if isinstance(name, Delivery) else name)
+        places.setdefault((parsed.crc, parsed.epoch), []).append(at)
+    answers = Answers(len(names), Outcome.UNKNOWN)
+    for where in places.values():
+        own = [names[at] for at in where]
+        try:
+            known = [job.queue_name for job in own if isinstance(job, Delivery)]
+            found = known[0] if known else queue_of(str(own[0]))
+            if found is None:
+                answers.note(where, [Outcome.GONE] * len(where))
+            else:
+                answers.note(where, client.open(found).ack(own))
+        except Exception as error:  # noqa: BLE001  # `checked` raises it
+            done, _, answers.failure = told(error)
+            answers.note(where, error.results if isinstance(error, NodesMissed) else done)
+            break
+    return Settled(names, answers.checked(names))
 
 
 def extend_each(
