@@ -153,7 +153,7 @@ def args(effect: Any, script: str) -> tuple[Any, ...]:
 def test_an_enqueue_is_one_call() -> None:
     """If the queue exists and has room, an enqueue is one call."""
     flow = enqueue()
-    assert args(flow.effect, "enqueue") == ("", 0, "", 0, "", b"1\n")
+    assert args(flow.effect, "enqueue") == ("", b"0", "", b"0", "", b"1\n")
     assert flow.ends_with(ADDED) == ADDED
 
 
@@ -254,7 +254,7 @@ def test_waiting_for_room() -> None:
     """The server notes that a producer waits; it tries again at a token or after a tick."""
     clock = Clock()
     flow = enqueue(clock, bound=5, block=30.0)
-    assert args(flow.effect, "enqueue")[3] == POLL_INTERVAL * 2000
+    assert args(flow.effect, "enqueue")[3] == b"%d" % (POLL_INTERVAL * 2000)
     waited = flow.answer([-3, b"1", 5, 5, 0])
     assert waited == Listen(waited.sources, clock.now + POLL_INTERVAL, "space")
     assert waited.sources[0].keys["space"] == b"penstock:{q}:space"
@@ -284,7 +284,7 @@ def test_room_that_does_not_appear() -> None:
     flow = enqueue(clock, bound=5, block=2.0)
     assert flow.answer([-3, b"1", 5, 5, 0]).until == clock.now + 2
     clock.now += 2
-    assert args(flow.answer(WaitResult()), "enqueue")[3] == 0
+    assert args(flow.answer(WaitResult()), "enqueue")[3] == b"0"
     assert flow.answer([-3, b"1", 5, 5, 0]) == EndWait()
     with pytest.raises(QueueFull):
         flow.answer(WaitResult())
@@ -340,10 +340,10 @@ def test_a_wait_for_room_is_shorter_than_a_third_of_a_role() -> None:
 def test_configure_makes_the_queue() -> None:
     """`configure` registers the queue before it creates it, as a first job does."""
     flow = Driven(configure("lease", 5))
-    assert args(flow.effect, "configure") == ("", "lease", 5)
+    assert args(flow.effect, "configure") == ("", "lease", b"5")
     registered = flow.answer(MISSING)
     assert isinstance(registered, Register)
-    assert args(flow.answer(None), "configure") == (registered.epoch, "lease", 5)
+    assert args(flow.answer(None), "configure") == (registered.epoch, "lease", b"5")
     made = [1, b"1", registered.epoch.encode(), 1]
     assert flow.answer(made) == registered
     assert flow.ends_with(None) == made
@@ -658,7 +658,7 @@ def acquire(clock: Clock, block: float | None) -> Driven:
 def test_a_role_that_is_free_is_one_call() -> None:
     """Taking a free role is one call; the result is its number."""
     flow = acquire(Clock(), 0.0)
-    taking = ("", "producer", "0123456789abcdef", "", 30_000, b"me")
+    taking = ("", "producer", "0123456789abcdef", "", b"30000", b"me")
     assert args(flow.effect, "acquire") == taking
     assert flow.ends_with(HELD) == 1_700_000_000_000
 

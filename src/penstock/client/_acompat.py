@@ -23,6 +23,7 @@ from redis import ConnectionPool, RedisCluster
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import ClusterPipeline
+from redis.connection import HiredisRespSerializer
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -33,6 +34,8 @@ if sys.version_info >= (3, 11):
 else:  # what redis-py itself uses there
     from async_timeout import timeout as async_timeout
 
+from penstock.wire.packing import words
+
 __all__ = [
     "PENDING",
     "AsyncBackgroundTask",
@@ -41,6 +44,7 @@ __all__ = [
     "AsyncRedisConnection",
     "AsyncSignal",
     "BackgroundTask",
+    "HandshakePacker",
     "LoopLock",
     "Reader",
     "RedisConnection",
@@ -194,6 +198,14 @@ def connect(conn: RedisConnection) -> None:
         if has_labels(getattr(conn, "host", "")):
             raise
         raise RedisConnectionError(LABELS) from None
+
+
+class HandshakePacker(HiredisRespSerializer):
+    """Packs the commands with which redis-py opens a plain connection; see `Packable`."""
+
+    def pack(self, *args: Any) -> Any:
+        """Return a packed command."""
+        return super().pack(*words(args))  # type: ignore[arg-type]  # its annotation is wrong
 
 
 async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:

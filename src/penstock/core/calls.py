@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from penstock.core.roles import RoleLease
 from penstock.wire.keys import QueueKeys
+from penstock.wire.packing import Argument, Packable
 from penstock.wire.scripts import Script
 
 if TYPE_CHECKING:
     from penstock.core.operations.base import Operations
 
-__all__ = ["NOTHING", "Argument", "Call", "Confirmed", "Reply", "Wait", "longest_pause"]
+__all__ = ["NOTHING", "Argument", "Call", "Confirmed", "Packable", "Reply", "Wait", "longest_pause"]
 
 R_co = TypeVar("R_co", covariant=True)
-Argument: TypeAlias = str | bytes | int
-"""An argument of a script or a command."""
 Reply: TypeAlias = list[Any]
 """A reply of a script as it comes from the server."""
 SOON = 0.25
@@ -91,8 +90,8 @@ class Call(Generic[R_co]):
     """
 
     script: Script
-    head: tuple[Any, ...]
-    args: tuple[Argument, ...]
+    head: tuple[bytes, ...]
+    args: tuple[Packable, ...]
     parse: Callable[[Sequence[Any]], R_co]
     queue: QueueKeys | None = None
     wait: Wait | None = None

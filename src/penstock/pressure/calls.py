@@ -18,6 +18,7 @@ from penstock.errors import (
 from penstock.pressure.keys import PressureKeys, Role
 from penstock.pressure.options import PressureCounters
 from penstock.wire.codes import PressureCode
+from penstock.wire.packing import words
 from penstock.wire.replies import PARSERS, PressureShow, PressureShowMissing
 from penstock.wire.scripts import script
 
@@ -74,7 +75,7 @@ class PressureCalls:
             values: its arguments by the names in its header; others are ignored.
         """
         found = script(f"pressure/{name}")
-        args = tuple(values[one] for one in found.args[1:])
+        args = words(values[one] for one in found.args[1:])
         return Call(found, self.keys.head(found, role), args, PARSERS[found.name])
 
     def seen(self, reply: PressureShow | PressureShowMissing) -> Seen:

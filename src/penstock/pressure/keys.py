@@ -112,7 +112,7 @@ class PressureKeys:
         """Return the list that has a token while the role is free."""
         return self.names[f"{role}_free"]
 
-    def head(self, script: Script, role: Role | None = None) -> tuple[int | bytes, ...]:
+    def head(self, script: Script, role: Role | None = None) -> tuple[bytes, ...]:
         """Return the keys of a script with their number before them, as EVALSHA takes them.
 
         Args:
@@ -120,4 +120,4 @@ class PressureKeys:
             role: in which it acts, if its header speaks of a role.
         """
         said = OF_ROLE[role] if role else {}
-        return len(script.keys), *(self.names[said.get(kind, kind)] for kind in script.keys)
+        return b"%d" % len(script.keys), *(self.names[said.get(kind, kind)] for kind in script.keys)

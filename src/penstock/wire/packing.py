@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import hiredis
 
-__all__ = ["front_of", "pack", "with_record"]
+__all__ = ["Argument", "Packable", "front_of", "pack", "with_record", "words"]
 
-pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+Argument: TypeAlias = str | bytes | int
+"""An argument of a script or a command."""
+Packable: TypeAlias = str | bytes
+"""An argument that can be packed. hiredis asks Python for the digits of a number. There the handler
+of a signal may run, and if it raises, hiredis crashes the process."""
+pack: Callable[[tuple[Packable, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its annotation is of one argument
 """Packs a command, given with its arguments."""
 
 
-def front_of(sha: str, head: tuple[Any, ...]) -> bytes:
+def words(args: Iterable[Argument]) -> tuple[Packable, ...]:
+    """Return arguments that can be packed: numbers become bytes."""
+    return tuple([b"%d" % arg if isinstance(arg, int) else arg for arg in args])
+
+
+def front_of(sha: str, head: tuple[bytes, ...]) -> bytes:
     """Return what all calls of a script with one record have in common, up to the last key.
 
     Args:

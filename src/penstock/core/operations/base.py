@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from penstock.core.calls import Argument, Call
+from penstock.core.calls import Argument, Call, Packable
 from penstock.core.codec import Codec
 from penstock.core.ids import parse_id
 from penstock.core.job import (
@@ -25,6 +25,7 @@ from penstock.core.views import JobView, read_view
 from penstock.errors import MetaLost, WrongEpoch, WrongNode, WrongQueue
 from penstock.wire import replies
 from penstock.wire.keys import QueueKeys, queue_crc
+from penstock.wire.packing import words
 from penstock.wire.replies import Parser
 from penstock.wire.scripts import Script, script
 
@@ -44,7 +45,7 @@ PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish", "tick", "open_batch
 """Scripts that add jobs: their calls take the producer's id, and use its role if it is held."""
 CONSUMING = ("reserve", "settle", "recover")
 """Scripts whose calls use the role of the consumer if it is held."""
-Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None, RoleLease | None]
+Form = tuple[Script, tuple[bytes, ...], Parser[Any], QueueKeys | None, RoleLease | None]
 Names: TypeAlias = Sequence[JobName]
 Reply: TypeAlias = Sequence[Any]
 """A reply as it comes from the server."""
@@ -136,14 +137,14 @@ class Operations:
     def call(self, name: str, *args: Argument) -> Call[Any]:
         """Return the call of a script; its result is the reply with names."""
         found, head, parse, queue, role_lease = self._forms.get(name) or self._form(name)
-        return Call(found, head, args, parse, queue, role_lease=role_lease, ops=self)
+        return Call(found, head, words(args), parse, queue, role_lease=role_lease, ops=self)
 
     def usual(
         self,
         name: str,
         read: Read[R],
-        args: tuple[Argument, ...],
-        plain_args: tuple[Argument, ...] | None = None,
+        args: tuple[Packable, ...],
+        plain_args: tuple[Packable, ...] | None = None,
     ) -> Call[R]:
         """Return the call of a script's plain form, or of the script for a while after a refusal.
 
@@ -163,7 +164,7 @@ class Operations:
         given = args if plain_args is None else plain_args
         return Call(found, head, given, partial(read, parse), queue, ops=self, full=full)
 
-    def reading(self, name: str, read: Read[R], args: tuple[Argument, ...]) -> Call[R]:
+    def reading(self, name: str, read: Read[R], args: tuple[Packable, ...]) -> Call[R]:
         """Return the call of a script; `read` makes its result of a parser and the reply."""
         found, head, parse, queue, role_lease = self._forms.get(name) or self._form(name)
         return Call(found, head, args, partial(read, parse), queue, role_lease=role_lease, ops=self)
@@ -175,7 +176,7 @@ class Operations:
     def _form(self, name: str) -> Form:
         found = script(name)
         kinds = tuple(kind for kind in found.keys if kind not in APART)
-        head = (len(found.keys), *self.keys.of(kinds))
+        head = (b"%d" % len(found.keys), *self.keys.of(kinds))
         role = "producer" if name in PRODUCING else "consumer" if name in CONSUMING else ""
         queue, role_lease = self.keys if role == "producer" else None, self.role_leases.get(role)
         form = self._forms[name] = (found, head, replies.PARSERS[name], queue, role_lease)
@@ -250,11 +251,11 @@ class Operations:
             raise WrongQueue("id", name, f"belongs to another queue than {self.name!r}")
         return parsed.number, parsed.epoch
 
-    def named(self, names: Names, *, receipts: bool = False) -> tuple[str, str, list[Argument]]:
+    def named(self, names: Names, *, receipts: bool = False) -> tuple[str, str, list[Packable]]:
         """Return epoch, common receipt and the rest of ARGV for a script about jobs."""
         if not names:
             return "", "", []
-        numbers: list[Argument] = []
+        numbers: list[Packable] = []
         first = names[0]
         if isinstance(first, Delivery) and reservation_of(first).place.queue == self.name:
             reservation = reservation_of(first)
@@ -270,8 +271,8 @@ class Operations:
                 return reservation.place.epoch, hinted_receipt(first) if receipts else "", numbers
         return self._named_apart(names, receipts=receipts)
 
-    def _named_apart(self, names: Names, *, receipts: bool) -> tuple[str, str, list[Argument]]:
-        numbers: list[Argument] = []
+    def _named_apart(self, names: Names, *, receipts: bool) -> tuple[str, str, list[Packable]]:
+        numbers: list[Packable] = []
         epoch = None
         shown: list[str] = []
         for name in names:
@@ -291,7 +292,7 @@ class Operations:
             return epoch or "", "", numbers
         if shown.count(shown[0]) == len(shown):
             return epoch or "", shown[0], numbers
-        pairs: list[Argument] = [part for pair in zip(numbers, shown, strict=True) for part in pair]
+        pairs: list[Packable] = [part for pair in zip(numbers, shown, strict=True) for part in pair]
         return epoch or "", "*", pairs
 
     def settling(
@@ -307,7 +308,7 @@ class Operations:
         if results is not None:
             proof, rest = f"{proof}\n{results.spans}", [*rest, *results.values]
         begin = (epoch, proof) if receipts else (epoch,)
-        return self.reading(script_name, partial(outcomes, names), (*begin, *args, *rest))
+        return self.reading(script_name, partial(outcomes, names), (*begin, *words(args), *rest))
 
 
 def outcomes(names: Names, parse: Parser[Any], raw: Reply) -> Settled:

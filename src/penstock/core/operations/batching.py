@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from penstock.core.batches import BatchStatus, statuses
-from penstock.core.calls import Argument, Call
+from penstock.core.calls import Call, Packable
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, encode_id
 from penstock.core.operations.base import Names, Operations, Reply
 from penstock.wire import replies
@@ -34,7 +34,7 @@ class Batching(Operations):
     def batches(self, cursor: str = "0", names: Names = ()) -> Call[tuple[str, list[BatchStatus]]]:
         """Return the cursor of the next page ("0" = none), and batches: those named, or a page."""
         epoch, _, numbers = self.named(names)
-        args: tuple[Argument, ...] = (epoch, "" if names else cursor, *numbers)
+        args: tuple[Packable, ...] = (epoch, "" if names else cursor, *numbers)
         return self.reading("list_batches", self._listed_batches, args)
 
     def _listed_batches(

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from penstock.core.calls import Argument, Call
+from penstock.core.calls import Call, Packable
 from penstock.core.job import Delivery, Reservation, epoch_of, hinted_receipt, number_of
 from penstock.core.operations.base import (
     AckResults,
@@ -85,8 +85,10 @@ class Consuming(Operations):
         """
         tag, role = random.getrandbits(12), self.consuming
         wanted = -n if provisional else n
-        asked = () if lease_ms is None else (lease_ms,)
-        args = (wanted, tag, self.owner_name, 1 if idle else 0, role, *asked)
+        rest = b"1" if idle else b"0", role
+        args: tuple[Packable, ...] = (b"%d" % wanted, b"%d" % tag, self.owner_name, *rest)
+        if lease_ms is not None:
+            args += (b"%d" % lease_ms,)
         read = partial(self._taken, tag)
         form = self.usual if n and not role else self.reading
         return form("reserve", read, args)
@@ -146,11 +148,11 @@ class Consuming(Operations):
     ) -> Call[Settled]:
         """Finish one job and add others: delay in ms and record of each."""
         epoch, proof, (number, *_) = self.named(names, receipts=True)
-        value: Argument = ""
+        value: Packable = ""
         if results is not None:
             proof, value = f"{proof}\n{results.spans}", results.values[0]
         delays = " ".join(str(delay) for delay, _ in records)
-        window = "" if window_ms is None else window_ms
+        window = b"" if window_ms is None else b"%d" % window_ms
         args = (epoch, proof, window, number, value, delays, *(record for _, record in records))
         return self.reading("hand_over", partial(_handed_over, names), args)
 
@@ -164,7 +166,8 @@ class Consuming(Operations):
             proof, rest = f"{proof}\n{results.spans}", [*rest, *results.values]
         role = self.consuming
         wanted = -n if provisional else n
-        args = (epoch, proof, wanted, tag, self.owner_name, role, *rest)
+        begin = epoch, proof, b"%d" % wanted, b"%d" % tag
+        args = (*begin, self.owner_name, role, *rest)
         read = partial(self._exchanged, tag, names)
         is_plain = proof[:2] == FIRST and results is None and not role
         return (self.usual if is_plain else self.reading)("settle", read, args)
@@ -206,10 +209,10 @@ class Consuming(Operations):
         """Return a page of the deliveries that have not ended."""
         return self.call("pending", score, skip, idle_ms)
 
-    def recover(self, epoch: str, pairs: Sequence[Argument]) -> Call[Recovered]:
+    def recover(self, epoch: str, pairs: Sequence[Packable]) -> Call[Recovered]:
         """Take over deliveries: number, receipt, number, receipt …"""
         tag = random.getrandbits(12)
-        args = (epoch, "*", tag, self.owner_name, self.consuming, *pairs)
+        args = (epoch, "*", b"%d" % tag, self.owner_name, self.consuming, *pairs)
         return self.reading("recover", partial(self._recovered, tag), args)
 
     def _recovered(self, tag: int, parse: Parser[replies.Recover], raw: Reply) -> Recovered:

@@ -23,6 +23,7 @@ from penstock.core.views import (
 )
 from penstock.errors import BadArgument
 from penstock.wire import replies
+from penstock.wire.packing import words
 from penstock.wire.replies import Parser
 
 __all__ = ["Managing", "check_states", "purge_parts"]
@@ -113,7 +114,7 @@ class Managing(Operations):
 
     def peek(self, state: str, start: int, count: int, *, newest: bool) -> Call[Views | None]:
         """Return jobs of a state, or None when it has removed expired ones: call it again."""
-        return self.reading("peek", self._peeked, (state, start, count, 1 if newest else 0))
+        return self.reading("peek", self._peeked, words((state, start, count, 1 if newest else 0)))
 
     def show(self, names: Names) -> Call[Views]:
         """Return jobs by id; None for one that is gone."""
@@ -128,7 +129,7 @@ class Managing(Operations):
     def results(self, names: Names, *, awaited: bool = False) -> Call[Looked]:
         """Look at the results of jobs; mark those that have not ended if they are awaited."""
         epoch, _, rest = self.named(names)
-        return self.reading("results", _results, (epoch, 1 if awaited else "", *rest))
+        return self.reading("results", _results, (epoch, "1" if awaited else "", *rest))
 
     def _peeked(self, parse: Parser[Any], raw: Reply) -> Views | None:
         reply = parse(raw)
@@ -141,7 +142,7 @@ class Managing(Operations):
         self, cursor: str, count: int, states: Collection[str], *, full: bool
     ) -> Call[ScanPage]:
         """Return one page of all jobs."""
-        args = (cursor, count, 1 if full else 0, *states)
+        args = words((cursor, count, 1 if full else 0, *states))
         return self.reading("scan", partial(self._page, full), args)
 
     def _page(self, full: bool, parse: Parser[replies.Scan], raw: Reply) -> ScanPage:  # by partial
@@ -153,7 +154,8 @@ class Managing(Operations):
         self, part: str, place: str, count: int, *, newest: bool, body: int
     ) -> Call[tuple[str, int, list[JobView]]]:
         """Return jobs of a part of a state: the next place, the number looked at, the jobs."""
-        return self.reading("browse", self._browsed, (part, place, count, 1 if newest else 0, body))
+        args = words((part, place, count, 1 if newest else 0, body))
+        return self.reading("browse", self._browsed, args)
 
     def _browsed(self, parse: Parser[replies.Browse], raw: Reply) -> tuple[str, int, list[JobView]]:
         reply = parse(raw)

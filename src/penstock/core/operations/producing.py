@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from penstock.core.calls import Argument, Call, Wait
+from penstock.core.calls import Call, Wait
 from penstock.core.ids import encode_id, number_after, ttl_code
 from penstock.core.job import Enqueued, QueueIdentity
 from penstock.core.operations.base import Names, Operations, Reply
@@ -14,7 +14,7 @@ from penstock.core.outcomes import Settled
 from penstock.core.record import escaped, parse_record, stable_id_of
 from penstock.core.views import DedupStatus
 from penstock.wire import replies
-from penstock.wire.packing import front_of
+from penstock.wire.packing import front_of, words
 from penstock.wire.replies import Parser
 
 __all__ = ["PLAIN_BYTES", "Added", "Producing", "updates"]
@@ -45,7 +45,7 @@ class Producing(Operations):
         """Add records; none = only return the space token. With a mode they have dedup ids."""
         role, name = self.producing, "enqueue" if mode is None else "claim"
         create = self.joining or create
-        begin: tuple[Argument, ...] = (create, delay, bound, wait_ms, role)
+        begin = words((create, delay, bound, wait_ms, role))
         args = (*begin, *records) if mode is None else (*begin, mode, *records)
         call: Call[Added]
         read = partial(self._added, len(records))

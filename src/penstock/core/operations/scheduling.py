@@ -9,6 +9,7 @@ from penstock.core.calls import Call
 from penstock.core.operations.base import Operations, Reply
 from penstock.wire import replies
 from penstock.wire.codes import Code
+from penstock.wire.packing import words
 from penstock.wire.replies import Parser
 
 if TYPE_CHECKING:
@@ -88,8 +89,8 @@ class Scheduling(Operations):
         what: str,
         record: bytes,
     ) -> Call[replies.Tick | None]:
-        args = (entry.name, entry.value_hash, expected, next_ms, what, self.producing, record)
-        return self.reading("tick", _ticked, args)
+        begin = words((entry.name, entry.value_hash, expected, next_ms, what))
+        return self.reading("tick", _ticked, (*begin, self.producing, record))
 
 
 def _ticked(parse: Parser[Any], raw: Reply) -> replies.Tick | None:

@@ -25,6 +25,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from penstock.client._acompat import AsyncRedisConnection, apool, asend
+
+# sync only: from penstock.client._acompat import HandshakePacker
 from penstock.core.logs import get_logger
 from penstock.core.urls import host_and_port, shown, unusable
 from penstock.errors import BadArgument
@@ -228,6 +230,7 @@ def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Async
 def without_retry(lent: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings of redis-py for connections that speak RESP2 and never retry."""
     never = {"retry_on_timeout": False, "retry_on_error": [], "retry": Retry(NoBackoff(), 0)}
+    # sync only: lent = {"command_packer": HandshakePacker(), **lent}
     return {**lent, **never, "protocol": 2, "health_check_interval": 0}
 
 

@@ -29,7 +29,7 @@ from penstock.core.views import number_in
 from penstock.errors import DeliveryNotReplicated, NotReplicated, ProtocolError
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
-from penstock.wire.packing import pack, with_record
+from penstock.wire.packing import pack, with_record, words
 from penstock.wire.scripts import Script
 
 logger = get_logger("penstock")
@@ -422,11 +422,11 @@ class ProducerConnection(Producer):
 
     def command(self, *args: Argument) -> Any:
         """Run a plain command; its reply is undecoded."""
-        return self._socket.trip(pack(args))
+        return self._socket.trip(pack(words(args)))
 
     def together(self, commands: Sequence[tuple[Argument, ...]]) -> Reply:
         """Run plain commands, none of which may be refused, in one trip; return their replies."""
-        first = self._socket.trip(b"".join(map(pack, commands)))
+        first = self._socket.trip(b"".join(map(pack, map(words, commands))))
         return [first, *[self._socket.trip() for _ in commands[1:]]]
 
     @property
@@ -457,9 +457,9 @@ class ProducerConnection(Producer):
 def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
     """Pack the WAIT that follows a call; with `how`, the question about the disk instead."""
     if how is None:
-        return pack((b"WAIT", replicas, ms))
+        return pack(words((b"WAIT", replicas, ms)))
     if how is Syncing.WAITAOF:
-        return pack((b"WAITAOF", 1, replicas, ms))
+        return pack(words((b"WAITAOF", 1, replicas, ms)))
     # With appendfsync always the reply to the call came after the disk, so read that setting.
     return pack((b"CONFIG", b"GET", AOF_SETTINGS))
 

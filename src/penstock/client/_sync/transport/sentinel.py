@@ -25,7 +25,7 @@ from redis.sentinel import (
     SentinelConnectionPool,
 )
 
-from penstock.client._acompat import RedisConnection, pool, send
+from penstock.client._acompat import HandshakePacker, RedisConnection, pool, send
 from penstock.core.logs import get_logger
 from penstock.core.urls import host_and_port, shown, unusable
 from penstock.errors import BadArgument
@@ -227,6 +227,7 @@ def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Redis
 def without_retry(lent: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings of redis-py for connections that speak RESP2 and never retry."""
     never = {"retry_on_timeout": False, "retry_on_error": [], "retry": Retry(NoBackoff(), 0)}
+    lent = {"command_packer": HandshakePacker(), **lent}
     return {**lent, **never, "protocol": 2, "health_check_interval": 0}
 
 
