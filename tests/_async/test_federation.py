@@ -46,6 +46,7 @@ from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue
 from penstock.client._async.sharded.single import AsyncSingleQueue
 from penstock.client._async.transport import server as transport
 from penstock.client._async.transport.flow_run import AsyncFlowRun  # async only
+from penstock.client._async.transport.node import AsyncNode
 from penstock.core import hints, schedule_flows
 from penstock.core.job import number_of, set_result
 from penstock.core.nodes import Partial
@@ -713,6 +714,29 @@ async def test_ids_from_before_a_flushall(three: Nodes, ps: AsyncPenstock, q: As
     assert [(await q.show(one)).body for one in ids] == [0, 1]
     with pytest.raises(WrongEpoch):
         await q.show(former)
+
+
+async def test_a_flushall_while_a_node_is_recognised(
+    three: Nodes, ps: AsyncPenstock, q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose new id is gone at once is used under this id."""
+    former = (await q.enqueue("former")).id
+    raws = [one.sync_client() for one in three.backends]
+    inner = AsyncNode.command
+
+    async def command(node: AsyncNode, *args: Any) -> Any:
+        reply = await inner(node, *args)
+        if args[0] == "HSETNX":
+            for raw in raws:
+                raw.flushdb()
+        return reply
+
+    monkeypatch.setattr(AsyncNode, "command", command)
+    for raw in raws:
+        raw.flushdb()
+    for node in ps.backend.homes:
+        await node.look()
+    assert parse_id(former).node not in [node.id for node in ps.backend.homes]
 
 
 @pytest.mark.parametrize(

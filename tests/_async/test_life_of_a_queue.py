@@ -13,6 +13,7 @@ from penstock import (
     MetaLost,
     Outcome,
     QueueDamaged,
+    QueuePartitioned,
     UnsupportedVersion,
     WrongEpoch,
     WrongNode,
@@ -20,6 +21,7 @@ from penstock import (
     parse_id,
 )
 from penstock.client._async.client import twin_of
+from penstock.client._async.transport.node import AsyncNode
 from penstock.core.job import number_of
 from penstock.core.sweeping import IDLE_MS
 from tests.support.backends import Backend
@@ -160,6 +162,37 @@ async def test_a_client_outlives_a_flushall(q: AsyncQueue, raw: Raw) -> None:
     assert parse_id(after.id).node.encode() == raw.hget("penstock:node", "id")[:8]
     assert [job.id for job in await q.reserve(5, block=0)] == [after.id]
     assert await q.ack([after.id])
+
+
+@pytest.mark.parametrize("partitions", [None, 3])
+@pytest.mark.parametrize("rival", [False, True])
+async def test_a_flushall_between_two_steps(
+    ps: AsyncPenstock, raw: Raw, monkeypatch: pytest.MonkeyPatch, partitions: int, rival: bool
+) -> None:
+    """A client whose fields are gone when it goes on writes them again; so it does with a rival's.
+
+    The fields are the id of the node and the number of partitions.
+    """
+    await ps.connect()
+    inner, flushes, most = AsyncNode.command, list[Any](), 4 if rival else 1
+
+    async def command(node: AsyncNode, *args: Any) -> Any:
+        strikes = args[0] == "HSETNX" and len(flushes) < most
+        if strikes and rival:
+            raw.hset(*args[1:])
+        reply = await inner(node, *args)
+        if strikes:
+            raw.flushdb()
+            flushes.append(args)
+        return reply
+
+    monkeypatch.setattr(AsyncNode, "command", command)
+    raw.flushdb()
+    added = await ps.queue("q", partitions=partitions).enqueue(1)
+    assert len(flushes) == most
+    assert parse_id(added.id).node
+    with pytest.raises(QueuePartitioned):
+        await ps.queue("q", partitions=4).enqueue(1)
 
 
 async def test_an_id_from_before_a_flushall(q: AsyncQueue, raw: Raw) -> None:

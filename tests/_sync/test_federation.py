@@ -45,6 +45,7 @@ from penstock.client._sync.sharded.parts import ShardedParts, operations_of
 from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 from penstock.client._sync.sharded.single import SingleQueue
 from penstock.client._sync.transport import server as transport
+from penstock.client._sync.transport.node import Node
 from penstock.core import hints, schedule_flows
 from penstock.core.job import number_of, set_result
 from penstock.core.nodes import Partial
@@ -706,6 +707,29 @@ def test_ids_from_before_a_flushall(three: Nodes, ps: Penstock, q: Queue) -> Non
     assert [q.show(one).body for one in ids] == [0, 1]
     with pytest.raises(WrongEpoch):
         q.show(former)
+
+
+def test_a_flushall_while_a_node_is_recognised(
+    three: Nodes, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose new id is gone at once is used under this id."""
+    former = q.enqueue("former").id
+    raws = [one.sync_client() for one in three.backends]
+    inner = Node.command
+
+    def command(node: Node, *args: Any) -> Any:
+        reply = inner(node, *args)
+        if args[0] == "HSETNX":
+            for raw in raws:
+                raw.flushdb()
+        return reply
+
+    monkeypatch.setattr(Node, "command", command)
+    for raw in raws:
+        raw.flushdb()
+    for node in ps.backend.homes:
+        node.look()
+    assert parse_id(former).node not in [node.id for node in ps.backend.homes]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from penstock import (
     Penstock,
     Queue,
     QueueDamaged,
+    QueuePartitioned,
     UnsupportedVersion,
     WrongEpoch,
     WrongNode,
@@ -21,6 +22,7 @@ from penstock import (
     parse_id,
 )
 from penstock.client._sync.client import twin_of
+from penstock.client._sync.transport.node import Node
 from penstock.core.job import number_of
 from penstock.core.sweeping import IDLE_MS
 from tests.support.backends import Backend
@@ -161,6 +163,37 @@ def test_a_client_outlives_a_flushall(q: Queue, raw: Raw) -> None:
     assert parse_id(after.id).node.encode() == raw.hget("penstock:node", "id")[:8]
     assert [job.id for job in q.reserve(5, block=0)] == [after.id]
     assert q.ack([after.id])
+
+
+@pytest.mark.parametrize("partitions", [None, 3])
+@pytest.mark.parametrize("rival", [False, True])
+def test_a_flushall_between_two_steps(
+    ps: Penstock, raw: Raw, monkeypatch: pytest.MonkeyPatch, partitions: int, rival: bool
+) -> None:
+    """A client whose fields are gone when it goes on writes them again; so it does with a rival's.
+
+    The fields are the id of the node and the number of partitions.
+    """
+    ps.connect()
+    inner, flushes, most = Node.command, list[Any](), 4 if rival else 1
+
+    def command(node: Node, *args: Any) -> Any:
+        strikes = args[0] == "HSETNX" and len(flushes) < most
+        if strikes and rival:
+            raw.hset(*args[1:])
+        reply = inner(node, *args)
+        if strikes:
+            raw.flushdb()
+            flushes.append(args)
+        return reply
+
+    monkeypatch.setattr(Node, "command", command)
+    raw.flushdb()
+    added = ps.queue("q", partitions=partitions).enqueue(1)
+    assert len(flushes) == most
+    assert parse_id(added.id).node
+    with pytest.raises(QueuePartitioned):
+        ps.queue("q", partitions=4).enqueue(1)
 
 
 def test_an_id_from_before_a_flushall(q: Queue, raw: Raw) -> None:

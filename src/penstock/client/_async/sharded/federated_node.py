@@ -170,18 +170,16 @@ class AsyncFederatedNode(AsyncNodeClient):
 
     async def recognise(self) -> bool:
         """Read its id, or give it one; return True if it is leaving."""
-        asked = ("HMGET", node_key(self.terms.prefix), "id", "leaving")
-        found = await self.brief.node.command(*asked)
-        if found[0] is None:  # as after a FLUSHALL
-            await self.brief.node.identify()
-            found = await self.brief.node.command(*asked)
-        self.note_id(found[0].decode())
+        node = self.brief.node
+        found, leaving = await node.command("HMGET", node_key(self.terms.prefix), "id", "leaving")
+        # It has no id after a FLUSHALL, for example.
+        self.note_id(found.decode() if found else await node.identify())
         self.is_known = True
         for node in self._nodes:
             node.id = self.id
             if self.id not in node.known:
                 node.known.append(self.id)
-        return bool(found[1])
+        return bool(leaving)
 
     async def read_view(self) -> NodeView:
         """Read the node's state; return address, memory and flags."""

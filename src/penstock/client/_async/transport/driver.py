@@ -143,8 +143,7 @@ class AsyncDriver:
         if version is None:
             if await self.node.command("EXISTS", whole["ready"], whole["held"]):
                 raise QueuePartitioned(whole.name, None, count)  # it has lost its meta
-            await self.node.command("HSETNX", meta, "v", count_field(count))
-            version = await self.node.command("HGET", meta, "v")
+            version = await self.node.set_absent(meta, "v", count_field(count))
         found = read_count(version)
         if found != count:
             raise QueuePartitioned(whole.name, found, count)

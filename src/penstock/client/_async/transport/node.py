@@ -130,18 +130,30 @@ class AsyncNode:
                     warnings.warn(text, EvictionWarning, stacklevel=4)
                 await self.identify()
 
-    async def identify(self) -> None:
+    async def identify(self) -> str:
         """Learn the node's id, or give it one; again per new queue, as a FLUSHALL removes it.
 
         Jobs with an earlier id of the node are still looked for here.
+
+        Returns:
+            All 40 digits.
         """
-        key = node_key(self._prefix)
-        found = await self.command("HGET", key, "id")
-        if found is None:  # only then is anything written: a full server can still be drained
-            await self.command("HSETNX", key, "id", secrets.token_hex(20))
-            found = await self.command("HGET", key, "id")
-        self.id = found.decode()[:8]
+        key, new = node_key(self._prefix), secrets.token_hex(20)
+        whole = (await self.set_absent(key, "id", new)).decode()
+        self.id = whole[:8]
         self.known[:] = [self.id, *(node for node in self.known if node != self.id)]
+        return whole
+
+    async def set_absent(self, key: str | bytes, field: str, value: str) -> bytes:
+        """Return the value of a field of a hash; if it has none, write this one.
+
+        Nothing else is written: a full server can still be drained. If the field goes again before
+        it is read, as by a FLUSHALL, it is set again.
+        """
+        while (found := await self.command("HGET", key, field)) is None:
+            if await self.command("HSETNX", key, field, value):
+                return value.encode()
+        return bytes(found)
 
     async def whole_id(self) -> str:
         """Return the node's id, all 40 digits; empty if it has none."""

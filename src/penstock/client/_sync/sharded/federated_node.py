@@ -171,18 +171,16 @@ class FederatedNode(NodeClient):
 
     def recognise(self) -> bool:
         """Read its id, or give it one; return True if it is leaving."""
-        asked = ("HMGET", node_key(self.terms.prefix), "id", "leaving")
-        found = self.brief.node.command(*asked)
-        if found[0] is None:  # as after a FLUSHALL
-            self.brief.node.identify()
-            found = self.brief.node.command(*asked)
-        self.note_id(found[0].decode())
+        node = self.brief.node
+        found, leaving = node.command("HMGET", node_key(self.terms.prefix), "id", "leaving")
+        # It has no id after a FLUSHALL, for example.
+        self.note_id(found.decode() if found else node.identify())
         self.is_known = True
         for node in self._nodes:
             node.id = self.id
             if self.id not in node.known:
                 node.known.append(self.id)
-        return bool(found[1])
+        return bool(leaving)
 
     def read_view(self) -> NodeView:
         """Read the node's state; return address, memory and flags."""

@@ -144,8 +144,7 @@ class Driver:
         if version is None:
             if self.node.command("EXISTS", whole["ready"], whole["held"]):
                 raise QueuePartitioned(whole.name, None, count)  # it has lost its meta
-            self.node.command("HSETNX", meta, "v", count_field(count))
-            version = self.node.command("HGET", meta, "v")
+            version = self.node.set_absent(meta, "v", count_field(count))
         found = read_count(version)
         if found != count:
             raise QueuePartitioned(whole.name, found, count)
