@@ -69,6 +69,7 @@ NAMES = {
     "ain_thread": "in_thread",
     "alock": "lock",
     "apool": "pool",
+    "aprobe": "probe",
     "arun": "run",
     "asend": "send",
     "ashield": "shield",

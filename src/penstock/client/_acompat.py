@@ -25,6 +25,7 @@ from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import ClusterPipeline
 from redis.connection import HiredisRespSerializer
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.core.urls import LABELS, has_labels
@@ -34,7 +35,7 @@ if sys.version_info >= (3, 11):
 else:  # what redis-py itself uses there
     from async_timeout import timeout as async_timeout
 
-from penstock.wire.packing import words
+from penstock.wire.packing import pack, words
 
 __all__ = [
     "PENDING",
@@ -54,6 +55,7 @@ __all__ = [
     "aconnect",
     "afirst_ready",
     "ahold_interrupts",
+    "aprobe",
     "asend",
     "ashield",
     "asleep",
@@ -64,6 +66,7 @@ __all__ = [
     "connect",
     "first_ready",
     "hold_interrupts",
+    "probe",
     "send",
     "shield",
     "sleep",
@@ -73,6 +76,7 @@ T = TypeVar("T")
 
 PENDING = object()
 """No reply yet."""
+PING = pack((b"PING",))
 
 
 class AsyncRedisConnection(Protocol):
@@ -198,6 +202,49 @@ def connect(conn: RedisConnection) -> None:
         if has_labels(getattr(conn, "host", "")):
             raise
         raise RedisConnectionError(LABELS) from None
+
+
+async def aprobe(conn: AsyncRedisConnection, seconds: float) -> bool:
+    """Return True if the server answers a PING on an open connection; else close it.
+
+    Args:
+        conn: no reply is due on it.
+        seconds: for which to wait.
+    """
+    is_answered = False
+    try:
+        async with async_timeout(seconds):
+            await asend(conn, PING)
+            await conn.read_response(disable_decoding=True)
+        is_answered = True
+    except ResponseError:  # such as that this user may not run PING
+        is_answered = True
+    except (asyncio.TimeoutError, RedisConnectionError, RedisTimeoutError):
+        pass
+    finally:
+        if not is_answered:
+            await conn.disconnect(nowait=True)
+    return is_answered
+
+
+def probe(conn: RedisConnection, seconds: float) -> bool:
+    """Return the same as `aprobe`, its plain twin. fakeredis has no connection to lose."""
+    is_answered = sliced(conn)
+    if is_answered:
+        return True
+    try:
+        send(conn, PING)
+        if first_ready([Reader(conn)], seconds):
+            conn.read_response(disable_decoding=True)
+            is_answered = True
+    except ResponseError:  # as above
+        is_answered = True
+    except (RedisConnectionError, RedisTimeoutError):
+        pass
+    finally:
+        if not is_answered:
+            conn.disconnect()
+    return is_answered
 
 
 class HandshakePacker(HiredisRespSerializer):

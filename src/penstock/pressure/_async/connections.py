@@ -285,11 +285,11 @@ class AsyncPressureServer(AsyncServer):
         await asleep(min(0.01 * (2.0**hop - 1), 0.5))
 
     async def _once(self, call: Call[Any]) -> list[Any]:
-        connection = await self._connection()
+        connection = await self._taken()
         connection.calls += 1
         try:
             if monotonic() > connection.used + FRESH:
-                await self._revive(connection)
+                await connection.open(FRESH)
             reply = await self._sent(connection, call)
         except BaseException as error:
             await self.failed(connection, error)
@@ -297,13 +297,6 @@ class AsyncPressureServer(AsyncServer):
         connection.used = monotonic()
         self.idle.append(connection)
         return reply
-
-    async def _revive(self, connection: AsyncProducerConnection) -> None:
-        try:
-            await connection.command("PING")
-        except (RedisConnectionError, RedisTimeoutError):
-            await connection.close()
-            await connection.command("PING")
 
     async def _sent(self, connection: AsyncProducerConnection, call: Call[Any]) -> list[Any]:
         try:
@@ -325,7 +318,7 @@ class AsyncPressureServer(AsyncServer):
             if self.has_moved(watched.conn):
                 await watched.close()
             if monotonic() > watched.connection.used + FRESH:
-                await self._revive(watched.connection)
+                await watched.connection.open(FRESH)
         except BaseException:
             await watched.close()
             raise

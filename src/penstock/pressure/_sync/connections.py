@@ -282,11 +282,11 @@ class PressureServer(Server):
         sleep(min(0.01 * (2.0**hop - 1), 0.5))
 
     def _once(self, call: Call[Any]) -> list[Any]:
-        connection = self._connection()
+        connection = self._taken()
         connection.calls += 1
         try:
             if monotonic() > connection.used + FRESH:
-                self._revive(connection)
+                connection.open(FRESH)
             reply = self._sent(connection, call)
         except BaseException as error:
             self.failed(connection, error)
@@ -294,13 +294,6 @@ class PressureServer(Server):
         connection.used = monotonic()
         self.idle.append(connection)
         return reply
-
-    def _revive(self, connection: ProducerConnection) -> None:
-        try:
-            connection.command("PING")
-        except (RedisConnectionError, RedisTimeoutError):
-            connection.close()
-            connection.command("PING")
 
     def _sent(self, connection: ProducerConnection, call: Call[Any]) -> list[Any]:
         try:
@@ -321,7 +314,7 @@ class PressureServer(Server):
             if self.has_moved(watched.conn):
                 watched.close()
             if monotonic() > watched.connection.used + FRESH:
-                self._revive(watched.connection)
+                watched.connection.open(FRESH)
         except BaseException:
             watched.close()
             raise

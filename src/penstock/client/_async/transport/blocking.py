@@ -13,10 +13,11 @@ from penstock.client._acompat import (
     AsyncReader,
     AsyncRedisConnection,
     AsyncSignal,
+    aprobe,
     asend,
     asliced,
 )
-from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.connection import FRESH, PROBE_TIMEOUT, monotonic
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT
 from penstock.core.calls import Call
 from penstock.core.flows import POLL_INTERVAL
@@ -66,6 +67,13 @@ class AsyncBlockingConnection:
         taken, self._taken = self._taken, None
         return taken
 
+    async def freshen(self) -> None:
+        """Close the connection if nothing is pending on it and it does not answer."""
+        if self.reader is None and self.id:
+            is_fresh = monotonic() <= self._since + FRESH
+            if self.has_moved or not (is_fresh or await aprobe(self._conn, PROBE_TIMEOUT)):
+                await self.drop()
+
     @property
     def is_sliced(self) -> bool:
         """True if no BLPOP can stay pending: then wait by `slice`."""
@@ -73,8 +81,9 @@ class AsyncBlockingConnection:
 
     @property
     def has_moved(self) -> bool:
-        """True if the connection leads to a former primary."""
-        return bool(self.id) and self._server.has_moved(self._conn)
+        """True if the connection leads to a former primary, or was dropped with others."""
+        was_dropped = self._since < self._server.lost_at
+        return bool(self.id) and (was_dropped or self._server.has_moved(self._conn))
 
     async def begin(
         self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None = None

@@ -17,6 +17,7 @@ from penstock.client._acompat import (
     AsyncRedisConnection,
     aclosed,
     aconnect,
+    aprobe,
     ashield,  # async only
     asleep,
 )
@@ -39,6 +40,11 @@ logger = get_logger("penstock")
 
 monotonic = time.monotonic
 
+FRESH = 1.0
+"""Seconds without use after which a connection is tested before a call is sent on it: a load
+balancer or a NAT may have dropped it, and tells neither side."""
+PROBE_TIMEOUT = 1.0
+"""Seconds that a server has to answer this test; then another connection is opened."""
 SLICE_MS = 100
 """Limit in ms of one WAIT or WAITAOF."""
 AOF_SETTINGS = "*append*"
@@ -60,7 +66,7 @@ class AsyncProducerConnection(Producer):
 
     Attributes:
         has_opened: whether `open` has connected it before.
-        used: time of the last reply by the clock, set by users of the connection that need it.
+        used: when it was last used, or tested, by the clock.
     """
 
     __slots__ = (
@@ -486,8 +492,30 @@ class AsyncProducerConnection(Producer):
         """True if the connection is encrypted."""
         return "SSL" in type(self._conn).__name__
 
-    async def open(self) -> bool:
-        """Connect unless there is an open connection; return True if it connected."""
+    async def freshen(self, fresh: float = FRESH) -> bool:
+        """Close the connection if it was idle for so many seconds and does not answer.
+
+        Returns:
+            True if it was open and did not answer.
+        """
+        is_fresh = monotonic() <= self.used + fresh
+        self.used = monotonic()
+        if is_fresh:
+            return False
+        limit = min(self._conn.socket_timeout or PROBE_TIMEOUT, PROBE_TIMEOUT)
+        is_open = not aclosed(self._conn)
+        if is_open and await aprobe(self._conn, limit):
+            return False
+        await self.close()
+        return is_open
+
+    async def open(self, fresh: float = FRESH) -> bool:
+        """Connect unless there is an open connection; return True if it connected.
+
+        Args:
+            fresh: seconds without use after which the connection is tested.
+        """
+        await self.freshen(fresh)
         if not aclosed(self._conn):
             return False
         await self.close()

@@ -225,6 +225,7 @@ class AsyncEndReader:
         for spot, keys in spots.items():
             line = self._lines.setdefault(spot, _ReadingLine(spot[0]))
             if line.waiter.reader is None:
+                await line.waiter.freshen()
                 line.keys = set(keys)
                 if not line.waiter.is_sliced:
                     await line.waiter.watch(self._places(keys), BLOCK)

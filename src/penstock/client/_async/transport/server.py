@@ -19,7 +19,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import AsyncRedisConnection, asleep
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
-from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
+from penstock.client._async.transport.connection import (
+    FRESH,
+    AsyncProducerConnection,
+    monotonic,
+)
 from penstock.client._async.transport.failures import (
     raise_typed,
     transient,
@@ -55,6 +59,7 @@ class AsyncServer:
 
     Attributes:
         idle: connections without a call under way.
+        lost_at: time at which an idle connection was found to be dropped.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class AsyncServer:
         self._bound: object = None  # async only
         self._sends_once = False
         self._has_lost = False
+        self.lost_at = 0.0
         self._retry_for = retry_for
         self._complaints = RateLimit(60, monotonic)
 
@@ -161,11 +167,23 @@ class AsyncServer:
     async def _connection(self) -> AsyncProducerConnection:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
         connection = await self._taken()
-        if self._sends_once:
+        if not self._sends_once:
+            await self.freshen(connection)
+        else:
             had_opened = connection.has_opened
             if await self._open(connection) and had_opened:
-                self._has_lost = True
+                self._has_lost, self.lost_at = True, monotonic()
         return connection
+
+    async def freshen(self, connection: AsyncProducerConnection) -> None:
+        """Close a connection that was idle and does not answer; the next call opens another one.
+
+        Whatever has dropped it has dropped the connections with pending waits, too.
+        """
+        now = monotonic()
+        if await connection.freshen():
+            self.lost_at = now
+            logger.info("%s does not answer on an idle connection: opening another", self.address)
 
     async def _open(self, connection: AsyncProducerConnection) -> bool:
         try:
@@ -196,6 +214,10 @@ class AsyncServer:
                 connection = self.idle.pop()
             except IndexError:
                 connection = AsyncProducerConnection(self.factory())
+            now = monotonic()
+            if now > connection.used + FRESH:
+                await self.freshen(connection)
+            connection.used = now
         if caller is None:
             caller = connection
             connection.calls += 1
@@ -373,9 +395,9 @@ class AsyncServer:
             try:
                 reply: Any = await attempt()
             except Exception as error:
-                left = self._retry_for - (monotonic() - began)
-                if not transient(error) or left <= 0:
+                if self._sends_once or not transient(error):
                     raise
+                left = self._retry_for - (monotonic() - began)
                 reply = await self._repeated(attempt, left)
         except BaseException as error:
             await self.failed(connection, error)
@@ -385,7 +407,7 @@ class AsyncServer:
 
     async def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Run plain commands in one trip; if one fails, all of them again, one by one."""
-        connection = self.take()
+        connection = await self._connection()
         try:
             replies = await connection.together(commands)
         except Exception:  # noqa: BLE001  # each is sent again, and raises its own error

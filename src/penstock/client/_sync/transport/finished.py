@@ -218,6 +218,7 @@ class EndReader:
         for spot, keys in spots.items():
             line = self._lines.setdefault(spot, _ReadingLine(spot[0]))
             if line.waiter.reader is None:
+                line.waiter.freshen()
                 line.keys = set(keys)
                 if not line.waiter.is_sliced:
                     line.waiter.watch(self._places(keys), BLOCK)

@@ -181,7 +181,9 @@ class FlowRun(Generic[T]):
             spot = _Spot(home, server, slot)
             if spot not in self._pending:
                 own = {key: sources[key] for key in keys}
-                self._pending[spot] = _PendingPop(server.waiter(), own)
+                waiter = server.waiter()
+                waiter.freshen()
+                self._pending[spot] = _PendingPop(waiter, own)
             waiter = self._pending[spot].waiter
             if not waiter.is_sliced:
                 follow = None if self._node is None or slot is not None else effect.follow

@@ -19,7 +19,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import RedisConnection, sleep
 from penstock.client._sync.transport.blocking import BlockingConnection
-from penstock.client._sync.transport.connection import ProducerConnection, monotonic
+from penstock.client._sync.transport.connection import (
+    FRESH,
+    ProducerConnection,
+    monotonic,
+)
 from penstock.client._sync.transport.failures import (
     raise_typed,
     transient,
@@ -55,6 +59,7 @@ class Server:
 
     Attributes:
         idle: connections without a call under way.
+        lost_at: time at which an idle connection was found to be dropped.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class Server:
         self._turn = 0
         self._sends_once = False
         self._has_lost = False
+        self.lost_at = 0.0
         self._retry_for = retry_for
         self._complaints = RateLimit(60, monotonic)
 
@@ -149,11 +155,23 @@ class Server:
     def _connection(self) -> ProducerConnection:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
         connection = self._taken()
-        if self._sends_once:
+        if not self._sends_once:
+            self.freshen(connection)
+        else:
             had_opened = connection.has_opened
             if self._open(connection) and had_opened:
-                self._has_lost = True
+                self._has_lost, self.lost_at = True, monotonic()
         return connection
+
+    def freshen(self, connection: ProducerConnection) -> None:
+        """Close a connection that was idle and does not answer; the next call opens another one.
+
+        Whatever has dropped it has dropped the connections with pending waits, too.
+        """
+        now = monotonic()
+        if connection.freshen():
+            self.lost_at = now
+            logger.info("%s does not answer on an idle connection: opening another", self.address)
 
     def _open(self, connection: ProducerConnection) -> bool:
         try:
@@ -183,6 +201,10 @@ class Server:
                 connection = self.idle.pop()
             except IndexError:
                 connection = ProducerConnection(self.factory())
+            now = monotonic()
+            if now > connection.used + FRESH:
+                self.freshen(connection)
+            connection.used = now
         if caller is None:
             caller = connection
             connection.calls += 1
@@ -360,9 +382,9 @@ class Server:
             try:
                 reply: Any = attempt()
             except Exception as error:
-                left = self._retry_for - (monotonic() - began)
-                if not transient(error) or left <= 0:
+                if self._sends_once or not transient(error):
                     raise
+                left = self._retry_for - (monotonic() - began)
                 reply = self._repeated(attempt, left)
         except BaseException as error:
             self.failed(connection, error)
@@ -372,7 +394,7 @@ class Server:
 
     def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Run plain commands in one trip; if one fails, all of them again, one by one."""
-        connection = self.take()
+        connection = self._connection()
         try:
             replies = connection.together(commands)
         except Exception:  # noqa: BLE001  # each is sent again, and raises its own error

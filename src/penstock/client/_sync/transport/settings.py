@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -27,6 +28,12 @@ from penstock.errors import (
 )
 
 SOCKET_TIMEOUT = 5.0
+KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
+"""TCP's own test of idle connections: seconds, and a count. Older redis-py has none."""
 HURRY = 1.0
 """Seconds that a client which is about to end waits for a reply."""
 
@@ -78,6 +85,8 @@ def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
         )
     kwargs = without_retry(lent)
     kwargs.setdefault("socket_timeout", SOCKET_TIMEOUT)
+    if "path" not in kwargs and kwargs.get("socket_keepalive") is None:
+        kwargs.update(socket_keepalive=True, socket_keepalive_options=KEEPALIVE)
     return kwargs
 
 
