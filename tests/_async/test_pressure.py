@@ -874,17 +874,18 @@ async def test_a_script_and_the_next_watch_are_sent_together(
     make: Make, turning: AsyncTurning, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Data that the server must read at once is short and sent at once, even for a long message."""
-    q, packets, asend = make(), list[bytes](), connections.asend
+    q, packets = make(), list[bytes]()
+    replies = AsyncProducerConnection.replies
     await q.create(1)
     await q.put("a")
 
-    async def noted(conn: Any, packed: bytes) -> None:
+    async def noted(own: AsyncProducerConnection, packed: bytes, count: int) -> list[Any]:
         packets.append(packed)
-        await asend(conn, packed)
+        return await replies(own, packed, count)
 
     waiting = aspawn(q.put, "x" * size)
     await turning.reach("not_full")
-    monkeypatch.setattr(connections, "asend", noted)
+    monkeypatch.setattr(AsyncProducerConnection, "replies", noted)
     assert await make().get() == b"a"
     await waiting.result()
     (last,) = (packet for packet in packets if b"EXEC\r\n" in packet)

@@ -809,17 +809,18 @@ def test_a_script_and_the_next_watch_are_sent_together(
     make: Make, turning: Turning, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Data that the server must read at once is short and sent at once, even for a long message."""
-    q, packets, send = make(), list[bytes](), connections.send
+    q, packets = make(), list[bytes]()
+    replies = ProducerConnection.replies
     q.create(1)
     q.put("a")
 
-    def noted(conn: Any, packed: bytes) -> None:
+    def noted(own: ProducerConnection, packed: bytes, count: int) -> list[Any]:
         packets.append(packed)
-        send(conn, packed)
+        return replies(own, packed, count)
 
     waiting = spawn(q.put, "x" * size)
     turning.reach("not_full")
-    monkeypatch.setattr(connections, "send", noted)
+    monkeypatch.setattr(ProducerConnection, "replies", noted)
     assert make().get() == b"a"
     waiting.result()
     (last,) = (packet for packet in packets if b"EXEC\r\n" in packet)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
+import threading
 import time
 import warnings
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
+import hiredis
 import pytest
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock import AsyncPenstock, Penstock
+from penstock.client import _acompat, sockets
 from penstock.client.sockets import AsyncSocket
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Command, Stub
@@ -72,6 +79,72 @@ async def test_a_timer_ends_a_wait(begin: bytes) -> None:
             answers.is_silent = False
             assert await connection.command("PING") == b"PONG"
             await connection.close()
+
+
+def late(command: Command) -> bytes:
+    """Answer ECHO later than a short command is waited for."""
+    if command[0] == b"ECHO":
+        threading.Event().wait(LIMIT * 1.5)
+    return b"+OK\r\n"
+
+
+def test_a_long_command_has_time_for_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time-out counts from the end of sending; the next short command has the usual one."""
+    monkeypatch.setattr(sockets, "SLOWEST", 1000)
+    with Stub(late) as stub, Penstock(f"{stub.url}?socket_timeout={LIMIT}") as client:
+        connection = client.backend.node.link.take()
+        for _ in range(2):  # the first one opens the connection
+            assert connection.command("ECHO", b"x" * 20_000) == b"OK"
+        with pytest.raises(RedisTimeoutError):
+            connection.command("ECHO", b"x")
+
+
+async def test_a_long_command_of_asyncio_has_time_for_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same holds in asyncio."""
+    monkeypatch.setattr(sockets, "SLOWEST", 1000)
+    with Stub(late) as stub:
+        async with AsyncPenstock(f"{stub.url}?socket_timeout={LIMIT}") as client:
+            connection = client.backend.node.link.take()
+            for _ in range(2):
+                assert await connection.command("ECHO", b"x" * 20_000) == b"OK"
+            with pytest.raises(RedisTimeoutError):
+                await connection.command("ECHO", b"x")
+
+
+async def test_a_long_reply_may_take_longer_than_the_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With each part of a reply the time-out of asyncio begins again."""
+    now = [0.0]
+    monkeypatch.setattr(sockets, "monotonic", lambda: now[0])
+    reader = asyncio.StreamReader()
+    parser = SimpleNamespace(_reader=hiredis.Reader())
+    conn: Any = SimpleNamespace(
+        _reader=reader, _writer=MagicMock(), _parser=parser, socket_timeout=60
+    )
+    own = AsyncSocket(conn)
+    own._adopt(reader)
+    trip = asyncio.ensure_future(own.trip(b"*1\r\n$4\r\nPING\r\n"))
+    for part in (b"*3\r\n:1\r\n", b":2\r\n", b":3\r\n"):
+        await asyncio.sleep(0)
+        assert own._until == now[0] + 60
+        now[0] += 50
+        reader.feed_data(part)
+        await asyncio.sleep(0)
+    assert await trip == [1, 2, 3]
+    own._timer.cancel()  # type: ignore[union-attr]  # it is set
+
+
+def test_a_command_is_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece has the whole time-out."""
+    monkeypatch.setattr(_acompat, "PIECE", 1000)
+    with socket.socket() as sock:
+        conn = MagicMock(_sock=sock)
+        _acompat.send(conn, b"x" * 2500)
+        (sent,) = conn.send_packed_command.call_args.args
+    assert [len(piece) for piece in sent] == [1000, 1000, 500]
 
 
 async def test_one_timer_serves_many_calls(

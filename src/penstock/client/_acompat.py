@@ -77,6 +77,8 @@ T = TypeVar("T")
 PENDING = object()
 """No reply yet."""
 PING = pack((b"PING",))
+PIECE = 65_536
+"""Most bytes that are sent within one time-out: a slow line needs longer for a long command."""
 
 
 class AsyncRedisConnection(Protocol):
@@ -256,7 +258,7 @@ class HandshakePacker(HiredisRespSerializer):
 
 
 async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:
-    """Send a packed command, within the connection's time-out; a cancellation gets through.
+    """Send a packed command, each piece within the time-out; a cancellation gets through.
 
     redis-py wraps each write, those of its handshake too, in `asyncio.wait_for`, which before
     Python 3.12 swallows a cancellation that arrives when the write is done, and costs a task.
@@ -270,8 +272,10 @@ async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:
             connecting = getattr(conn, "socket_connect_timeout", None) or 0
             async with async_timeout(None if limit is None else limit + connecting):
                 await conn.connect()
-        async with async_timeout(limit):
-            await conn.send_packed_command((packed,), check_health=False)
+        is_real = isinstance(getattr(conn, "_reader", None), asyncio.StreamReader)
+        for piece in _pieces(packed, is_real):
+            async with async_timeout(limit):
+                await conn.send_packed_command((piece,), check_health=False)
     except asyncio.TimeoutError as error:
         await conn.disconnect(nowait=True)
         raise RedisTimeoutError("Timeout writing to socket") from error
@@ -280,10 +284,23 @@ async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:
 
 
 def send(conn: RedisConnection, packed: bytes) -> None:
-    """Send a packed command, within the connection's time-out."""
+    """Send a packed command, each piece of it within the connection's time-out."""
     if not getattr(conn, "is_connected", True):  # or one under Sentinel would not ask where to
         connect(conn)
-    conn.send_packed_command((packed,), check_health=False)
+    pieces = _pieces(packed, isinstance(getattr(conn, "_sock", None), socket.socket))
+    try:
+        conn.send_packed_command(pieces, check_health=False)
+    except RedisConnectionError as error:
+        if isinstance(error.__context__, BlockingIOError):  # the kernel keeps the time-out
+            raise RedisTimeoutError("Timeout writing to socket") from error
+        raise
+
+
+def _pieces(packed: bytes, is_real: bool) -> Sequence[bytes]:
+    """Return a packed command in pieces; as a whole if there is no socket, as with fakeredis."""
+    if not is_real or len(packed) <= PIECE:
+        return (packed,)
+    return [packed[at : at + PIECE] for at in range(0, len(packed), PIECE)]
 
 
 def aclosed(conn: AsyncRedisConnection) -> bool:

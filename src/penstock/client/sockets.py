@@ -23,10 +23,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import AsyncRedisConnection, RedisConnection, asend, send, sliced
 
-__all__ = ["AsyncSocket", "Socket", "asocket_of", "socket_of"]
+__all__ = ["AsyncSocket", "Socket", "asocket_of", "lateness", "socket_of"]
 
 SIZE = 16384
-"""Most bytes of one read; also of a command that waits in the buffer of an event loop."""
+"""Most bytes of one read, and of a short command: its time-out begins when it is sent."""
+SLOWEST = 100_000
+"""Bytes per second of a slow line. The buffers of a network or a proxy may hold a whole command, so
+the reply to a long one has this much more time."""
 
 monotonic = time.monotonic
 
@@ -51,15 +54,17 @@ class AsyncSocket:
         self._timer: asyncio.TimerHandle | None = None
         self._is_late = False
 
-    async def trip(self, packed: bytes = b"", *, keep: bool = False) -> Any:
+    async def trip(self, packed: bytes = b"", *, keep: bool = False, late: float = 0.0) -> Any:
         """Send packed commands, if any, and return the next reply. An error reply is raised.
 
         If there is no connection, it is opened first. Short commands are handed to the event loop:
-        the time-out of the reply is enough for both.
+        the time-out of the reply is enough for both. A long reply may take longer, as long as parts
+        of it arrive in time.
 
         Args:
             packed: the commands.
             keep: leave the connection open after a cancellation; the next trip gets the reply.
+            late: seconds by which the begin of the reply may be late.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: no reply; the connection is closed.
@@ -68,8 +73,9 @@ class AsyncSocket:
         if stream is None or parser is None or conn._reader is not stream or len(packed) > SIZE:
             return await self._slow_trip(packed, keep=keep)
         limit = conn.socket_timeout
+        span = math.inf if limit is None else limit
         if limit is not None:
-            self._until = monotonic() + limit
+            self._until = monotonic() + limit + late
             if self._timer is None:
                 self._set_timer(limit)
         try:
@@ -79,6 +85,7 @@ class AsyncSocket:
             while reply is self._nothing:
                 parser.feed(await stream.read(SIZE) or self._missing())
                 reply = parser.gets(False)
+                self._until = monotonic() + span
         except OSError as error:
             await conn.disconnect(nowait=True)
             raise typed(error) from error
@@ -97,14 +104,19 @@ class AsyncSocket:
 
     async def _slow_trip(self, packed: bytes, *, keep: bool) -> Any:
         """Send by redis-py, which may connect first. Read by it, too, if need be."""
-        conn = self._conn
+        conn, late = self._conn, lateness(packed)
         if packed:
             await asend(conn, packed)
         if conn._reader is not self._stream:
             self._adopt(conn._reader)
-        if self._parser is None:
+        if self._parser is not None:
+            return await self.trip(keep=keep, late=late)
+        limit = conn.socket_timeout
+        conn.socket_timeout = limit and limit + late
+        try:
             return await conn.read_response(disable_decoding=True)
-        return await self.trip(keep=keep)
+        finally:
+            conn.socket_timeout = limit
 
     def _adopt(self, stream: asyncio.StreamReader | None) -> None:
         """Use the stream of a new connection, if it is one of asyncio."""
@@ -127,8 +139,8 @@ class AsyncSocket:
         if left <= 0:
             self._is_late = True
             self._conn._writer.transport.abort()  # that ends the read
-        elif left < math.inf:
-            self._set_timer(left)
+        elif left < math.inf:  # the next call may end sooner than this one
+            self._set_timer(min(left, self._conn.socket_timeout or left))
 
 
 class Socket:
@@ -164,7 +176,7 @@ class Socket:
             redis.exceptions.ConnectionError, TimeoutError: no reply; the connection is closed.
         """
         conn, sock, parser = self._conn, self._sock, self._parser
-        if sock is None or parser is None or conn._sock is not sock:
+        if sock is None or parser is None or conn._sock is not sock or len(packed) > SIZE:
             return self._slow_trip(packed)
         try:
             if packed:
@@ -191,12 +203,29 @@ class Socket:
 
     def _slow_trip(self, packed: bytes) -> Any:
         """Send by redis-py, which may connect first. Read by it, too, if need be."""
-        conn = self._conn
+        conn, late = self._conn, lateness(packed)
         if packed:
             send(conn, packed)
         if conn._sock is not self._sock:
             self._adopt(conn._sock)
-        return self.trip() if self._parser else conn.read_response(disable_decoding=True)
+        sock, limit = self._sock, conn.socket_timeout
+        if sock is None or limit is None or not late:
+            return self._read()
+        self._limit(sock, limit + late)
+        try:
+            return self._read()
+        finally:
+            if conn._sock is sock:
+                self._limit(sock, limit)
+
+    def _read(self) -> Any:
+        return self.trip() if self._parser else self._conn.read_response(disable_decoding=True)
+
+    def _limit(self, sock: socket.socket, seconds: float) -> None:
+        if self._parser is None:
+            sock.settimeout(seconds)
+        else:
+            _limit_by_kernel(sock, seconds)
 
     def _adopt(self, sock: socket.socket | None) -> None:
         """Use the socket of a new connection, if the kernel can keep its time-out."""
@@ -243,15 +272,24 @@ def _keeps(sock: socket.socket, limit: float | None) -> bool:
         return False
     if limit is None:
         return True
-    spec = struct.pack("@ll", int(limit), max(1000, int(limit % 1 * 1e6)))
     with suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, spec)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, spec)
+        _limit_by_kernel(sock, limit)
         sock.settimeout(None)
         if os.get_blocking(sock.fileno()):  # with gevent it is not
             return True
     sock.settimeout(limit)
     return False
+
+
+def _limit_by_kernel(sock: socket.socket, seconds: float) -> None:
+    spec = struct.pack("@ll", int(seconds), max(1000, int(seconds % 1 * 1e6)))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, spec)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, spec)
+
+
+def lateness(packed: bytes) -> float:
+    """Return the seconds by which the reply to a command may be late because of its length."""
+    return len(packed) / SLOWEST if len(packed) > SIZE else 0.0
 
 
 def typed(error: OSError) -> Exception:

@@ -132,11 +132,8 @@ class AsyncWatchedConnection:
         first, last = (b"".join(map(pack, steps)) for steps in (begin, end))
         if len(first) + len(last) <= AT_ONCE:
             first, last = first + last, b""
-        await asend(self.conn, first)
-        _, queued = [await self._reply() for _ in begin]
-        if last:
-            await asend(self.conn, last)
-        done, _, *seen = [await self._reply() for _ in end]
+        _, queued = await self.connection.replies(first, len(begin))
+        done, _, *seen = await self.connection.replies(last, len(end))
         if isinstance(done, list):
             (done,) = done
         for reply in (queued, done, *seen):
@@ -147,12 +144,6 @@ class AsyncWatchedConnection:
                 f"{call.script.name}: not the reply to call {self.connection.calls}"
             )
         return None if done is None else call.parse(done), seen
-
-    async def _reply(self) -> Any:
-        try:
-            return await self.conn.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return error
 
     async def wait_for_element(self, key: bytes, *, end: bytes, timeout: float) -> bool:
         """Wait until a list has an element, for at most `SLICE` seconds; return True if it has.

@@ -131,11 +131,8 @@ class WatchedConnection:
         first, last = (b"".join(map(pack, steps)) for steps in (begin, end))
         if len(first) + len(last) <= AT_ONCE:
             first, last = first + last, b""
-        send(self.conn, first)
-        _, queued = [self._reply() for _ in begin]
-        if last:
-            send(self.conn, last)
-        done, _, *seen = [self._reply() for _ in end]
+        _, queued = self.connection.replies(first, len(begin))
+        done, _, *seen = self.connection.replies(last, len(end))
         if isinstance(done, list):
             (done,) = done
         for reply in (queued, done, *seen):
@@ -146,12 +143,6 @@ class WatchedConnection:
                 f"{call.script.name}: not the reply to call {self.connection.calls}"
             )
         return None if done is None else call.parse(done), seen
-
-    def _reply(self) -> Any:
-        try:
-            return self.conn.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return error
 
     def wait_for_element(self, key: bytes, *, end: bytes, timeout: float) -> bool:
         """Wait until a list has an element, for at most `SLICE` seconds; return True if it has.

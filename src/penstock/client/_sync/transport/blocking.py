@@ -20,6 +20,7 @@ from penstock.client._acompat import (
 )
 from penstock.client._sync.transport.connection import FRESH, PROBE_TIMEOUT, monotonic
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
+from penstock.client.sockets import SLOWEST
 from penstock.core.calls import Call
 from penstock.core.flows import POLL_INTERVAL
 from penstock.wire.codes import Code
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 STOP_TIMEOUT = 2.0
 """Seconds after which the connection is closed if an ended BLPOP has not replied."""
+MOST_BYTES = 1_048_576
+"""About the most bytes of jobs in the reply to a call behind a BLPOP."""
 FAKE_SLICE = 0.02
 """Seconds of one BLPOP on a connection that blocks the caller (fakeredis)."""
 READ = (b"XREAD", b"COUNT", b"1000")
@@ -125,7 +128,7 @@ class BlockingConnection:
         if call is None:
             return
         try:
-            reply = Reader(self._conn).read(STOP_TIMEOUT)
+            reply = Reader(self._conn).read(STOP_TIMEOUT + MOST_BYTES / SLOWEST)
         except ResponseError:  # the script is not loaded, for example: nothing was taken
             return
         code, answered = (0, b"") if reply is PENDING else reply[:2]

@@ -141,15 +141,9 @@ class ProducerConnection(Producer):
         for call, nonce, caller in zip(calls, nonces, callers, strict=True):
             args = call.args if call.queue is None else (caller.producer, *call.args)
             parts.append(pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args)))
-        packed = b"".join(parts)
-        answers: list[Any] = []
-        for nonce in nonces:
-            try:
-                answers.append(self._socket.trip(packed))
-            except ResponseError as error:
-                answers.append(error)
-            packed = b""
-            if isinstance(answers[-1], list) and answers[-1][1] != nonce:
+        answers = self.replies(b"".join(parts), len(parts))
+        for nonce, answer in zip(nonces, answers, strict=True):
+            if isinstance(answer, list) and answer[1] != nonce:
                 raise ProtocolError(f"the reply is not that of call {nonce.decode()}")
         self._conclude_each(calls, answers)
         return answers
@@ -429,6 +423,17 @@ class ProducerConnection(Producer):
     def command(self, *args: Argument) -> Any:
         """Run a plain command; its reply is undecoded."""
         return self._socket.trip(pack(words(args)))
+
+    def replies(self, packed: bytes, count: int) -> list[Any]:
+        """Send packed commands and return the next replies; an error reply is not raised."""
+        found: list[Any] = []
+        for _ in range(count):
+            try:
+                found.append(self._socket.trip(packed))
+            except ResponseError as error:  # each is a read
+                found.append(error)
+            packed = b""
+        return found
 
     def together(self, commands: Sequence[tuple[Argument, ...]]) -> Reply:
         """Run plain commands, none of which may be refused, in one trip; return their replies."""
