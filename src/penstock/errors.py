@@ -28,6 +28,7 @@ __all__ = [
     "BadJobId",
     "BatchClosed",
     "BatchLost",
+    "BodyTooLarge",
     "CannotSync",
     "CheckpointTaken",
     "ConfigurationError",
@@ -324,6 +325,13 @@ class QueuePaused(PenstockError):
 
 class OutOfMemory(PenstockError):
     """The server has reached maxmemory and refused the enqueue; nothing was written."""
+
+
+class BodyTooLarge(PenstockError):
+    """The server refuses a call of this size; nothing was written.
+
+    Send a smaller body, or keep it elsewhere and send its address.
+    """
 
 
 class StaleCall(PenstockError):

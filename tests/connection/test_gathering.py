@@ -12,7 +12,15 @@ import pytest
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock import AsyncPenstock, AsyncQueue, Handlers, QueueClosed, QueueFull, ServerTimeout
+from penstock import (
+    AsyncPenstock,
+    AsyncQueue,
+    BulkEnqueued,
+    Handlers,
+    QueueClosed,
+    QueueFull,
+    ServerTimeout,
+)
 from penstock.client.gathering import AT_ONCE, Gathering
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import check_invariant, evalshas
@@ -223,8 +231,8 @@ async def test_jobs_of_a_lost_reply_are_not_added_again(
     """If the outcome of the common call is not known, each caller learns it and decides."""
     add = q._add_chunk
 
-    async def lost(*args: Any) -> None:
-        await add(*args)
+    async def lost(chunk: list[bytes], options: Any, _: BulkEnqueued) -> None:
+        await add(chunk, options, BulkEnqueued())
         raise ServerTimeout("no reply")
 
     monkeypatch.setattr(q, "_add_chunk", lost)

@@ -10,7 +10,7 @@ from penstock.core.bulk import CHUNK_BYTES, USUAL
 from penstock.core.job import BulkEnqueued, Enqueued
 from penstock.core.options import BATCH
 from penstock.core.refusals import REFUSALS, NotPlain
-from penstock.errors import OutOfMemory
+from penstock.errors import BodyTooLarge, OutOfMemory
 
 if TYPE_CHECKING:
     from penstock.client._async.queue import AsyncQueue
@@ -111,14 +111,13 @@ class Gathering:
             raise
         except Exception as error:  # noqa: BLE001  # each call raises it
             # Only a refusal tells that nothing was added, so that each job may be tried by itself.
-            refused = isinstance(error, (*REFUSALS, OutOfMemory))
-            for _, result in chunk:
+            refused = isinstance(error, (*REFUSALS, OutOfMemory, BodyTooLarge))
+            for _, result in chunk[len(results) :]:
                 if not result.done():
                     result.set_result([NotPlain("refused with other jobs") if refused else error])
-        else:
-            for (_, result), found in zip(chunk, results, strict=True):
-                if not result.done():  # else its caller was cancelled
-                    result.set_result(found)
+        for (_, result), found in zip(chunk, results, strict=False):
+            if not result.done():  # else its caller was cancelled
+                result.set_result(found)
 
     def _chunk(self) -> list[tuple[bytes, asyncio.Future[Answer]]]:
         """Return the next jobs to send; those whose callers were cancelled are left out."""

@@ -19,6 +19,8 @@ __all__ = ["NOTHING", "Argument", "Call", "Confirmed", "Packable", "Reply", "Wai
 R_co = TypeVar("R_co", covariant=True)
 Reply: TypeAlias = list[Any]
 """A reply of a script as it comes from the server."""
+LONG = 65_536
+"""Bytes of arguments that each server takes at once."""
 SOON = 0.25
 """Longest pause between two tries of a call, in seconds, in the first second."""
 LATER = 1.0
@@ -87,6 +89,7 @@ class Call(Generic[R_co]):
         full: builds the call of the full script if this one may refuse (-20); None = it does not.
         resent: when the call was sent again by our clock, 0 = it was not. Set by the executor.
         confirmed: the result of the wait. Set by the executor.
+        cuts: how often a repeat was cut off by a server that answers. Set by the executor.
     """
 
     script: Script
@@ -101,6 +104,12 @@ class Call(Generic[R_co]):
     full: Callable[[], Call[R_co]] | None = None
     resent: float = 0.0
     confirmed: Confirmed = NOTHING
+    cuts: int = 0
+
+    @property
+    def is_long(self) -> bool:
+        """True if a server might refuse it for its size."""
+        return sum(map(len, self.args)) > LONG
 
     def doubt(self) -> None:
         """Note that the call may have run: now its confirmations decide."""

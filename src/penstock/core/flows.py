@@ -40,6 +40,7 @@ from penstock.core.options import BATCH
 from penstock.core.refusals import REFUSALS
 from penstock.core.roles import RoleLease
 from penstock.errors import (
+    BodyTooLarge,
     DeliveryNotReplicated,
     NotReplicated,
     OutOfMemory,
@@ -177,7 +178,7 @@ def create_and_run(
     call = build(create=epoch)
     try:
         reply = yield Run(call)
-    except (*REFUSALS, OutOfMemory) as error:
+    except (*REFUSALS, OutOfMemory, BodyTooLarge) as error:
         # Without memory nothing was written, unless an earlier try of this call has made the queue.
         if not (isinstance(error, OutOfMemory) and call.resent):
             with suppress(Exception):  # the refusal counts more than a leftover

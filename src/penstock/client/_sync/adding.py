@@ -14,7 +14,7 @@ from penstock.core.bulk import Prepared
 from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.nodes import LOOK
 from penstock.core.operations.producing import Added, updates
-from penstock.errors import NotReplicated, OutOfMemory, QueueFull, QueueMissing
+from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
 
 if TYPE_CHECKING:
     from penstock.client._sync.admin import QueueAdmin
@@ -31,8 +31,11 @@ LISTED = 16
 def add(queue: QueueAdmin, records: Sequence[bytes], options: Prepared) -> tuple[Added, Confirmed]:
     """Add in one round trip if possible; while the server is full, evict and try again.
 
+    If they are too many bytes for the server, only the first of them are added.
+
     Raises:
         OutOfMemory: nothing is left to evict, or the client has `evict=False`.
+        BodyTooLarge: the first one alone is, or they have dedup ids.
     """
     rounds = iter(EVICTED if queue.backend.terms.evict else ())
     is_tried = options.block != 0
@@ -50,6 +53,10 @@ def add(queue: QueueAdmin, records: Sequence[bytes], options: Prepared) -> tuple
             n = next(rounds, None)
             if n is None or not _made_room(queue, n):
                 raise
+        except BodyTooLarge:  # all together, or each
+            if len(records) < 2 or options.dedup is not None:
+                raise
+            records = records[: len(records) // 2]
 
 
 def _call_of(queue: QueueAdmin, options: Prepared) -> Callable[..., Call[Added]]:

@@ -25,7 +25,12 @@ from penstock.client._acompat import (
 )
 from penstock.client._async.transport.blocking import FAKE_SLICE
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
-from penstock.client._async.transport.failures import passing, raise_typed, transient
+from penstock.client._async.transport.failures import (
+    TOO_LARGE,
+    passing,
+    raise_typed,
+    transient,
+)
 from penstock.client._async.transport.node import forget_after_fork
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT, connection_factory
@@ -296,6 +301,8 @@ class AsyncPressureServer(AsyncServer):
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
             unknown = f"{call.script.name}: the reply was lost: the call may have taken effect"
+            if call.is_long:
+                unknown += f", or {TOO_LARGE}"
             raise OutcomeUnknown(unknown) from error
 
     async def watched(self) -> AsyncWatchedConnection:

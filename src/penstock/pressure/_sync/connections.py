@@ -26,7 +26,12 @@ from penstock.client._acompat import (
 )
 from penstock.client._sync.transport.blocking import FAKE_SLICE
 from penstock.client._sync.transport.connection import ProducerConnection, monotonic
-from penstock.client._sync.transport.failures import passing, raise_typed, transient
+from penstock.client._sync.transport.failures import (
+    TOO_LARGE,
+    passing,
+    raise_typed,
+    transient,
+)
 from penstock.client._sync.transport.node import forget_after_fork
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT, connection_factory
@@ -293,6 +298,8 @@ class PressureServer(Server):
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
             unknown = f"{call.script.name}: the reply was lost: the call may have taken effect"
+            if call.is_long:
+                unknown += f", or {TOO_LARGE}"
             raise OutcomeUnknown(unknown) from error
 
     def watched(self) -> WatchedConnection:

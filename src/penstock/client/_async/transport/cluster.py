@@ -190,9 +190,10 @@ class AsyncCluster:
         patience = Patience(0.0 if brief else self._retry_for, monotonic)
 
         async def exchange(connection: AsyncProducerConnection) -> Reply:
-            if patience.is_unsure:
-                call.doubt()
-            return await connection.exchange(call, caller)
+            if not patience.is_unsure:
+                return await connection.exchange(call, caller)
+            call.doubt()
+            return await connection.exchange_again(call, caller)
 
         act = partial(_used, use=exchange, call=call)
         try:

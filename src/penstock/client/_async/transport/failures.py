@@ -20,6 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.core.troubles import raise_explained
 from penstock.errors import (
+    BodyTooLarge,
     NotPermitted,
     OutOfMemory,
     ProtocolError,
@@ -40,6 +41,15 @@ PASSING = (
 from its replicas, runs a slow script (BUSY), or can't write to its disk (MISCONF). Redis 6.2 puts
 text around the refusal of a command in a script."""
 
+SIZE_REFUSAL = r"invalid (?:multi)?bulk length|max(?:imum)? request size|request (?:is )?too large"
+"""Finds refusals of a call for its size, by Redis, which closes the connection, and hosted
+services."""
+
+TOO_LARGE = (
+    "the body is too large for this server: send less at once, or raise its proto-max-bulk-len and "
+    "client-query-buffer-limit"
+)
+
 
 def raise_typed(error: ResponseError, address: str = "the server", mistyped: str = "") -> None:
     """Raise the typed error for an error reply, if there is one.
@@ -50,9 +60,11 @@ def raise_typed(error: ResponseError, address: str = "the server", mistyped: str
         mistyped: the keys that have a wrong type, and their types, if that is known.
 
     Raises:
-        OutOfMemory, QueueDamaged, ServerError.
+        OutOfMemory, BodyTooLarge, QueueDamaged, ServerError.
     """
     text = str(error)
+    if refuses_size(error):
+        raise BodyTooLarge(f"{address} answers {text!r}: {TOO_LARGE}") from None
     # Redis 6.2 keeps the code in the text of a script's error; elsewhere redis-py takes it off.
     if "OOM" in text or "'maxmemory'" in text:
         refused = "the server has reached maxmemory and refused the job; nothing was written"
@@ -61,6 +73,11 @@ def raise_typed(error: ResponseError, address: str = "the server", mistyped: str
         damage = mistyped or f"a key of the queue has the wrong type: {text}"
         raise QueueDamaged(f"{damage}; nothing was written") from (None if mistyped else error)
     raise_explained(error, address)
+
+
+def refuses_size(error: BaseException) -> bool:
+    """Return True for a refusal of a call because of its size."""
+    return isinstance(error, ResponseError) and bool(re.search(SIZE_REFUSAL, str(error)))
 
 
 def transient(error: BaseException) -> bool:

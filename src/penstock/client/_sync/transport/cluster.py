@@ -191,9 +191,10 @@ class Cluster:
         patience = Patience(0.0 if brief else self._retry_for, monotonic)
 
         def exchange(connection: ProducerConnection) -> Reply:
-            if patience.is_unsure:
-                call.doubt()
-            return connection.exchange(call, caller)
+            if not patience.is_unsure:
+                return connection.exchange(call, caller)
+            call.doubt()
+            return connection.exchange_again(call, caller)
 
         act = partial(_used, use=exchange, call=call)
         try:

@@ -19,7 +19,7 @@ from penstock.client._acompat import (
     probe,
     sleep,
 )
-from penstock.client._sync.transport.failures import CHANGES, transient
+from penstock.client._sync.transport.failures import CHANGES, TOO_LARGE, refuses_size, transient
 from penstock.client.sockets import socket_of
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
 from penstock.core.caught import caught
@@ -27,7 +27,7 @@ from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
 from penstock.core.views import number_in
-from penstock.errors import DeliveryNotReplicated, NotReplicated, ProtocolError
+from penstock.errors import BodyTooLarge, DeliveryNotReplicated, NotReplicated, ProtocolError
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.packing import pack, with_record, words
@@ -46,6 +46,8 @@ SLICE_MS = 100
 """Limit in ms of one WAIT or WAITAOF."""
 AOF_SETTINGS = "*append*"
 """Pattern for CONFIG GET: appendonly, appendfsync, no-appendfsync-on-rewrite."""
+CUTS = 2
+"""Repeats of a long call that are cut off before it is held for too large."""
 BUSY_PAUSE = 0.05
 """Seconds until a busy server is asked again for a confirmation."""
 FRESH = 1.0
@@ -121,6 +123,24 @@ class ProducerConnection(Producer):
         found: Reply = reply
         return found
 
+    def exchange_again(self, call: Call[Any], caller: Producer) -> Reply:
+        """Send a call again whose reply was lost.
+
+        Raises:
+            BodyTooLarge: the server has cut it off repeatedly, and answers otherwise.
+            As `exchange`.
+        """
+        if not call.is_long:
+            return self.exchange(call, caller)
+        self.command("PING")
+        try:
+            return self.exchange(call, caller)
+        except RedisConnectionError as error:
+            call.cuts += type(error) is RedisConnectionError  # not if it is loading its data
+            if call.cuts < CUTS:
+                raise
+        raise BodyTooLarge(f"the server closes the connection during the call: {TOO_LARGE}")
+
     def exchange_each(
         self, calls: Sequence[Call[Any]], callers: Sequence[Producer]
     ) -> list[Reply | ResponseError]:
@@ -163,7 +183,8 @@ class ProducerConnection(Producer):
 
     def _loaded(self, call: Call[object], packed: bytes, how: Syncing | None, asked: bytes) -> Any:
         """Load an unknown script and run it. Any other error is raised again."""
-        if transient(caught()) and not isinstance(caught(), CHANGES):
+        is_over = transient(caught()) and not isinstance(caught(), CHANGES)
+        if is_over or refuses_size(caught()):
             raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection
         if asked:
             self._confirmed(how)

@@ -26,6 +26,7 @@ from penstock.client._sync.transport.connection import (
 )
 from penstock.client._sync.transport.failures import (
     raise_typed,
+    refuses_size,
     transient,
 )
 from penstock.client._sync.transport.sentinel import (
@@ -44,6 +45,9 @@ from penstock.errors import (
 logger = get_logger("penstock")
 T = TypeVar("T")
 
+DOUBT = 1.0
+"""Fewest seconds of repeats of a long call, which tell a server that refuses its size from one that
+is down."""
 SILENCE = 1.0
 """Seconds of repeats after which the log says so."""
 
@@ -212,7 +216,8 @@ class Server:
             try:
                 reply = connection.exchange(call, caller)
             except Exception as error:
-                if self._sends_once or not transient(error):
+                is_cut = type(error) is RedisConnectionError and call.is_long
+                if (self._sends_once and not is_cut) or not transient(error):
                     raise
                 logger.info("%s: %s; trying again", call.script.name, error)
                 errors = [] if isinstance(error, ResponseError) else [error]
@@ -275,6 +280,8 @@ class Server:
         if isinstance(error, ResponseError) and not transient(error):
             is_damage = call is not None and "WRONGTYPE" in str(error)
             mistyped = self._mistyped(connection, call) if call and is_damage else ""
+            if refuses_size(error):  # no other call can follow
+                connection.close()
             self.idle.append(connection)
             raise_typed(error, self.address, mistyped)
             return
@@ -337,13 +344,14 @@ class Server:
             if errors:
                 call.doubt()
             try:
-                return connection.exchange(call, caller)
+                return connection.exchange_again(call, caller)
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
                 errors.append(failure)
                 raise
 
+        seconds = 0.0 if brief else self._retry_for
         try:
-            return self._repeated(repeat, 0.0 if brief else self._retry_for)
+            return self._repeated(repeat, max(seconds, DOUBT) if call.is_long else seconds)
         except ResponseError as refusal:
             if errors and transient(refusal):
                 raise errors.pop(0) from refusal  # it may have run before: this does not tell
