@@ -181,7 +181,7 @@ def test_a_server_that_does_not_answer(server: EmbeddedServer) -> None:
 
 def silent_introduction(monkeypatch: pytest.MonkeyPatch, waiter: Any, proxy: Proxy) -> list[Any]:
     """Drop all data from a waiter's first handshake until it has failed, and collect the errors."""
-    begin, failures = waiter._pend, list[Any]()
+    begin, failures = waiter._open, list[Any]()
 
     def struck(error: BaseException) -> None:
         failures.append(error)
@@ -208,7 +208,7 @@ def silent_introduction(monkeypatch: pytest.MonkeyPatch, waiter: Any, proxy: Pro
             raise
 
     is_async = inspect.iscoroutinefunction(begin)
-    monkeypatch.setattr(waiter, "_pend", coroutine if is_async else plain)
+    monkeypatch.setattr(waiter, "_open", coroutine if is_async else plain)
     return failures
 
 

@@ -27,6 +27,7 @@ from penstock.client._async.transport.blocking import FAKE_SLICE
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
     TOO_LARGE,
+    is_about_command,
     passing,
     raise_typed,
     transient,
@@ -171,10 +172,10 @@ class AsyncWatchedConnection:
         except ResponseError as error:
             if passing(error):  # the server is not the primary any more
                 raise RedisConnectionError(str(error)) from error
-            with suppress(OutOfMemory):
+            if not is_about_command(error):
                 raise_typed(error)
                 raise
-        await asleep(limit)  # a full server refuses to block
+        await asleep(limit)  # a full server refuses to block, and a proxy may
         return bool(await self.connection.command("LLEN", key))
 
     async def pop(self, key: bytes, *, timeout: float) -> None:

@@ -28,6 +28,7 @@ from penstock.client._sync.transport.blocking import FAKE_SLICE
 from penstock.client._sync.transport.connection import ProducerConnection, monotonic
 from penstock.client._sync.transport.failures import (
     TOO_LARGE,
+    is_about_command,
     passing,
     raise_typed,
     transient,
@@ -170,10 +171,10 @@ class WatchedConnection:
         except ResponseError as error:
             if passing(error):  # the server is not the primary any more
                 raise RedisConnectionError(str(error)) from error
-            with suppress(OutOfMemory):
+            if not is_about_command(error):
                 raise_typed(error)
                 raise
-        sleep(limit)  # a full server refuses to block
+        sleep(limit)  # a full server refuses to block, and a proxy may
         return bool(self.connection.command("LLEN", key))
 
     def pop(self, key: bytes, *, timeout: float) -> None:

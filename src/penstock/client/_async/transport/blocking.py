@@ -28,6 +28,7 @@ from penstock.wire.packing import pack
 if TYPE_CHECKING:
     from penstock.client._async.transport.server import AsyncServer
 
+UNBLOCK = "CLIENT UNBLOCK"
 STOP_TIMEOUT = 2.0
 """Seconds after which the connection is closed if an ended BLPOP has not replied."""
 MOST_BYTES = 1_048_576
@@ -50,8 +51,11 @@ class AsyncBlockingConnection:
         conn: a connection without a socket time-out.
         server: the server at its other end; another connection ends a pending BLPOP.
 
+    A server or a proxy may refuse CLIENT. Then a BLPOP ends by itself after a poll interval, and no
+    reserve is sent behind it. To end it earlier, the connection is closed.
+
     Attributes:
-        id: number of the connection on the server; empty until it is known.
+        id: number of the connection on the server; empty = a BLPOP on it can't be ended.
         reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
@@ -61,6 +65,8 @@ class AsyncBlockingConnection:
         self.reader: AsyncReader | None = None
         self._since = 0.0
         self.id = b""
+        self._is_open = False
+        self._keys: tuple[bytes, ...] = ()
         self._call: Call[Any] | None = None
         self._calls = 0
         self._taken: Any = None
@@ -72,7 +78,7 @@ class AsyncBlockingConnection:
 
     async def freshen(self) -> None:
         """Close the connection if nothing is pending on it and it does not answer."""
-        if self.reader is None and self.id:
+        if self.reader is None and self._is_open:
             is_fresh = monotonic() <= self._since + FRESH
             if self.has_moved or not (is_fresh or await aprobe(self._conn, PROBE_TIMEOUT)):
                 await self.drop()
@@ -86,7 +92,7 @@ class AsyncBlockingConnection:
     def has_moved(self) -> bool:
         """True if the connection leads to a former primary, or was dropped with others."""
         was_dropped = self._since < self._server.lost_at
-        return bool(self.id) and (was_dropped or self._server.has_moved(self._conn))
+        return self._is_open and (was_dropped or self._server.has_moved(self._conn))
 
     async def begin(
         self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None = None
@@ -107,14 +113,21 @@ class AsyncBlockingConnection:
             if found or self._taken:
                 return found
         if self.reader is None:
-            follow = None if self._server.is_under_sentinel else follow
-            await self._pend(self._packed(keys, follow))
+            await self._open()
+            self._keys = keys
+            can_follow = self.id and not self._server.is_under_sentinel
+            await self._pend(self._packed(keys, follow if can_follow else None))
         return ()
 
     async def read(self, timeout: float, signal: AsyncSignal | None = None) -> bytes | None:
-        """Read the key of a token; None after `timeout` seconds or at the signal."""
+        """Read the key of a token; None after `timeout` seconds, at the signal, or if refused."""
         assert self.reader is not None
-        reply = await self.reader.read(timeout, signal)
+        try:
+            reply = await self.reader.read(timeout, signal)
+        except ResponseError as error:
+            if not self._server.is_unavailable("BLPOP", error):
+                raise
+            reply = None
         if reply is PENDING:
             return None
         self.reader = None
@@ -140,28 +153,37 @@ class AsyncBlockingConnection:
 
     def _packed(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> bytes:
         """Return the BLPOP, and the call behind it."""
+        limit = b"%d" % POLL_INTERVAL
         if follow is None:
-            return pack((b"BLPOP", *keys, b"0"))
+            return pack((b"BLPOP", *keys, b"0" if self.id else limit))
         self._call = call = follow()
         self._calls += 1
         nonce = b"%d" % self._calls
         behind = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
-        return pack((b"BLPOP", *keys, b"%d" % POLL_INTERVAL)) + behind
+        return pack((b"BLPOP", *keys, limit)) + behind
 
     async def _pend(self, packed: bytes) -> None:
         """Send a command that blocks; `reader` reads its reply."""
         self._since = monotonic()
         try:
-            if not self.id:
-                self.id = b"%d" % await self._introduced()
             await asend(self._conn, packed)
             self.reader = AsyncReader(self._conn)
         except BaseException:
-            await self.drop()  # a handshake may be half done
+            await self.drop()
             raise
 
-    async def _introduced(self) -> int:
-        """Connect and return the id of the connection, within a time-out.
+    async def _open(self) -> None:
+        """Connect, unless that was done."""
+        if not self._is_open:
+            try:
+                self.id = await self._introduced()
+            except BaseException:
+                await self.drop()  # a handshake may be half done
+                raise
+            self._is_open = True
+
+    async def _introduced(self) -> bytes:
+        """Connect and return the id of the connection, within a time-out; empty if it is refused.
 
         A stopped server accepts connections and is silent.
         """
@@ -169,9 +191,13 @@ class AsyncBlockingConnection:
         try:
             await asend(self._conn, pack((b"CLIENT", b"ID")))
             found: int = await self._conn.read_response(disable_decoding=True)
+        except ResponseError as error:
+            if not self._server.is_unavailable(UNBLOCK, error):
+                raise
+            return b""
         finally:
             self._conn.socket_timeout = None  # waits have none
-        return found
+        return b"" if UNBLOCK in self._server.unavailable else b"%d" % found
 
     async def watch(self, places: Mapping[bytes, bytes], seconds: float) -> None:
         """Send an XREAD that waits for entries of streams; `entries` reads the reply.
@@ -181,12 +207,18 @@ class AsyncBlockingConnection:
             seconds: time after which it ends without entries.
         """
         block = (b"BLOCK", b"%d" % (seconds * 1000))
+        await self._open()
         await self._pend(pack((*READ, *block, b"STREAMS", *places, *places.values())))
 
     async def entries(self, timeout: float) -> Any:
-        """Return the reply to the XREAD; None = there are no entries, or it is still pending."""
+        """Return the reply to the XREAD; None = no entries, still pending, or refused."""
         assert self.reader is not None
-        reply = await self.reader.read(timeout)
+        try:
+            reply = await self.reader.read(timeout)
+        except ResponseError as error:
+            if not self._server.is_unavailable("XREAD", error):
+                raise
+            reply = None
         if reply is PENDING:
             return None
         self.reader = None
@@ -207,13 +239,18 @@ class AsyncBlockingConnection:
         return _key_in(await self._conn.read_response(disable_decoding=True))
 
     async def ended(self) -> tuple[bytes, ...]:
-        """Read the reply of a BLPOP that was ended; return the key of a token if it took one."""
+        """Read the reply of a BLPOP that was ended; return the key of a token if it took one.
+
+        One that can't be ended, or does not reply, may have taken a token of any of its keys.
+        """
         if self.reader is None:
             return ()
-        key = await self.read(STOP_TIMEOUT)
+        key = await self.read(STOP_TIMEOUT if self.id else 0.0)
+        keys: tuple[bytes, ...] = () if key is None else (key,)
         if self.reader is not None:
             await self.drop()
-        return () if key is None else (key,)
+            keys = self._keys
+        return keys
 
     async def drop(self) -> None:
         """Close the connection, with a pending BLPOP or without."""
@@ -221,8 +258,8 @@ class AsyncBlockingConnection:
             self.reader.drop()
             self.reader = None
         self._call = None
+        self._is_open, self.id = False, b""
         await self._conn.disconnect()
-        self.id = b""
 
 
 def _key_in(reply: tuple[bytes, bytes] | None) -> bytes | None:

@@ -24,6 +24,7 @@ from penstock.client._async.transport.cluster import is_elsewhere
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.server import AsyncServer
+from penstock.core.flows import POLL_INTERVAL
 
 if TYPE_CHECKING:
     from penstock.client._async.transport.node import AsyncNode
@@ -186,17 +187,25 @@ class AsyncEndReader:
                 continue
             try:
                 await self._arm()
-                await self._next(until - monotonic(), wait.signal)
+                if not self._is_blind:
+                    await self._next(until - monotonic(), wait.signal)
+                if self._is_blind:
+                    await self._look_again(POLL_INTERVAL)
                 self._failures = 0
             except Exception as error:
-                await self._fail()
+                self._failures += 1
+                await self._look_again(min(0.02 * 2**self._failures, 1.0))
                 if not passing(error):
                     raise
 
-    async def _fail(self) -> None:
-        """Close the connections, and tell all waits to look again."""
-        self._failures += 1
-        self._again_at = monotonic() + min(0.02 * 2**self._failures, 1.0)
+    @property
+    def _is_blind(self) -> bool:
+        """True if a server refuses XREAD: then jobs are looked at every few seconds."""
+        return any("XREAD" in server.unavailable for server, _ in self._lines)
+
+    async def _look_again(self, pause: float) -> None:
+        """Close the connections for so many seconds, and tell all waits to look again."""
+        self._again_at = monotonic() + pause
         with self._lock:
             lines, self._lines = list(self._lines.values()), {}
             self._began.clear()
@@ -221,10 +230,13 @@ class AsyncEndReader:
                 await line.end()
             elif line.waiter.reader is not None and not line.keys.issuperset(spots[spot]):
                 await spot[0].unblock([line.waiter])
-                self._tell(await line.waiter.entries(STOP_TIMEOUT))
+                if line.waiter.id:
+                    self._tell(await line.waiter.entries(STOP_TIMEOUT))
+                else:
+                    await line.waiter.drop()  # reading goes on where the last reply ended
         for spot, keys in spots.items():
             line = self._lines.setdefault(spot, _ReadingLine(spot[0]))
-            if line.waiter.reader is None:
+            if line.waiter.reader is None and "XREAD" not in spot[0].unavailable:
                 await line.waiter.freshen()
                 line.keys = set(keys)
                 if not line.waiter.is_sliced:

@@ -192,6 +192,9 @@ class AsyncFlowRun(Generic[T]):
             return told
         for (server, slot), keys in spots.items():
             spot = _Spot(home, server, slot)
+            if "BLPOP" in server.unavailable:
+                await self._drop([spot] if spot in self._pending else ())
+                continue
             if spot not in self._pending:
                 own = {key: sources[key] for key in keys}
                 waiter = server.waiter()

@@ -29,6 +29,7 @@ from penstock.wire.packing import pack
 if TYPE_CHECKING:
     from penstock.client._sync.transport.server import Server
 
+UNBLOCK = "CLIENT UNBLOCK"
 STOP_TIMEOUT = 2.0
 """Seconds after which the connection is closed if an ended BLPOP has not replied."""
 MOST_BYTES = 1_048_576
@@ -51,8 +52,11 @@ class BlockingConnection:
         conn: a connection without a socket time-out.
         server: the server at its other end; another connection ends a pending BLPOP.
 
+    A server or a proxy may refuse CLIENT. Then a BLPOP ends by itself after a poll interval, and no
+    reserve is sent behind it. To end it earlier, the connection is closed.
+
     Attributes:
-        id: number of the connection on the server; empty until it is known.
+        id: number of the connection on the server; empty = a BLPOP on it can't be ended.
         reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
@@ -62,6 +66,8 @@ class BlockingConnection:
         self.reader: Reader | None = None
         self._since = 0.0
         self.id = b""
+        self._is_open = False
+        self._keys: tuple[bytes, ...] = ()
         self._call: Call[Any] | None = None
         self._calls = 0
         self._taken: Any = None
@@ -73,7 +79,7 @@ class BlockingConnection:
 
     def freshen(self) -> None:
         """Close the connection if nothing is pending on it and it does not answer."""
-        if self.reader is None and self.id:
+        if self.reader is None and self._is_open:
             is_fresh = monotonic() <= self._since + FRESH
             if self.has_moved or not (is_fresh or probe(self._conn, PROBE_TIMEOUT)):
                 self.drop()
@@ -87,7 +93,7 @@ class BlockingConnection:
     def has_moved(self) -> bool:
         """True if the connection leads to a former primary, or was dropped with others."""
         was_dropped = self._since < self._server.lost_at
-        return bool(self.id) and (was_dropped or self._server.has_moved(self._conn))
+        return self._is_open and (was_dropped or self._server.has_moved(self._conn))
 
     def begin(
         self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None = None
@@ -108,14 +114,21 @@ class BlockingConnection:
             if found or self._taken:
                 return found
         if self.reader is None:
-            follow = None if self._server.is_under_sentinel else follow
-            self._pend(self._packed(keys, follow))
+            self._open()
+            self._keys = keys
+            can_follow = self.id and not self._server.is_under_sentinel
+            self._pend(self._packed(keys, follow if can_follow else None))
         return ()
 
     def read(self, timeout: float, signal: Signal | None = None) -> bytes | None:
-        """Read the key of a token; None after `timeout` seconds or at the signal."""
+        """Read the key of a token; None after `timeout` seconds, at the signal, or if refused."""
         assert self.reader is not None
-        reply = self.reader.read(timeout, signal)
+        try:
+            reply = self.reader.read(timeout, signal)
+        except ResponseError as error:
+            if not self._server.is_unavailable("BLPOP", error):
+                raise
+            reply = None
         if reply is PENDING:
             return None
         self.reader = None
@@ -141,28 +154,37 @@ class BlockingConnection:
 
     def _packed(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> bytes:
         """Return the BLPOP, and the call behind it."""
+        limit = b"%d" % POLL_INTERVAL
         if follow is None:
-            return pack((b"BLPOP", *keys, b"0"))
+            return pack((b"BLPOP", *keys, b"0" if self.id else limit))
         self._call = call = follow()
         self._calls += 1
         nonce = b"%d" % self._calls
         behind = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
-        return pack((b"BLPOP", *keys, b"%d" % POLL_INTERVAL)) + behind
+        return pack((b"BLPOP", *keys, limit)) + behind
 
     def _pend(self, packed: bytes) -> None:
         """Send a command that blocks; `reader` reads its reply."""
         self._since = monotonic()
         try:
-            if not self.id:
-                self.id = b"%d" % self._introduced()
             send(self._conn, packed)
             self.reader = Reader(self._conn)
         except BaseException:
-            self.drop()  # a handshake may be half done
+            self.drop()
             raise
 
-    def _introduced(self) -> int:
-        """Connect and return the id of the connection, within a time-out.
+    def _open(self) -> None:
+        """Connect, unless that was done."""
+        if not self._is_open:
+            try:
+                self.id = self._introduced()
+            except BaseException:
+                self.drop()  # a handshake may be half done
+                raise
+            self._is_open = True
+
+    def _introduced(self) -> bytes:
+        """Connect and return the id of the connection, within a time-out; empty if it is refused.
 
         A stopped server accepts connections and is silent.
         """
@@ -170,9 +192,13 @@ class BlockingConnection:
         try:
             send(self._conn, pack((b"CLIENT", b"ID")))
             found: int = self._conn.read_response(disable_decoding=True)
+        except ResponseError as error:
+            if not self._server.is_unavailable(UNBLOCK, error):
+                raise
+            return b""
         finally:
             self._conn.socket_timeout = None  # waits have none
-        return found
+        return b"" if UNBLOCK in self._server.unavailable else b"%d" % found
 
     def watch(self, places: Mapping[bytes, bytes], seconds: float) -> None:
         """Send an XREAD that waits for entries of streams; `entries` reads the reply.
@@ -182,12 +208,18 @@ class BlockingConnection:
             seconds: time after which it ends without entries.
         """
         block = (b"BLOCK", b"%d" % (seconds * 1000))
+        self._open()
         self._pend(pack((*READ, *block, b"STREAMS", *places, *places.values())))
 
     def entries(self, timeout: float) -> Any:
-        """Return the reply to the XREAD; None = there are no entries, or it is still pending."""
+        """Return the reply to the XREAD; None = no entries, still pending, or refused."""
         assert self.reader is not None
-        reply = self.reader.read(timeout)
+        try:
+            reply = self.reader.read(timeout)
+        except ResponseError as error:
+            if not self._server.is_unavailable("XREAD", error):
+                raise
+            reply = None
         if reply is PENDING:
             return None
         self.reader = None
@@ -208,13 +240,18 @@ class BlockingConnection:
         return _key_in(self._conn.read_response(disable_decoding=True))
 
     def ended(self) -> tuple[bytes, ...]:
-        """Read the reply of a BLPOP that was ended; return the key of a token if it took one."""
+        """Read the reply of a BLPOP that was ended; return the key of a token if it took one.
+
+        One that can't be ended, or does not reply, may have taken a token of any of its keys.
+        """
         if self.reader is None:
             return ()
-        key = self.read(STOP_TIMEOUT)
+        key = self.read(STOP_TIMEOUT if self.id else 0.0)
+        keys: tuple[bytes, ...] = () if key is None else (key,)
         if self.reader is not None:
             self.drop()
-        return () if key is None else (key,)
+            keys = self._keys
+        return keys
 
     def drop(self) -> None:
         """Close the connection, with a pending BLPOP or without."""
@@ -222,8 +259,8 @@ class BlockingConnection:
             self.reader.drop()
             self.reader = None
         self._call = None
+        self._is_open, self.id = False, b""
         self._conn.disconnect()
-        self.id = b""
 
 
 def _key_in(reply: tuple[bytes, bytes] | None) -> bytes | None:

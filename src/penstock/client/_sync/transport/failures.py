@@ -12,6 +12,7 @@ from redis.exceptions import (
     ClusterDownError,
     MasterDownError,
     MaxConnectionsError,
+    NoPermissionError,
     ReadOnlyError,
     ResponseError,
     TryAgainError,
@@ -95,6 +96,13 @@ def transient(error: BaseException) -> bool:
 def passing(error: BaseException) -> bool:
     """Return True for a transient failure, and for that of a cluster which is changing."""
     return isinstance(error, CHANGES) or transient(error)
+
+
+def is_about_command(error: ResponseError) -> bool:
+    """Return True for a lasting refusal that is not about the keys of the command."""
+    text = str(error)
+    is_forbidden_key = isinstance(error, NoPermissionError) and "key" in text
+    return not (is_forbidden_key or "WRONGTYPE" in text or passing(error))
 
 
 def about_server(error: BaseException) -> bool:

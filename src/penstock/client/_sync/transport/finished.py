@@ -24,6 +24,7 @@ from penstock.client._sync.transport.cluster import is_elsewhere
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.server import Server
+from penstock.core.flows import POLL_INTERVAL
 
 if TYPE_CHECKING:
     from penstock.client._sync.transport.node import Node
@@ -179,17 +180,25 @@ class EndReader:
                 continue
             try:
                 self._arm()
-                self._next(until - monotonic(), wait.signal)
+                if not self._is_blind:
+                    self._next(until - monotonic(), wait.signal)
+                if self._is_blind:
+                    self._look_again(POLL_INTERVAL)
                 self._failures = 0
             except Exception as error:
-                self._fail()
+                self._failures += 1
+                self._look_again(min(0.02 * 2**self._failures, 1.0))
                 if not passing(error):
                     raise
 
-    def _fail(self) -> None:
-        """Close the connections, and tell all waits to look again."""
-        self._failures += 1
-        self._again_at = monotonic() + min(0.02 * 2**self._failures, 1.0)
+    @property
+    def _is_blind(self) -> bool:
+        """True if a server refuses XREAD: then jobs are looked at every few seconds."""
+        return any("XREAD" in server.unavailable for server, _ in self._lines)
+
+    def _look_again(self, pause: float) -> None:
+        """Close the connections for so many seconds, and tell all waits to look again."""
+        self._again_at = monotonic() + pause
         with self._lock:
             lines, self._lines = list(self._lines.values()), {}
             self._began.clear()
@@ -214,10 +223,13 @@ class EndReader:
                 line.end()
             elif line.waiter.reader is not None and not line.keys.issuperset(spots[spot]):
                 spot[0].unblock([line.waiter])
-                self._tell(line.waiter.entries(STOP_TIMEOUT))
+                if line.waiter.id:
+                    self._tell(line.waiter.entries(STOP_TIMEOUT))
+                else:
+                    line.waiter.drop()  # reading goes on where the last reply ended
         for spot, keys in spots.items():
             line = self._lines.setdefault(spot, _ReadingLine(spot[0]))
-            if line.waiter.reader is None:
+            if line.waiter.reader is None and "XREAD" not in spot[0].unavailable:
                 line.waiter.freshen()
                 line.keys = set(keys)
                 if not line.waiter.is_sliced:

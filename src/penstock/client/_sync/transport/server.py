@@ -18,13 +18,14 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import RedisConnection, sleep
-from penstock.client._sync.transport.blocking import BlockingConnection
+from penstock.client._sync.transport.blocking import UNBLOCK, BlockingConnection
 from penstock.client._sync.transport.connection import (
     FRESH,
     ProducerConnection,
     monotonic,
 )
 from penstock.client._sync.transport.failures import (
+    is_about_command,
     raise_typed,
     refuses_size,
     transient,
@@ -37,7 +38,9 @@ from penstock.core.calls import Argument, Call, Reply, longest_pause
 from penstock.core.logs import RateLimit, get_logger, span
 from penstock.core.producer import Producer
 from penstock.core.troubles import raise_explained, reason_of, wrong_type
+from penstock.core.unavailable import UnavailableCommands
 from penstock.errors import (
+    NotPermitted,
     NotReplicated,
     ProtocolError,
 )
@@ -50,6 +53,12 @@ DOUBT = 1.0
 is down."""
 SILENCE = 1.0
 """Seconds of repeats after which the log says so."""
+WITHOUT = {
+    "BLPOP": "no token wakes waiting calls and idle workers: they look for jobs every 4 s",
+    UNBLOCK: "a wait that ends early closes its connection",
+    "XREAD": "calls that wait for a result look for it every 4 s",
+}
+"""What happens without a command."""
 
 
 class Server:
@@ -64,6 +73,7 @@ class Server:
     Attributes:
         idle: connections without a call under way.
         lost_at: time at which an idle connection was found to be dropped.
+        unavailable: commands of waits that it refuses.
     """
 
     def __init__(
@@ -85,6 +95,7 @@ class Server:
         self.lost_at = 0.0
         self._retry_for = retry_for
         self._complaints = RateLimit(60, monotonic)
+        self.unavailable = UnavailableCommands(monotonic)
 
     def adjust(self, **settings: float) -> None:
         """Change settings of the connections that are made from now on."""
@@ -428,20 +439,40 @@ class Server:
         """Return the places where to wait for tokens: this server, without a slot."""
         return {(self, None): keys}
 
+    def is_unavailable(self, command: str, error: ResponseError) -> bool:
+        """Return True if a wait goes on without a refused command, which is then left alone."""
+        if not is_about_command(error):
+            return False
+        if self.unavailable.note(command):
+            raw = (isinstance(error, NotPermitted) and error.__context__) or error
+            text = "%s refuses %s (%s): %s"
+            logger.warning(text, self.address, command, reason_of(raw), WITHOUT[command])
+        return True
+
     def unblock(self, waiters: Sequence[BlockingConnection]) -> None:
-        """End the pending BLPOPs of these waiters in one trip; each still has its reply."""
-        commands = [("CLIENT", "UNBLOCK", one.id) for one in waiters if one.reader is not None]
-        if len(commands) < 2:
-            for args in commands:
-                self.command(*args)
-            return
-        connection = self.take()
+        """End the pending BLPOPs of these waiters in one trip; each still has its reply.
+
+        If the server refuses that, none can be ended: their `id` becomes empty.
+        """
+        pending = [one for one in waiters if one.reader is not None and one.id]
+        commands = [("CLIENT", "UNBLOCK", one.id) for one in pending]
         try:
-            connection.together(commands)
-        except BaseException:
-            connection.close()
-            raise
-        self.give(connection)
+            if len(commands) < 2:
+                for args in commands:
+                    self.command(*args)
+                return
+            connection = self.take()
+            try:
+                connection.together(commands)
+            except BaseException:
+                connection.close()
+                raise
+            self.give(connection)
+        except ResponseError as error:
+            if not self.is_unavailable(UNBLOCK, error):
+                raise
+            for one in pending:
+                one.id = b""
 
     def rest(self, waiter: BlockingConnection) -> None:
         """Keep a waiter with nothing pending for the next wait."""

@@ -1,0 +1,155 @@
+"""Servers and proxies that refuse commands which a client sends outside of scripts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import redis
+
+from penstock import AsyncPenstock, Handlers, Penstock, Worker
+from penstock.client._sync.transport import finished
+from penstock.core import flows
+from penstock.core.unavailable import LONGEST_PAUSE, UnavailableCommands
+from penstock.embedded import EmbeddedServer
+from penstock.pressure import PressureQueue
+from penstock.worker import loop, state
+from tests.support.twins import spawn, wait_for
+
+POLL = 0.1
+WAITS = ["blpop", "client", "client|unblock"]
+"""Commands of a wait for a token."""
+Server = Callable[..., EmbeddedServer]
+
+
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the poll interval, which is how long a job waits if no token wakes its consumer."""
+    for module in (finished, flows, state):
+        monkeypatch.setattr(module, "POLL_INTERVAL", POLL)
+    monkeypatch.setattr(loop, "LATE", POLL)
+
+
+def refusals(server: EmbeddedServer) -> int:
+    """Return how many commands the server has refused by its ACL rules."""
+    with redis.Redis.from_url(server.url, username="admin", password="admin") as raw:
+        found: int = raw.info("errorstats").get("errorstat_NOPERM", {}).get("count", 0)
+    return found
+
+
+def forbid(server: EmbeddedServer, command: str) -> None:
+    """Let the user of the tests not run a command."""
+    with redis.Redis.from_url(server.url) as raw:
+        raw.execute_command("ACL", "SETUSER", "admin", "on", ">admin", "+@all", "~*")
+        raw.execute_command("ACL", "SETUSER", "default", f"-{command}")
+
+
+def about(command: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the warnings about a command."""
+    name = "BLPOP" if command == "blpop" else "CLIENT UNBLOCK"
+    return [text for text in caplog.messages if f"refuses {name} (" in text]
+
+
+@pytest.mark.parametrize("command", WAITS)
+def test_a_wait_goes_on_without_a_command(
+    server: EmbeddedServer, command: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A waiting reserve gets a job that comes later, of any of its queues, and warns once."""
+    forbid(server, command)
+    with Penstock(server.url) as producer, Penstock(server.url) as consumer:
+        for number in range(3):
+            waiting = spawn(consumer.reserve, ["a", "b"], block=20)
+            wait_for(lambda: bool(about(command, caplog)) or command == "client|unblock")
+            producer.queue("ab"[number % 2]).enqueue(number)
+            (job,) = waiting.result()
+            assert (job.body, job.ack()) == (number, True)
+        assert consumer.queue("a").reserve(block=3 * POLL) == []
+    assert len(about(command, caplog)) == 1
+
+
+def test_a_task_waits_without_tokens(make_server: Server) -> None:
+    """In asyncio, too; the server knows the command under no name."""
+    server = make_server(tcp=True, args=("--rename-command", "BLPOP", ""))
+
+    async def consume() -> list[object]:
+        async with AsyncPenstock(server.url) as ps:
+            waiting = asyncio.ensure_future(ps.queue("q").reserve(block=20))
+            await asyncio.sleep(0)
+            await ps.queue("q").enqueue("later")
+            return [job.body for job in await waiting]
+
+    assert asyncio.run(consume()) == ["later"]
+
+
+@pytest.mark.parametrize("command", WAITS)
+def test_an_idle_worker_does_not_ask_again_and_again(
+    server: EmbeddedServer, command: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An idle worker runs new jobs, sends a refused command no more for a while, and warns once."""
+    forbid(server, command)
+    handlers, done = Handlers(), list[int]()
+
+    @handlers.handler
+    def note(number: int) -> None:
+        done.append(number)
+
+    rounds = list[object]()
+    with Penstock(server.url) as ps:
+        q = ps.queue("q")
+        with Worker(ps, "q", handlers, concurrency=2, monitor=rounds.append) as worker:
+            for number in range(3):
+                note.enqueue(q, number)
+                wait_for(partial(done.__contains__, number))
+            seen = len(rounds)
+            wait_for(lambda: len(rounds) > seen + 10)
+            assert worker.healthy()
+    assert refusals(server) <= 6, "each connection may ask for its id once"
+    assert len(about(command, caplog)) <= 1
+    assert "failed" not in caplog.text
+
+
+def test_a_result_is_looked_for_without_xread(
+    server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A call that waits for a result looks for it in intervals."""
+    forbid(server, "xread")
+    with Penstock(server.url) as ps:
+        q = ps.queue("q")
+        job_id = q.enqueue(1, result_ttl=60).id
+        waiting = spawn(q.result, job_id, timeout=20)
+        wait_for(lambda: "refuses XREAD" in caplog.text)
+        (job,) = q.reserve(block=0)
+        job.ack()
+        assert waiting.result() is None
+    assert refusals(server) == 1
+
+
+def test_a_refused_command_is_tried_again_ever_more_rarely() -> None:
+    """The pause doubles up to an hour; a warning is due once an hour. Then all begins anew."""
+    now = 1000.0
+    unavailable = UnavailableCommands(lambda: now)
+    warnings, tries = 0, 0
+    for _ in range(24 * 60):
+        if "BLPOP" not in unavailable:
+            tries += 1
+            warnings += unavailable.note("BLPOP")
+        now += 60
+    assert "XREAD" not in unavailable
+    assert 24 <= warnings <= tries <= 40
+    now += 3 * LONGEST_PAUSE
+    unavailable.note("BLPOP")
+    now += 4
+    assert "BLPOP" not in unavailable
+
+
+def test_pressure_waits_without_blmove(server: EmbeddedServer) -> None:
+    """A waiting `get` looks for messages in intervals."""
+    forbid(server, "blmove")
+    with PressureQueue("q", server.url) as consumer, PressureQueue("q", server.url) as producer:
+        consumer.create()
+        waiting = spawn(consumer.get, timeout=20)
+        wait_for(lambda: refusals(server) > 0)
+        producer.put(b"later")
+        assert waiting.result() == b"later"
