@@ -267,7 +267,7 @@ class AccessDenied(ServerError, AuthenticationError):
 
 
 class NotPermitted(ServerError, NoPermissionError):
-    """The server's ACL rules do not let this user run a command, or use a key."""
+    """The server's rules forbid a command or a key, or it or a proxy does not have the command."""
 
 
 class NotRedis(ServerError, InvalidResponse):

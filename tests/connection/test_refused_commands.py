@@ -9,13 +9,14 @@ from functools import partial
 import pytest
 import redis
 
-from penstock import AsyncPenstock, Handlers, Penstock, Worker
+from penstock import AsyncPenstock, Handlers, NotPermitted, Penstock, Worker
 from penstock.client._sync.transport import finished
 from penstock.core import flows
 from penstock.core.unavailable import LONGEST_PAUSE, UnavailableCommands
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
 from penstock.worker import loop, state
+from tests.connection.stub import Command, Stub, bulk, info
 from tests.support.twins import spawn, wait_for
 
 POLL = 0.1
@@ -142,6 +143,34 @@ def test_a_refused_command_is_tried_again_ever_more_rarely() -> None:
     unavailable.note("BLPOP")
     now += 4
     assert "BLPOP" not in unavailable
+
+
+@pytest.mark.parametrize("command, named", [("SCRIPT", "SCRIPT LOAD"), ("EVALSHA", "EVALSHA")])
+def test_a_server_without_a_command_that_is_needed(
+    make_server: Server, command: str, named: str
+) -> None:
+    """The error names the server and the command, and says what to do."""
+    server = make_server(tcp=True, args=("--rename-command", command, ""))
+    with Penstock(server.url) as ps:
+        address = ps.backend.node.address
+        text = rf"{address} refuses the command {named}[: ].*connect to a Redis server itself"
+        with pytest.raises(NotPermitted, match=text):
+            ps.queue("q").enqueue(1)
+
+
+def test_a_proxy_with_a_text_of_its_own() -> None:
+    """A refusal of SCRIPT LOAD in any words is explained, with these words."""
+
+    def refuse(command: Command) -> bytes:
+        if command[0] == b"INFO":
+            return info(redis_version="7.0.0")
+        if command[0] == b"HGET":
+            return bulk(b"0" * 40)
+        return b"-NOSCRIPT no\r\n" if command[0] == b"EVALSHA" else b"-ERR not here\r\n"
+
+    refused = pytest.raises(NotPermitted, match=r"SCRIPT LOAD \(not here\): ")
+    with Stub(refuse) as stub, Penstock(stub.url) as ps, refused:
+        ps.queue("q").stats()
 
 
 def test_pressure_waits_without_blmove(server: EmbeddedServer) -> None:

@@ -30,7 +30,7 @@ from penstock.errors import (
     ServerUnreachable,
 )
 
-__all__ = ["TYPES", "raise_explained", "reason_of", "wrong_type"]
+__all__ = ["TYPES", "ScriptsRefused", "raise_explained", "reason_of", "wrong_type"]
 
 TYPES = {
     "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
@@ -46,6 +46,11 @@ NEEDED = (
 )
 """The rules that allow all commands of the scripts (protocol/core.md, Access, has the fewest)."""
 COMMAND = r"run the '([^']+)' command"
+UNKNOWN = r"(?:unknown|unsupported) command\W+([\w|]+)"
+
+
+class ScriptsRefused(ResponseError):
+    """The server, or a proxy before it, loads no scripts; the text is its reason."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -119,9 +124,20 @@ def _raise_refused(error: ResponseError, address: str) -> None:
     if isinstance(error, ReadOnlyError) or "READONLY" in text:
         told = f"{address} is a read-only replica: connect to its primary"
         raise ReadOnlyReplica(told) from None
+    if isinstance(error, ScriptsRefused):
+        raise NotPermitted(_lacking("SCRIPT LOAD", address, f" ({text})")) from None
+    if found := re.search(UNKNOWN, text):
+        raise NotPermitted(_lacking(found[1], address)) from None
     is_forbidden = isinstance(error, NoPermissionError) or "ACL failure in script" in text
     if is_forbidden or "user executing the script can't" in text:  # Redis 6.2 names no command
         raise NotPermitted(_forbidden(text, address)) from None
+
+
+def _lacking(command: str, address: str, reason: str = "") -> str:
+    return (
+        f"{address} refuses the command {command}{reason}: it, or a proxy before it, does not have"
+        " the commands that penstock needs; connect to a Redis server itself"
+    )
 
 
 def _forbidden(text: str, address: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import suppress  # async only
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import (
@@ -29,6 +29,7 @@ from penstock.core.job import ops_of  # async only
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
+from penstock.core.troubles import ScriptsRefused, reason_of
 from penstock.core.views import number_in
 from penstock.errors import BodyTooLarge, DeliveryNotReplicated, NotReplicated, ProtocolError
 from penstock.wire.codes import Code
@@ -484,7 +485,12 @@ class AsyncProducerConnection(Producer):
         return got
 
     async def _load(self, script: Script) -> None:
-        sha = await self.command("SCRIPT", "LOAD", script.source)
+        try:
+            sha = await self.command("SCRIPT", "LOAD", script.source)
+        except ResponseError as error:
+            if transient(error) or isinstance(error, NoPermissionError):
+                raise
+            raise ScriptsRefused(reason_of(error)) from None
         if sha.decode() != script.sha:
             raise ProtocolError(f"{script.name}: the server has another SHA-1 for it")
 

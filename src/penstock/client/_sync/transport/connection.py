@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import (
@@ -26,6 +26,7 @@ from penstock.core.caught import caught
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
+from penstock.core.troubles import ScriptsRefused, reason_of
 from penstock.core.views import number_in
 from penstock.errors import BodyTooLarge, DeliveryNotReplicated, NotReplicated, ProtocolError
 from penstock.wire.codes import Code
@@ -437,7 +438,12 @@ class ProducerConnection(Producer):
         return got
 
     def _load(self, script: Script) -> None:
-        sha = self.command("SCRIPT", "LOAD", script.source)
+        try:
+            sha = self.command("SCRIPT", "LOAD", script.source)
+        except ResponseError as error:
+            if transient(error) or isinstance(error, NoPermissionError):
+                raise
+            raise ScriptsRefused(reason_of(error)) from None
         if sha.decode() != script.sha:
             raise ProtocolError(f"{script.name}: the server has another SHA-1 for it")
 
