@@ -160,6 +160,14 @@ async def test_trigger_adds_a_job_now(q: AsyncQueue, raw: Raw) -> None:
     assert (await one(q)).next == pytest.approx(tick, abs=61)
 
 
+async def test_schedules_whose_runs_are_large(q: AsyncQueue) -> None:
+    """Schedules are listed with the states of their last runs, which no single reply can hold."""
+    for number in range(20):
+        await q.schedule(f"s{number}", every=3600, job="x" * 60_000)
+        await q.trigger(f"s{number}")
+    assert {view.last_state for view in await q.schedules()} == {"ready"}
+
+
 async def test_trigger_is_an_enqueue(q: AsyncQueue) -> None:
     """A queue that takes no jobs refuses it."""
     await q.schedule("s", every=60, job="x")

@@ -161,6 +161,14 @@ def test_trigger_adds_a_job_now(q: Queue, raw: Raw) -> None:
     assert one(q).next == pytest.approx(tick, abs=61)
 
 
+def test_schedules_whose_runs_are_large(q: Queue) -> None:
+    """Schedules are listed with the states of their last runs, which no single reply can hold."""
+    for number in range(20):
+        q.schedule(f"s{number}", every=3600, job="x" * 60_000)
+        q.trigger(f"s{number}")
+    assert {view.last_state for view in q.schedules()} == {"ready"}
+
+
 def test_trigger_is_an_enqueue(q: Queue) -> None:
     """A queue that takes no jobs refuses it."""
     q.schedule("s", every=60, job="x")

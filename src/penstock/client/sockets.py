@@ -41,12 +41,18 @@ class AsyncSocket:
 
     Args:
         conn: a connection for one call at a time.
+
+    Attributes:
+        has_sent: True if the last commands have left; False if connecting has failed before.
     """
 
-    __slots__ = ("_conn", "_is_late", "_nothing", "_parser", "_stream", "_timer", "_until")
+    __slots__ = (
+        "_conn", "_is_late", "_nothing", "_parser", "_stream", "_timer", "_until", "has_sent",
+    )  # fmt: skip
 
     def __init__(self, conn: AsyncRedisConnection) -> None:
         self._conn = conn
+        self.has_sent = False
         self._stream: asyncio.StreamReader | None = None
         self._parser: hiredis.Reader | None = None
         self._nothing: object = None
@@ -106,7 +112,9 @@ class AsyncSocket:
         """Send by redis-py, which may connect first. Read by it, too, if need be."""
         conn, late = self._conn, lateness(packed)
         if packed:
+            self.has_sent = False
             await asend(conn, packed)
+            self.has_sent = True
         if conn._reader is not self._stream:
             self._adopt(conn._reader)
         if self._parser is not None:
@@ -150,10 +158,11 @@ class Socket:
     call of poll, too.
     """
 
-    __slots__ = ("_buffer", "_conn", "_nothing", "_parser", "_sock")
+    __slots__ = ("_buffer", "_conn", "_nothing", "_parser", "_sock", "has_sent")
 
     def __init__(self, conn: RedisConnection) -> None:
         self._conn = conn
+        self.has_sent = False
         self._sock: socket.socket | None = None
         self._parser: hiredis.Reader | None = None
         self._nothing: object = None
@@ -205,7 +214,9 @@ class Socket:
         """Send by redis-py, which may connect first. Read by it, too, if need be."""
         conn, late = self._conn, lateness(packed)
         if packed:
+            self.has_sent = False
             send(conn, packed)
+            self.has_sent = True
         if conn._sock is not self._sock:
             self._adopt(conn._sock)
         sock, limit = self._sock, conn.socket_timeout
@@ -239,6 +250,7 @@ class FakeSocket:
     """The plain twin of `AsyncSocket` for fakeredis, which has no socket."""
 
     __slots__ = ("_conn",)
+    has_sent = True
 
     def __init__(self, conn: RedisConnection) -> None:
         self._conn = conn

@@ -349,7 +349,7 @@ def _follow(state: WorkerState, listened: Sequence[QueuePoll]) -> Callable[[], C
     """
     ops = listened[0].ops
     is_over = state.clock() >= state.brought_at + FOLLOWING
-    has_to_wait = state.delivery_wait is not None
+    has_to_wait = state.delivery_wait is not None or ops.reply_limit.most
     if is_over or has_to_wait or len(state.polls) > 1 or ops.consuming or not listened[0].asked_at:
         return None
     return partial(ops.reserve, 1, idle=True, provisional=True)

@@ -217,11 +217,12 @@ async def _listed(part: AsyncQueueAdmin) -> list[ScheduleView]:
 
 
 async def _states(part: AsyncQueueAdmin, ids: list[str]) -> dict[str, str]:
-    found = dict[str, str]()
-    for start in range(0, len(ids), STEP):
-        some = ids[start : start + STEP]
-        views = await part.backend.node.run(part.ops.show(some))
-        found |= {job_id: one.state for job_id, one in zip(some, views, strict=True) if one}
+    found, start = dict[str, str](), 0
+    while start < len(ids):
+        views = await part.backend.node.run(part.ops.show(ids[start : start + STEP]))
+        named = zip(ids[start:], views, strict=False)  # a reply may have fewer
+        found |= {job_id: one.state for job_id, one in named if one}
+        start += len(views)
     return found
 
 

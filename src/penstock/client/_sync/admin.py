@@ -376,7 +376,7 @@ class QueueAdmin:
         Expired jobs in the way are removed; the call is repeated until there are none.
 
         Args:
-            n: most jobs to return, up to 1000; about 1 MiB of bodies is returned.
+            n: most jobs to return, up to 1000; about 1 MiB of bodies, less after a lost reply.
             state: ready, scheduled (by due time), parked (by key), active (by end of lease) or dead
                 (by death).
             start: number of jobs to skip, up to 1000; negative = the first job, counted from the

@@ -216,11 +216,12 @@ def _listed(part: QueueAdmin) -> list[ScheduleView]:
 
 
 def _states(part: QueueAdmin, ids: list[str]) -> dict[str, str]:
-    found = dict[str, str]()
-    for start in range(0, len(ids), STEP):
-        some = ids[start : start + STEP]
-        views = part.backend.node.run(part.ops.show(some))
-        found |= {job_id: one.state for job_id, one in zip(some, views, strict=True) if one}
+    found, start = dict[str, str](), 0
+    while start < len(ids):
+        views = part.backend.node.run(part.ops.show(ids[start : start + STEP]))
+        named = zip(ids[start:], views, strict=False)  # a reply may have fewer
+        found |= {job_id: one.state for job_id, one in named if one}
+        start += len(views)
     return found
 
 

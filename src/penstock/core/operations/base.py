@@ -20,6 +20,7 @@ from penstock.core.job import (
     reservation_of,
 )
 from penstock.core.outcomes import OUTCOMES, Settled
+from penstock.core.reply_limit import ReplyLimit
 from penstock.core.roles import RoleLease
 from penstock.core.views import JobView, read_view
 from penstock.errors import MetaLost, WrongEpoch, WrongNode, WrongQueue
@@ -92,6 +93,7 @@ class Operations:
             are used.
         plain_from: time of the clock from which `enqueue_plain` is worth a try again.
         joining: `&` and the number of the batch that all jobs join; empty = none.
+        reply_limit: how many jobs a reply may have, after one was lost.
         asked: the lease in ms that `reserve` asks for in place of the queue's; empty = none.
     """
 
@@ -116,6 +118,7 @@ class Operations:
         self.owner_name = owner.encode()
         self.replicas: int | None = None
         self.plain_from = 0.0
+        self.reply_limit = ReplyLimit()
         self.role_leases: dict[str, RoleLease] = {}
         self.producing = self.consuming = self.joining = ""
         self.known_nodes = known_nodes

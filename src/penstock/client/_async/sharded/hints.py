@@ -57,7 +57,7 @@ async def replay_from(
         return None
     cursor = b"0"
     while True:
-        cursor, flat = await keeper.brief.node.command("HSCAN", key, cursor, "COUNT", 500)
+        cursor, flat = await keeper.brief.node.command("HSCAN", key, cursor, "COUNT", 100)
         kept, foreign = hints.read_hints(flat)
         now = await keeper.brief.node.time_ms()
         over = [hint.field for hint in kept if hint.until < now]

@@ -21,13 +21,20 @@ from penstock.client._acompat import (
     ashield,  # async only
     asleep,
 )
-from penstock.client._async.transport.failures import CHANGES, TOO_LARGE, refuses_size, transient
+from penstock.client._async.transport.failures import (
+    CHANGES,
+    FAILURES,
+    TOO_LARGE,
+    refuses_size,
+    transient,
+)
 from penstock.client.sockets import asocket_of
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
 from penstock.core.caught import caught
 from penstock.core.job import ops_of  # async only
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
+from penstock.core.reply_limit import size_of
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
 from penstock.core.troubles import ScriptsRefused, reason_of
 from penstock.core.views import number_in
@@ -54,8 +61,8 @@ CUTS = 2
 """Repeats of a long call that are cut off before it is held for too large."""
 BUSY_PAUSE = 0.05
 """Seconds until a busy server is asked again for a confirmation."""
-FRESH = 1.0
-"""Seconds between two counts of the connected replicas by a consumer, without a confirmation."""
+REPLICA_COUNT_AGE = 1.0
+"""Seconds for which a consumer believes its count of the connected replicas."""
 # [async only
 TAKING = frozenset({"reserve", "reserve_plain", "settle", "settle_plain"})
 """Scripts that deliver jobs."""
@@ -131,7 +138,7 @@ class AsyncProducerConnection(Producer):
                 await ashield(self._give_back(call, nonce))
             raise
         # async only]
-        except ResponseError:
+        except (ResponseError, *FAILURES):
             reply = await self._loaded(call, packed, how, asked)
         if type(reply) is not list or len(reply) < 2 or reply[1] != nonce:
             await self.close()
@@ -199,10 +206,31 @@ class AsyncProducerConnection(Producer):
                     told[terms] = call.confirmed
                 call.confirmed = told.get(terms, NOTHING)
 
+    def _note_lost_reply(self, call: Call[object]) -> None:
+        """Let the repeat and later calls of the queue ask for less: the reply may be too large."""
+        ops = call.ops
+        if ops is None or not self._socket.has_sent:
+            return
+        size = size_of(call)
+        if not ops.reply_limit.lose(call, monotonic()):
+            return
+        if size > 1:
+            text = "queue %r: a reply of %s about up to %d jobs was lost (%s): now up to %d a call"
+            reason, most = reason_of(caught()), ops.reply_limit.most
+            logger.warning(text, ops.name, call.script.name, size, reason, most)
+        else:
+            text = (
+                "queue %r: a reply of %s about one job was lost again (%s); it may be larger than"
+                " the server's client-output-buffer-limit, or a proxy, allows"
+            )
+            logger.warning(text, ops.name, call.script.name, reason_of(caught()))
+
     async def _loaded(
         self, call: Call[object], packed: bytes, how: Syncing | None, asked: bytes
     ) -> Any:
         """Load an unknown script and run it. Any other error is raised again."""
+        if isinstance(caught(), FAILURES):
+            self._note_lost_reply(call)
         is_over = transient(caught()) and not isinstance(caught(), CHANGES)
         if is_over or refuses_size(caught()):
             raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection
@@ -215,6 +243,9 @@ class AsyncProducerConnection(Producer):
             return await self._socket.trip(packed)
         except ResponseError:  # the reply of a WAIT may follow
             await self.close()
+            raise
+        except FAILURES:
+            self._note_lost_reply(call)
             raise
 
     # [async only
@@ -252,7 +283,7 @@ class AsyncProducerConnection(Producer):
         """
         how = await self._syncing_of(call, wait) if wait.fsynced else None
         now = monotonic()
-        if now > self._counted_at + FRESH:
+        if now > self._counted_at + REPLICA_COUNT_AGE:
             self._followers, self._counted_at = 0, now
         fsynced = False if wait.fsynced else None
         reached = await self._reachable(wait.expected)

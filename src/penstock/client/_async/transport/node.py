@@ -209,6 +209,8 @@ class AsyncNode:
         if not self._is_settled:
             await self._settle()
         sent = 0.0 if call.role_lease is None else monotonic()
+        if call.ops is not None and call.ops.reply_limit.most:
+            call.ops.reply_limit.apply(call, monotonic())
         raw = await self.link.run(call, brief=brief)
         if raw[0] < 0 or call.role_lease is not None:
             raw = await self._judged(call, raw, sent, brief=brief)
@@ -247,6 +249,7 @@ class AsyncNode:
         assert ops is not None
         if raw[0] == Code.NOT_PLAIN and call.full is not None:
             call.widen()
+            ops.reply_limit.apply(call, monotonic())
             raw = await self.link.run(call, brief=brief)
         if raw[0] == Code.DAMAGED:
             await self._repair(ops, call)

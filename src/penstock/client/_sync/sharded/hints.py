@@ -58,7 +58,7 @@ def replay_from(
         return None
     cursor = b"0"
     while True:
-        cursor, flat = keeper.brief.node.command("HSCAN", key, cursor, "COUNT", 500)
+        cursor, flat = keeper.brief.node.command("HSCAN", key, cursor, "COUNT", 100)
         kept, foreign = hints.read_hints(flat)
         now = keeper.brief.node.time_ms()
         over = [hint.field for hint in kept if hint.until < now]

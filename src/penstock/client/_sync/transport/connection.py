@@ -19,12 +19,19 @@ from penstock.client._acompat import (
     probe,
     sleep,
 )
-from penstock.client._sync.transport.failures import CHANGES, TOO_LARGE, refuses_size, transient
+from penstock.client._sync.transport.failures import (
+    CHANGES,
+    FAILURES,
+    TOO_LARGE,
+    refuses_size,
+    transient,
+)
 from penstock.client.sockets import socket_of
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
 from penstock.core.caught import caught
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
+from penstock.core.reply_limit import size_of
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
 from penstock.core.troubles import ScriptsRefused, reason_of
 from penstock.core.views import number_in
@@ -51,8 +58,8 @@ CUTS = 2
 """Repeats of a long call that are cut off before it is held for too large."""
 BUSY_PAUSE = 0.05
 """Seconds until a busy server is asked again for a confirmation."""
-FRESH = 1.0
-"""Seconds between two counts of the connected replicas by a consumer, without a confirmation."""
+REPLICA_COUNT_AGE = 1.0
+"""Seconds for which a consumer believes its count of the connected replicas."""
 
 
 class ProducerConnection(Producer):
@@ -114,7 +121,7 @@ class ProducerConnection(Producer):
             packed += asked
         try:
             reply: Any = self._socket.trip(packed)
-        except ResponseError:
+        except (ResponseError, *FAILURES):
             reply = self._loaded(call, packed, how, asked)
         if type(reply) is not list or len(reply) < 2 or reply[1] != nonce:
             self.close()
@@ -182,8 +189,29 @@ class ProducerConnection(Producer):
                     told[terms] = call.confirmed
                 call.confirmed = told.get(terms, NOTHING)
 
+    def _note_lost_reply(self, call: Call[object]) -> None:
+        """Let the repeat and later calls of the queue ask for less: the reply may be too large."""
+        ops = call.ops
+        if ops is None or not self._socket.has_sent:
+            return
+        size = size_of(call)
+        if not ops.reply_limit.lose(call, monotonic()):
+            return
+        if size > 1:
+            text = "queue %r: a reply of %s about up to %d jobs was lost (%s): now up to %d a call"
+            reason, most = reason_of(caught()), ops.reply_limit.most
+            logger.warning(text, ops.name, call.script.name, size, reason, most)
+        else:
+            text = (
+                "queue %r: a reply of %s about one job was lost again (%s); it may be larger than"
+                " the server's client-output-buffer-limit, or a proxy, allows"
+            )
+            logger.warning(text, ops.name, call.script.name, reason_of(caught()))
+
     def _loaded(self, call: Call[object], packed: bytes, how: Syncing | None, asked: bytes) -> Any:
         """Load an unknown script and run it. Any other error is raised again."""
+        if isinstance(caught(), FAILURES):
+            self._note_lost_reply(call)
         is_over = transient(caught()) and not isinstance(caught(), CHANGES)
         if is_over or refuses_size(caught()):
             raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection
@@ -196,6 +224,9 @@ class ProducerConnection(Producer):
             return self._socket.trip(packed)
         except ResponseError:  # the reply of a WAIT may follow
             self.close()
+            raise
+        except FAILURES:
+            self._note_lost_reply(call)
             raise
 
     def _ready_to_deliver(self, call: Call[object], wait: Wait) -> Syncing | None:
@@ -212,7 +243,7 @@ class ProducerConnection(Producer):
         """
         how = self._syncing_of(call, wait) if wait.fsynced else None
         now = monotonic()
-        if now > self._counted_at + FRESH:
+        if now > self._counted_at + REPLICA_COUNT_AGE:
             self._followers, self._counted_at = 0, now
         fsynced = False if wait.fsynced else None
         reached = self._reachable(wait.expected)

@@ -210,6 +210,8 @@ class Node:
         if not self._is_settled:
             self._settle()
         sent = 0.0 if call.role_lease is None else monotonic()
+        if call.ops is not None and call.ops.reply_limit.most:
+            call.ops.reply_limit.apply(call, monotonic())
         raw = self.link.run(call, brief=brief)
         if raw[0] < 0 or call.role_lease is not None:
             raw = self._judged(call, raw, sent, brief=brief)
@@ -248,6 +250,7 @@ class Node:
         assert ops is not None
         if raw[0] == Code.NOT_PLAIN and call.full is not None:
             call.widen()
+            ops.reply_limit.apply(call, monotonic())
             raw = self.link.run(call, brief=brief)
         if raw[0] == Code.DAMAGED:
             self._repair(ops, call)
