@@ -367,7 +367,7 @@ class Survey(Reply):
 
 
 class Sweep(Reply):
-    expired: bytes
+    expired: int
     trimmed: int
     more: int
     removed: bytes
