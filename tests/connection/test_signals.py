@@ -17,11 +17,18 @@ class Connection:
 
     def __init__(self) -> None:
         self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.is_closed = False
 
-    async def read_response(self, *, disable_decoding: bool) -> Any:
+    async def read_response(self, *, disable_decoding: bool, disconnect_on_error: bool) -> Any:
         """Return the reply."""
         assert disable_decoding
+        assert not disconnect_on_error
         return await self.reply
+
+    async def disconnect(self, *, nowait: bool) -> None:
+        """Note that the reader has closed the connection."""
+        assert nowait
+        self.is_closed = True
 
 
 async def test_a_signal_ends_this_wait_or_the_next() -> None:
@@ -90,6 +97,7 @@ async def test_a_failure_is_raised_where_the_reply_is_read() -> None:
     asyncio.get_running_loop().call_soon(conn.reply.set_exception, ConnectionError("closed"))
     with pytest.raises(ConnectionError, match="closed"):
         await reader.read(math.inf, signal)
+    assert conn.is_closed
 
 
 def test_two_event_loops_hold_locks_of_their_own() -> None:

@@ -143,17 +143,17 @@ class Stage:
         """Answer the loop until it ends."""
         flow = work(self.state, ignore)
         answer: Any = None
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             effect = next(flow)
             for _ in range(most):
                 try:
                     answer, error = self._answer(effect), None
-                except (RedisError, PenstockError) as failed:
+                except (RedisError, PenstockError, flows.Cancelled) as failed:
                     error = failed
                 effect = flow.send(answer) if error is None else flow.throw(error)
                 self._look()
-        except StopIteration:
+        except (StopIteration, flows.Cancelled):
             return
         raise AssertionError("the loop does not end")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -20,29 +21,42 @@ def queue(worker_server: EmbeddedServer) -> Iterator[Queue]:
         yield client.queue("work")
 
 
-@pytest.mark.parametrize("busy", [False, True])
+ENDS = {"return": None, "exception": RuntimeError("the program's own"), "exit": SystemExit(3)}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("jobs, room", [(0, 1), (2, 0), (2, 1)], ids=["idle", "full", "waiting"])
 def test_a_loop_that_ends_under_its_worker(
-    worker_server: EmbeddedServer, queue: Queue, busy: bool
+    worker_server: EmbeddedServer, queue: Queue, jobs: int, room: int, end: str
 ) -> None:
-    """A worker whose event loop ends gives its jobs back without charging an attempt."""
+    """A worker whose event loop ends gives its jobs back without charging an attempt.
+
+    It may be full, or wait for more jobs. The end may be that of the main coroutine, or an
+    exception of it or, such as `sys.exit`, of any task.
+    """
     began: list[AsyncJob] = []
-    if busy:
-        queue.enqueue_many([1, 2])
+    queue.enqueue_many(range(jobs))
 
     async def handler(job: AsyncJob) -> None:
         began.append(job)
         await asyncio.sleep(60)
 
-    async def main() -> None:
-        worker = AsyncWorker(worker_server.url, "work", handler, concurrency=1, prefetch=1)
-        await worker.start()
-        await await_for(lambda: bool(began) or not busy)
-        await await_for(worker.healthy)
+    async def leave() -> None:
+        if error := ENDS[end]:
+            raise error
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    async def main() -> None:
+        worker = AsyncWorker(worker_server.url, "work", handler, concurrency=jobs + room)
+        await worker.start()
+        await await_for(lambda: len(began) == jobs and worker.healthy())
+        await await_for(lambda: worker._state.waiting or not room)
+        await asyncio.create_task(leave())
+
+    with suppress(RuntimeError, SystemExit):
+        asyncio.run(main())
     stats = queue.stats()
-    assert (stats.active, stats.ready, stats.nacked) == (0, 2 if busy else 0, 0)
-    assert [job.attempt for job in queue.reserve(5, block=0)] == ([1, 1] if busy else [])
+    assert (stats.active, stats.ready, stats.nacked) == (0, jobs, 0)
+    assert [job.attempt for job in queue.reserve(5, block=0)] == [1] * jobs
 
 
 async def test_a_run_that_is_cancelled(worker_server: EmbeddedServer, queue: Queue) -> None:

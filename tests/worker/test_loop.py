@@ -111,20 +111,27 @@ def test_no_job_is_lost(data: st.DataObject) -> None:
 @settings(THOROUGH)
 @given(data=st.data())
 def test_a_stopped_worker_releases_its_jobs(data: st.DataObject) -> None:
-    """After a stop no job stays leased, and only reported attempts are charged."""
+    """After a stop no job stays leased, and only reported attempts are charged.
+
+    The event loop may end after the stop, also while the worker leaves: then the grace ends.
+    """
     stage = staged(data, grace=data.draw(st.sampled_from([0, 3, 1000]), label="grace"))
     for queue in stage.queues:
         queue.enqueue_many(range(data.draw(st.integers(0, 9), label="jobs")))
         queue.enqueue_many(range(2), headers={"handler": "batch"})
     total = sum(queue.stats().ready for queue in stage.queues)
     steps = data.draw(st.integers(0, 30), label="steps")
+    end = data.draw(st.integers(0, 12), label="effects until the end of the event loop")
     answer = stage._answer
 
     def stopping(effect: flows.Effect) -> Any:
-        nonlocal steps
+        nonlocal steps, end
         steps -= 1
         if steps == 0:
             stage.state.stop()
+        end -= steps < 0
+        if steps < 0 and end == 0:
+            raise flows.Cancelled
         return answer(effect)
 
     stage._answer = stopping  # type: ignore[method-assign]  # the loop is stopped at this effect
@@ -139,6 +146,25 @@ def test_a_stopped_worker_releases_its_jobs(data: st.DataObject) -> None:
     check_invariant(stage.raw)
     stage.client.close()
     stage.raw.close()
+
+
+def test_the_event_loop_ends_while_a_worker_leaves(many: Callable[..., Stage]) -> None:
+    """The jobs are given back all the same."""
+    stage = many(_first, ["a"], concurrency=2)
+    stage.queues[0].enqueue_many(range(2))
+    answer, ends = stage._answer, iter([True])
+
+    def ending(effect: flows.Effect) -> Any:
+        if len(stage.runners.items) == 2:
+            stage.state.stop(0)
+        if isinstance(effect, flows.GiveUpSoon) and next(ends, False):
+            raise flows.Cancelled
+        return answer(effect)
+
+    stage._answer = ending  # type: ignore[method-assign]  # as above
+    stage.drive()
+    assert next(ends, False) is False
+    assert figures(stage.queues)["ready"] == 2
 
 
 @settings(THOROUGH)

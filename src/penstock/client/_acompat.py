@@ -95,7 +95,9 @@ class AsyncRedisConnection(Protocol):
     async def send_packed_command(
         self, command: Iterable[bytes], check_health: bool = ...
     ) -> None: ...
-    async def read_response(self, *, disable_decoding: bool = ...) -> Any: ...
+    async def read_response(
+        self, *, disable_decoding: bool = ..., disconnect_on_error: bool = ...
+    ) -> Any: ...
 
 
 class RedisConnection(Protocol):
@@ -446,17 +448,26 @@ def _readable(socks: Iterable[socket.socket], timeout: float) -> list[socket.soc
 class AsyncReader:
     """Reads one reply of a connection. When a time limit passes, the reply can still be read.
 
+    An event loop that ends cancels every task, also that of the reader. A consumer that then
+    leaves reads on: the reply may bring a token or jobs.
+
     Args:
         conn: a connection on which a command was sent.
     """
 
     def __init__(self, conn: AsyncRedisConnection) -> None:
         self._told: AsyncSignal | None = None
-        self._task = asyncio.ensure_future(self._read(conn))
+        self._conn = conn
+        self._task = asyncio.ensure_future(self._read())
 
-    async def _read(self, conn: AsyncRedisConnection) -> Any:
+    async def _read(self) -> Any:
         try:
-            return await conn.read_response(disable_decoding=True)
+            return await self._conn.read_response(disable_decoding=True, disconnect_on_error=False)
+        except ResponseError:
+            raise
+        except Exception:
+            await self._conn.disconnect(nowait=True)
+            raise
         finally:
             # A callback of the task would run one round of the event loop later.
             if self._told is not None:
@@ -464,6 +475,8 @@ class AsyncReader:
 
     async def read(self, timeout: float, signal: AsyncSignal | None = None) -> Any:
         """Return the reply; PENDING = not within `timeout` seconds, or not before the signal."""
+        if self._task.cancelled():
+            self._task = asyncio.ensure_future(self._read())
         await afirst_ready([self], timeout, signal)
         return self._task.result() if self._task.done() else PENDING
 

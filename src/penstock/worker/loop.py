@@ -79,11 +79,11 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
                 with suppress(Exception):  # the waiting connection is dropped in any case
                     yield from _stop_waiting(state)
                 return
+        yield from leave(state)
     except Cancelled:
         state.stop(0)
         yield from leave(state)
         raise
-    yield from leave(state)
 
 
 def _failed(state: WorkerState, error: Exception) -> Flow:
