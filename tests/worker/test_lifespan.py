@@ -6,12 +6,23 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import AsyncPenstock, AsyncWorker, BadArgument, Handlers, Job, Penstock, Worker
+from penstock import (
+    AsyncPenstock,
+    AsyncWorker,
+    BadArgument,
+    Handlers,
+    Job,
+    Middleware,
+    Penstock,
+    RunEvent,
+    Worker,
+)
 from penstock.embedded import EmbeddedServer
 from penstock.testing import PenstockKit
 from penstock.worker import STATE, LifespanError, State
@@ -122,6 +133,50 @@ async def test_an_asyncio_worker_takes_both_kinds(brief_backend: Backend) -> Non
         worker.lifespan(lambda: pool_of(events))
         await worker.run()
         assert events == ["open", Pool, "close"]
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks", "threads beside tasks"])
+def test_context_variables(kind: str, brief_backend: Backend, ps: Penstock) -> None:
+    """Each job sees the variables of the lifespan and of its own hooks, and none of another job."""
+    life, own = ContextVar("life", default=""), ContextVar("own", default="")
+    seen: list[tuple[str, str]] = []
+
+    class Naming(Middleware):
+        @contextlib.contextmanager
+        def run(self, event: RunEvent) -> Iterator[None]:
+            handle("hook")
+            yield
+            handle("")
+
+    @contextlib.contextmanager
+    def enter() -> Iterator[None]:
+        token = life.set("open")
+        yield
+        life.reset(token)
+
+    def handle(value: Any) -> None:
+        seen.append((life.get(), own.get()))
+        own.set(getattr(value, "body", value))
+
+    async def handle_async(job: Any) -> None:
+        handle(job)
+
+    async def main() -> None:
+        async with AsyncPenstock(brief_backend.async_client(), middleware=[Naming()]) as client:
+            function = handle_async if kind == "tasks" else handle
+            worker = AsyncWorker(client, "q", function, burst=True, concurrency=1)
+            worker.lifespan(enter)
+            await worker.run()
+
+    if kind == "threads":
+        with Penstock(brief_backend.sync_client(), middleware=[Naming()]) as client:
+            worker = Worker(client, "q", handle, burst=True, concurrency=1)
+            worker.lifespan(enter)
+            worker.run()
+    else:
+        asyncio.run(main())
+    left = ["hook"] * 3 if kind == "threads beside tasks" else ["a", "b", "c"]
+    assert seen == [("open", value) for after in left for value in ("", "hook", after)]
 
 
 @pytest.mark.parametrize("kind", ["itself", "mapping", "object"])

@@ -6,7 +6,6 @@ There is no server: deliveries go in, verdicts come out.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import math
 import os
@@ -89,23 +88,6 @@ def strict() -> Iterator[None]:
     logger.addFilter(refuse)
     yield
     logger.removeFilter(refuse)
-
-
-async def test_a_run_sees_no_context_of_an_earlier_one() -> None:
-    """A context variable that a coroutine sets is not seen by the next job's."""
-    seen: list[str] = []
-    variable = contextvars.ContextVar("variable", default="")
-
-    async def handler(job: Any) -> None:
-        seen.append(variable.get())
-        variable.set(f"job {job.body}")
-
-    scene = Scene(handler)
-    scene.runners.start()
-    scene.put_all([made(n) for n in range(3)])
-    await await_for(lambda: len(scene.verdicts) == 3)
-    assert seen == ["", "", ""]
-    assert await scene.runners.close(1)
 
 
 # -- leases that are lost ----------------------------------------------------------------------

@@ -86,6 +86,7 @@ class DaemonThreads(Generic[T]):
         self.put: Callable[[T], None] = self._inbox.put
         self.is_empty = self._inbox.empty
         self._threads: list[threading.Thread] = []
+        self._context = contextvars.Context()
 
     def grow(self) -> None:
         """Start another thread, unless there are enough."""
@@ -95,7 +96,7 @@ class DaemonThreads(Generic[T]):
     def _run(self) -> None:
         while (item := self._inbox.get()) is not None:
             try:
-                self._execute(item)
+                self._context.copy().run(self._execute, item)
             except BaseException as error:  # noqa: BLE001  # a runner outlives everything
                 _complain(error)
             del item  # else its jobs live until the next one comes
@@ -109,6 +110,8 @@ class DaemonThreads(Generic[T]):
 class Runners(DaemonThreads[Item]):
     """Threads that run handlers: `execute` of an item must not raise.
 
+    Each run has its own copy of the context in which the threads were started.
+
     Attributes:
         limits: the time limits of the worker.
     """
@@ -117,6 +120,7 @@ class Runners(DaemonThreads[Item]):
 
     def start(self) -> None:
         """Start the threads."""
+        self._context = contextvars.copy_context()
         for _ in range(self._count):
             self.grow()
 

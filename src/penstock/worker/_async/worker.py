@@ -487,9 +487,9 @@ class AsyncWorker:
             registration=None if self._isolated else self._registration(),
             overdue=self._end_process if self._owns_process else None,
         )
-        runners.start()
         try:
             await self._enter(state)
+            runners.start()  # handlers see the context variables that the lifespan has set
             if helper is not None:
                 helper.start()
             heartbeat.start()
