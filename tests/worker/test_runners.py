@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from penstock import AsyncWorker, ConfigurationError, Worker
 from penstock.core.job import Delivery, reservation_of
 from penstock.worker import Handlers
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
@@ -88,6 +89,28 @@ def strict() -> Iterator[None]:
     logger.addFilter(refuse)
     yield
     logger.removeFilter(refuse)
+
+
+# -- threads that are none ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Worker, AsyncWorker])
+async def test_a_program_without_threads(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a program patched by gevent or eventlet a worker does not start, and says why.
+
+    There, `threading.get_ident` returns the id of a greenlet.
+    """
+
+    def get_ident() -> int:
+        return id(monkeypatch)
+
+    get_ident.__module__ = "gevent.thread"
+    worker = kind("redis://127.0.0.1:1", "q", print)
+    with monkeypatch.context() as patched:
+        patched.setattr("threading.get_ident", get_ident)
+        with pytest.raises(ConfigurationError, match="gevent has replaced the threads"):
+            await worker.start()
+    assert worker.state == "new"
 
 
 # -- leases that are lost ----------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import sys
 import threading
 import time
@@ -203,6 +204,21 @@ def test_the_exception_is_never_raised_outside() -> None:
     assert outside == []
     assert len(ends) == 1200
     assert set(ends) == {"returned", "limited"}
+
+
+def test_an_exception_that_cannot_be_raised(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the interpreter does not know the thread, the log says so; the handler counts as stuck."""
+    stuck: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    limits: Any = Limits(None, 0.01, stuck.put)
+    monkeypatch.setattr("penstock.worker.limits._set_async_exc", lambda *_: 0)
+    item = (SimpleNamespace(function=lambda: stuck.get(timeout=30)), ())
+    assert limits.run(0.01, item, (), {}) is item
+    [line] = [record.getMessage() for record in caplog.records]
+    ident = threading.get_ident()
+    assert line.startswith("TimeLimit can't be raised in a handler: ")
+    assert line.endswith(f"no thread with the id {ident}")
 
 
 def test_a_thread_that_ignores_the_limit(

@@ -20,12 +20,16 @@ from typing import Any, TypeVar
 
 from penstock.client._acompat import async_timeout
 from penstock.core.job import Delivery
+from penstock.core.logs import get_logger
 from penstock.worker.registered import AnyHandler
 
 __all__ = ["NO_LIMITS", "CancelledRun", "Item", "Limits", "TimeLimit", "within"]
 
+logger = get_logger("penstock")
+
 Item = tuple[AnyHandler, Sequence[Delivery]]
 """A handler, and the jobs of one run of it."""
+NOT_RAISED = "%s can't be raised in a handler: the interpreter has no thread with the id %d"
 IDLE = 10.0
 """Seconds without a run with a limit after which the thread that watches them ends."""
 T = TypeVar("T")
@@ -77,10 +81,13 @@ class _ThreadRun:
                 if error in self._fired:
                     return False
                 self._fired.add(error)
-                _set_async_exc(self._ident, error)
-                return True
+                is_raised = _set_async_exc(self._ident, error) == 1
             finally:
                 self._firing = False
+        if not is_raised:
+            with suppress(Exception):  # a filter or a handler of the user's log
+                logger.error(NOT_RAISED, error.__name__, self._ident)
+        return True
 
     def disarm(self, before: Any) -> None:
         """Let no exception be raised for this run from now on; `before` = the run around it.

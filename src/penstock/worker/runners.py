@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from penstock.core.caught import caught
 from penstock.core.job import Delivery
 from penstock.core.logs import get_logger
+from penstock.errors import ConfigurationError
 from penstock.worker.limits import NO_LIMITS, CancelledRun, Item, within
 from penstock.worker.registered import AnyHandler
 
@@ -62,6 +63,24 @@ def end_fork(pid: int) -> None:
     os._exit(0 if error is None else 1)
 
 
+def refuse_greenlets() -> None:
+    """Raise an error if gevent or eventlet has replaced the threads of this program.
+
+    A greenlet that computes lets no other one renew leases, and no exception can be raised in it.
+    The ids of greenlets are not those of the interpreter's threads.
+
+    Raises:
+        ConfigurationError: it has.
+    """
+    if threading.get_ident() not in sys._current_frames():
+        package = threading.get_ident.__module__.partition(".")[0]
+        raise ConfigurationError(
+            f"{package} has replaced the threads of this program, and a worker needs real ones: to "
+            "renew leases while a handler computes, and to end handlers at their time limits. Run "
+            f"the worker in a process that {package} does not patch; producers may be patched"
+        )
+
+
 class DaemonThreads(Generic[T]):
     """Threads that take items from an inbox. They are daemons: the process ends beside them.
 
@@ -75,9 +94,13 @@ class DaemonThreads(Generic[T]):
     Attributes:
         put: queues an item; the next free thread runs it.
         is_empty: returns whether no item waits for a thread.
+
+    Raises:
+        ConfigurationError: the program has no threads of the operating system.
     """
 
     def __init__(self, count: int, name: str, execute: Callable[[T], None]) -> None:
+        refuse_greenlets()
         self._count = count
         self._name = name
         self._execute = execute

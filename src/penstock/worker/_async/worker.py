@@ -272,7 +272,7 @@ class AsyncWorker:
             signals: whether to act on signals.
 
         Raises:
-            ConfigurationError, AuthenticationError: the server can't be used.
+            ConfigurationError, AuthenticationError: the server, or this program, can't be used.
             LifespanError: the lifespan or a hook has failed; at the start no job was taken.
             UnsupportedVersion: a newer penstock has written to a queue; handlers have finished.
             QueueDamaged, NotPermitted, OutOfMemory, ResponseError: of a queue that a burst needs.
@@ -296,6 +296,7 @@ class AsyncWorker:
 
         Raises:
             BadArgument: an annotation of a handler can't be resolved.
+            ConfigurationError: gevent or eventlet has replaced the threads of this program.
             ConfigurationError, AuthenticationError: it was stopping, and this error has ended it.
         """
         if self._activity is not None:
@@ -594,7 +595,6 @@ class AsyncWorker:
         return found
 
     def _add_polls(self, state: WorkerState) -> None:
-        """Add polls of nodes and of partitions that were learned."""
         for poll in self._polls():
             state.add(poll)
 
