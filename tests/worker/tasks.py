@@ -118,6 +118,8 @@ class Deeds:
             await asyncio.sleep(body["s"])
         elif body["do"] == "deaf":
             await self._deaf(body["s"])
+        elif body["do"] == "executor":
+            await asyncio.to_thread(time.sleep, body["s"])
         elif body["do"] == "gate":
             while not os.path.exists(body["for"]):  # noqa: ASYNC110, ASYNC240, PTH110  # as below
                 await asyncio.sleep(0.01)
@@ -135,7 +137,7 @@ class Deeds:
     def _do(self, job: Any) -> None:
         body = job.body
         do, seconds = body["do"], body.get("s", 0.0)
-        if do in ("nap", "block", "deaf"):
+        if do in ("nap", "block", "deaf", "executor"):
             time.sleep(seconds)
         elif do in ("keep", "seize"):
             self._keep(body)

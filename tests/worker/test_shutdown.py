@@ -25,7 +25,7 @@ WAYS = ("terminate", "twice", "interrupt", "stop")
 GRACE = 0.6
 OVERDUE = 4.0
 """Seconds after the grace until the end of a worker whose handler blocks the event loop, or
-whose coroutines refuse to be cancelled.
+whose handlers keep it from ending: coroutines that refuse to be cancelled, calls in its executor.
 """
 ROUND_OFF = 1.0
 """Seconds that a worker waits for cancelled handlers."""
@@ -80,6 +80,16 @@ SITUATIONS = {
     "deaf": Situation(
         [{"do": "deaf", "s": 60}] * 3, {"concurrency": 2}, 2, 1, 0, GRACE, GRACE + OVERDUE, OVERDUE
     ),
+    "executor": Situation(
+        [{"do": "executor", "s": 60}] * 3,
+        {"concurrency": 2},
+        2,
+        1,
+        0,
+        GRACE,
+        GRACE + OVERDUE,
+        OVERDUE,
+    ),
     "blocking": Situation(
         [{"do": "block", "s": 60}] * 2,
         {"concurrency": 2},
@@ -115,9 +125,9 @@ def client(worker_url: str, queue: Queue) -> Any:
 def test_the_end_of_a_worker(kind: str, name: str, crew: Crew, client: Penstock) -> None:
     """The exit code is 0, in time; no job is lost, and released jobs are charged no attempt.
 
-    Running handlers may finish, unless they outlast the grace or the worker is told twice. Only a
-    handler that blocks the event loop needs the process to be ended, with exit code 1. If the loop
-    runs, the lines after `run` are executed.
+    Running handlers may finish, unless they outlast the grace or the worker is told twice. Only if
+    handlers block the event loop or keep it from ending, the process is ended, with exit code 1. If
+    the loop runs, the lines after `run` are executed.
     """
     at = SITUATIONS[name]
     workers: dict[str, WorkerProcess] = {}
@@ -135,7 +145,7 @@ def test_the_end_of_a_worker(kind: str, name: str, crew: Crew, client: Penstock)
     workers["twice"].signal(signal.SIGTERM)
     for way, worker in workers.items():
         code = worker.ended()
-        is_kept = kind == "asyncio" and name in ("deaf", "blocking")
+        is_kept = kind == "asyncio" and name in ("deaf", "executor", "blocking")
         has_returned = bool(crew.diary.events("returned", pid=worker.pid))
         assert has_returned != (kind == "asyncio" and name == "blocking"), (way, code)
         # A signal after the return of `run` is the program's.

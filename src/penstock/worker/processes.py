@@ -7,7 +7,6 @@ one side ends, for any reason, the line breaks, and the other side notices.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import select
 import signal
@@ -19,12 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock.core.logs import get_logger
 from penstock.worker.runners import in_thread
 
-__all__ = ["LINE", "Line", "Process", "end_process", "ending", "missing_for_processes"]
-
-logger = get_logger("penstock")
+__all__ = ["LINE", "Line", "Process", "ending", "missing_for_processes"]
 
 LINE = "PENSTOCK_LINE"
 """The environment variable with the file descriptor of a process's end of the line."""
@@ -237,10 +233,3 @@ def ending(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
-
-
-def end_process() -> None:
-    """End this process at once: its worker has not ended in time."""
-    logger.error("a worker did not end in time; the process is ended with exit code 1")
-    logging.shutdown()
-    os._exit(1)

@@ -37,9 +37,6 @@ __all__ = [
 
 logger = get_logger("penstock")
 
-PATIENCE = 2.0
-"""Seconds in which an event loop has to end after its tasks were cancelled."""
-
 T = TypeVar("T")
 
 
@@ -190,9 +187,6 @@ class Runners(DaemonThreads[Item]):
         """Return whether the worker has ended the run of these jobs, as they are cancelled."""
         return isinstance(error, CancelledRun) and jobs[0].cancelled
 
-    def at_end(self, end: Callable[[], None]) -> None:
-        """Do nothing: daemon threads don't keep the process."""
-
     def close(self, timeout: float) -> bool:
         """End each thread after its handler; wait at most so many seconds for all of them.
 
@@ -289,7 +283,6 @@ class AsyncRunners:
         self._threads: DaemonThreads[_ThreadCall] = DaemonThreads(
             count, f"{name}-thread", _ThreadCall.run
         )
-        self._last: asyncio.Task[None] | None = None
         self.limits = NO_LIMITS
 
     def start(self) -> None:
@@ -416,27 +409,6 @@ class AsyncRunners:
         self._threads.end()
         left = self._tasks if self._watch is None else {*self._tasks, self._watch}
         return not left or not (await asyncio.wait(left, timeout=timeout))[1]
-
-    def at_end(self, end: Callable[[], None]) -> None:
-        """Call this function if the event loop does not end some seconds after it is told to.
-
-        A coroutine that refuses to be cancelled lets `asyncio.run` wait for ever.
-        """
-        self._last = self._loop.create_task(self._wait_for_end(end), name=f"{self._name}-end")
-
-    async def _wait_for_end(self, end: Callable[[], None]) -> None:
-        try:
-            await self._loop.create_future()
-        finally:  # asyncio.run cancels every task
-            in_thread(lambda: self._end_unless_closed(end), f"{self._name}-end")
-
-    def _end_unless_closed(self, end: Callable[[], None]) -> None:
-        until = time.monotonic() + PATIENCE
-        while not self._loop.is_closed():
-            if time.monotonic() > until:
-                end()
-                return
-            time.sleep(0.02)
 
 
 def _complain(error: BaseException) -> None:

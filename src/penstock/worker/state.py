@@ -120,6 +120,7 @@ class WorkerState:
         complaints: limits the records about one subject.
         refused: returns the verdict on a job whose report its queue has refused with an error.
         abandoned: jobs that could be neither reported nor released at the end.
+        has_given_up: whether it has given back jobs whose handlers ran.
         report_error: why a job could be reported neither as done nor as failed.
         newer: the error of a queue that a newer penstock has written to.
         learned: the number of partitions of queues that turned out to have some.
@@ -171,6 +172,7 @@ class WorkerState:
         self.isolated: Isolated | None = None
         self.fail_refused: Callable[[Delivery, Exception], Verdict] = _failed
         self.abandoned: set[Delivery] = set()
+        self.has_given_up = False
         self.learned: dict[str, int] = {}
         self.report_error: Exception | None = None
         self.newer: UnsupportedVersion | None = None

@@ -53,7 +53,7 @@ from penstock.worker.options import (
     served,
 )
 from penstock.worker.polls import QueuePoll
-from penstock.worker.processes import end_process
+from penstock.worker.process_end import ProcessEnd, end_process
 from penstock.worker.runners import Activity, Item, Runners
 from penstock.worker.schedules import Ticker, declared, own_part
 from penstock.worker.signals import handling_signals
@@ -181,7 +181,7 @@ class Worker:
         self._client = self._twinned()
         self._lifespan = Lifespan()
         self._stops: list[float | None] = []
-        self._owns_process = False
+        self._process_end: ProcessEnd | None = None  # None = the process is not its own
         self._signal = ""
         self._has_said_stop = False
         self._state: WorkerState | None = None
@@ -265,8 +265,9 @@ class Worker:
 
         A worker that does not end, because a call to the server does not return, is abandoned some
         seconds after its grace. This call then returns, and `abandoned` is the number of jobs that
-        the worker still holds. If a handler blocks the event loop, or coroutines that refuse to be
-        cancelled keep it from ending, this call can't return: the process ends with exit code 1.
+        the worker still holds. If a handler blocks the event loop, this call can't return: the
+        process ends with exit code 1. So it does if handlers keep it from ending after this call:
+        coroutines that refuse to be cancelled, and calls in threads of executors.
 
         Args:
             signals: whether to act on signals.
@@ -405,12 +406,14 @@ class Worker:
         if not wanted or threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._owns_process = True
+        self._process_end = process_end = ProcessEnd()
         try:
             with handling_signals(self._on_signal), shown_by_default():
                 yield
         finally:
-            self._owns_process = False
+            self._process_end, state = None, self._state
+            is_asked = state is not None and (self._signal or state.has_given_up)
+            process_end.finish(state.deadline if state and is_asked else None)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # signal passes it
         self._signal = self._signal or signal.Signals(number).name
@@ -486,7 +489,7 @@ class Worker:
             self._client.backend,
             name=f"{self.name}-leases",
             registration=None if self._isolated else self._registration(),
-            overdue=self._end_process if self._owns_process else None,
+            overdue=self._end_process if self._process_end else None,
         )
         try:
             self._enter(state)
@@ -518,8 +521,8 @@ class Worker:
                 self._client.close()
                 wake.close()
                 self._say_end(state, monotonic() - began)
-                if not is_free and self._owns_process:
-                    runners.at_end(end_process)
+                if self._process_end is not None:
+                    self._process_end.has_tasks = not is_free
 
     def _registration(self) -> Registration:
         queues, kind = [*self.options.queues], type(self).__name__
@@ -601,7 +604,7 @@ class Worker:
     def _run_isolated(self, isolated: Isolated, kept: dict[str, Any]) -> None:
         self.change(name=kept["name"])
         self.options = WorkerOptions(**kept, concurrency=1, heartbeat=self.options.heartbeat)
-        self._isolated, self._owns_process = isolated, True
+        self._isolated, self._process_end = isolated, ProcessEnd()
         self.run(signals=False)
 
     def _connected(self, state: WorkerState, wake: Signal) -> bool:
@@ -641,5 +644,5 @@ class Worker:
             state.complain("monitor", error)
 
     def _end_process(self) -> None:
-        if self._owns_process:
+        if self._process_end is not None:
             end_process()
