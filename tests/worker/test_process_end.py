@@ -44,6 +44,23 @@ print("returned", flush=True)
 """
 
 
+RAISES = """
+import sys, threading
+from penstock import Worker
+
+begun = threading.Event()
+
+def handle(job):
+    begun.set()
+    threading.Event().wait(20)
+
+worker = Worker(sys.argv[1], "work", handle)
+worker.start()
+begun.wait(20)
+raise RuntimeError("the program's own")
+"""
+
+
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """An event in the place of the end of the process."""
@@ -131,5 +148,17 @@ def test_the_interpreter_is_kept(kind: str, queue: Queue, worker_url: str) -> No
     assert (program.returncode, out) == (1, "returned\n")
     assert "a worker did not end in time" in err
     assert "ThreadPoolExecutor-0_0" in err
+    stats = queue.stats()
+    assert (stats.ready, stats.active, stats.nacked) == (1, 0, 0)
+
+
+@pytest.mark.slow
+def test_a_program_ends_around_its_worker(queue: Queue, worker_url: str) -> None:
+    """If the program raises while a worker runs in the background, its jobs are given back."""
+    queue.enqueue(1)
+    program = [sys.executable, "-c", RAISES, worker_url]
+    ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "RuntimeError: the program's own" in ended.stderr
     stats = queue.stats()
     assert (stats.ready, stats.active, stats.nacked) == (1, 0, 0)

@@ -6,6 +6,7 @@ The two are written by hand, as they share little.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import os
 import queue
@@ -36,6 +37,9 @@ __all__ = [
 ]
 
 logger = get_logger("penstock")
+
+PATIENCE = 3.0
+"""Seconds for which a program that ends waits for its worker."""
 
 T = TypeVar("T")
 
@@ -422,21 +426,33 @@ def _complain(error: BaseException) -> None:
 class Activity:
     """A function that runs in a thread of its own.
 
+    If the program ends while it runs, it is stopped first: its thread is a daemon.
+
     Args:
         main: the function.
         name: the name of the thread.
+        stop: makes it return soon.
     """
 
-    def __init__(self, main: Callable[[], None], name: str) -> None:
+    def __init__(self, main: Callable[[], None], name: str, stop: Callable[[], None]) -> None:
         self._main = main
+        self._stop = stop
         self.error: BaseException | None = None
         self._thread = in_thread(self._run, name)
 
     def _run(self) -> None:
+        atexit.register(self._end)
         try:
             self._main()
         except BaseException as error:  # noqa: BLE001  # it is raised where it is joined
             self.error = error
+        finally:
+            atexit.unregister(self._end)
+
+    def _end(self) -> None:
+        if not self.is_over:  # in a forked child it is over
+            self._stop()
+            self._thread.join(PATIENCE)
 
     @property
     def is_over(self) -> bool:

@@ -341,7 +341,9 @@ class AsyncWorker:
         runners.limits = Limits(options.time_limit, options.grace, self._is_stuck)
         for grace in self._stops:
             state.stop(grace)
-        self._activity = AsyncActivity(lambda: self._main(state, runners, wake), self.name)
+        main = partial(self._main, state, runners, wake)
+        # sync only: self._activity = Activity(main, self.name, partial(self.stop, 0))
+        self._activity = AsyncActivity(main, self.name)  # async only
 
     def stop(self, grace: Duration | None = None) -> None:
         """Take no more jobs, and end when the handlers have finished. Returns at once.
