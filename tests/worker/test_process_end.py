@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -114,19 +113,19 @@ def test_a_coroutine_keeps_the_event_loop(ended: threading.Event) -> None:
     assert ended.is_set()
 
 
-def test_threads_that_end_in_time(ended: threading.Event) -> None:
-    """A process that nothing keeps ends by itself."""
+def test_nothing_keeps_the_process(ended: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then no task is left that waits for its end."""
+    monkeypatch.setattr("threading.enumerate", lambda: [threading.main_thread()])
 
     async def main() -> None:
+        before = asyncio.all_tasks()
         end = ProcessEnd()
-        with ThreadPoolExecutor() as pool:
-            pool.submit(int)
-            end.finish(time.monotonic())
+        await asyncio.sleep(0)
+        end.finish(time.monotonic())
+        _, left = await asyncio.wait(asyncio.all_tasks() - before, timeout=30)
+        assert not left
 
     asyncio.run(main())
-    for thread in threading.enumerate():
-        if thread.name == "penstock-end":
-            thread.join()
     assert not ended.is_set()
 
 

@@ -81,7 +81,7 @@ class ProcessEnd:
             register(self._watch_exit)
         if deadline is not None or self.has_tasks:
             self._until = deadline or 0.0
-        elif self._task is not None:
+        if self._task is not None and not (self._threads or self.has_tasks):
             self._task.cancel()
         if self._is_loop_over:
             self._watch(self._keep_loop)
@@ -97,7 +97,7 @@ class ProcessEnd:
             self._watch(lambda: not are_joined.is_set())
 
     def _watch(self, is_kept: Callable[[], bool]) -> None:
-        if self._until is not None:
+        if self._until is not None and is_kept():
             until = max(self._until, time.monotonic()) + PATIENCE
             in_thread(lambda: self._end_unless_free(until, is_kept), "penstock-end")
 
