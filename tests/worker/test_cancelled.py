@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from penstock import AsyncJob, AsyncWorker, Penstock, Queue
+from penstock import AsyncJob, AsyncWorker, ConfigurationError, Penstock, Queue
 from penstock.embedded import EmbeddedServer
 from tests.support.twins import await_for
 
@@ -57,6 +58,39 @@ def test_a_loop_that_ends_under_its_worker(
     stats = queue.stats()
     assert (stats.active, stats.ready, stats.nacked) == (0, jobs, 0)
     assert [job.attempt for job in queue.reserve(5, block=0)] == [1] * jobs
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "refused"])
+async def test_an_end_while_more_nodes_are_connected(
+    worker_server: EmbeddedServer, queue: Queue, is_cancelled: bool
+) -> None:
+    """A worker that ends while it connects to nodes that it has learned gives its jobs back."""
+    queue.enqueue(1)
+    began, connecting = asyncio.Event(), asyncio.Event()
+
+    async def handler(job: AsyncJob) -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    async def connect() -> None:
+        connecting.set()
+        if not is_cancelled:
+            raise ConfigurationError("no such node")
+        await asyncio.sleep(60)
+
+    worker: Any = AsyncWorker(worker_server.url, "work", handler)
+    await worker.start()
+    await began.wait()
+    worker._client.connect = connect
+    worker._state.moved = True
+    worker._state.wake()
+    await connecting.wait()
+    if is_cancelled:
+        worker._activity._task.cancel()
+    with pytest.raises(asyncio.CancelledError if is_cancelled else ConfigurationError):
+        await worker.join()
+    stats = queue.stats()
+    assert (stats.ready, stats.active) == (1, 0)
 
 
 async def test_a_run_that_is_cancelled(worker_server: EmbeddedServer, queue: Queue) -> None:

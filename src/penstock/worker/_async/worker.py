@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.exceptions import RedisError
 
 from penstock import __version__
-from penstock.client._acompat import AsyncSignal
+from penstock.client._acompat import AsyncSignal, ashield
 from penstock.client._async.client import AsyncPenstock, twin_of
 from penstock.client._async.sharded.federated_node import AsyncBackgroundTasks
 from penstock.client._async.sharded.parts import operations_of
@@ -37,7 +37,7 @@ from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.limits import Limits
 from penstock.worker.log import shown_by_default
-from penstock.worker.loop import work
+from penstock.worker.loop import leave, work
 from penstock.worker.messages import ended, started, waits_for
 from penstock.worker.monitor import LoopEvent, Monitor
 from penstock.worker.options import (
@@ -461,8 +461,8 @@ class AsyncWorker:
 
     def status(self) -> WorkerStatus:
         """Return the status and the figures. Any thread may call this."""
-        state, handler_runner = self._state, self._handler_runner
-        running = () if handler_runner is None else handler_runner.running_jobs()
+        state = self._state
+        running = () if self._handler_runner is None else self._handler_runner.running_jobs()
         isolated = () if state is None or state.isolator is None else state.isolator.running
         sizes = dict.fromkeys(self.options.queues, 0)
         if state is not None:
@@ -527,9 +527,8 @@ class AsyncWorker:
                     self._process_end.has_tasks = not is_free
 
     def _registration(self) -> AsyncRegistration:
-        queues, kind = [*self.options.queues], type(self).__name__
-        concurrency = self.options.concurrency
-        entry = partial(worker_entry, self.name, kind, __version__, queues, concurrency)
+        own, kind, queues = self.options, type(self).__name__, [*self.options.queues]
+        entry = partial(worker_entry, self.name, kind, __version__, queues, own.concurrency)
         return AsyncRegistration(entry, self._client.prefix)
 
     async def _enter(self, state: WorkerState) -> None:
@@ -558,7 +557,6 @@ class AsyncWorker:
             state.log.info("%s has ended: %s", self.name, text)
 
     def _say_stop(self, state: WorkerState) -> None:
-        """Log once for which jobs the worker waits before it ends."""
         self._has_said_stop = True
         running, left = self.status().running, state.deadline - monotonic()
         if running and left > 0:
@@ -577,7 +575,11 @@ class AsyncWorker:
             if not state.moved:
                 return
             self._client.backend.join()
-            await self._connected(state, wake)
+            try:
+                await self._connected(state, wake)
+            except BaseException:
+                await ashield(home.drive(leave(state), wake))
+                raise
             state.log.info("%s takes jobs of several nodes", self.name)
 
     async def _look(self) -> None:

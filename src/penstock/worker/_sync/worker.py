@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.exceptions import RedisError
 
 from penstock import __version__
-from penstock.client._acompat import Signal
+from penstock.client._acompat import Signal, shield
 from penstock.client._sync.client import Penstock, twin_of
 from penstock.client._sync.sharded.federated_node import BackgroundTasks
 from penstock.client._sync.sharded.parts import operations_of
@@ -38,7 +38,7 @@ from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.limits import Limits
 from penstock.worker.log import shown_by_default
-from penstock.worker.loop import work
+from penstock.worker.loop import leave, work
 from penstock.worker.messages import ended, started, waits_for
 from penstock.worker.monitor import LoopEvent, Monitor
 from penstock.worker.options import (
@@ -460,8 +460,8 @@ class Worker:
 
     def status(self) -> WorkerStatus:
         """Return the status and the figures. Any thread may call this."""
-        state, handler_runner = self._state, self._handler_runner
-        running = () if handler_runner is None else handler_runner.running_jobs()
+        state = self._state
+        running = () if self._handler_runner is None else self._handler_runner.running_jobs()
         isolated = () if state is None or state.isolator is None else state.isolator.running
         sizes = dict.fromkeys(self.options.queues, 0)
         if state is not None:
@@ -526,9 +526,8 @@ class Worker:
                     self._process_end.has_tasks = not is_free
 
     def _registration(self) -> Registration:
-        queues, kind = [*self.options.queues], type(self).__name__
-        concurrency = self.options.concurrency
-        entry = partial(worker_entry, self.name, kind, __version__, queues, concurrency)
+        own, kind, queues = self.options, type(self).__name__, [*self.options.queues]
+        entry = partial(worker_entry, self.name, kind, __version__, queues, own.concurrency)
         return Registration(entry, self._client.prefix)
 
     def _enter(self, state: WorkerState) -> None:
@@ -557,7 +556,6 @@ class Worker:
             state.log.info("%s has ended: %s", self.name, text)
 
     def _say_stop(self, state: WorkerState) -> None:
-        """Log once for which jobs the worker waits before it ends."""
         self._has_said_stop = True
         running, left = self.status().running, state.deadline - monotonic()
         if running and left > 0:
@@ -576,7 +574,11 @@ class Worker:
             if not state.moved:
                 return
             self._client.backend.join()
-            self._connected(state, wake)
+            try:
+                self._connected(state, wake)
+            except BaseException:
+                shield(home.drive(leave(state), wake))
+                raise
             state.log.info("%s takes jobs of several nodes", self.name)
 
     def _look(self) -> None:
