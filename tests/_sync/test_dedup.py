@@ -887,6 +887,31 @@ def test_the_successor_is_removed(q: Queue, raw: Raw, what: str) -> None:
     assert drained(q) == ["third"]
 
 
+@pytest.mark.slow
+def test_one_call_starts_thousands_of_successors(real_q: Queue, real_raw: Raw) -> None:
+    """1,000 jobs are acknowledged and 4,000 expire, half of them delivered at most once: more
+    successors are due than one command can name.
+    """
+    q, batches = real_q, [[f"{name}{i}" for i in range(1000)] for name in "abcde"]
+    options: list[Any] = [
+        {"lease": 3600},
+        *[{"lease": 0, "ttl": 60}] * 2,
+        *[{"lease": 30, "ttl": 60}] * 2,
+    ]
+    for bodies, one in zip(batches, options, strict=True):
+        q.enqueue_many(bodies, dedup=Dedup(str), **one)
+    jobs = [job for _ in range(5) for job in q.reserve(1000, block=0)]
+    for bodies in batches:
+        q.enqueue_many(bodies, dedup=Dedup(str, on_duplicate="requeue"))
+    assert q.stats().dependent == 5000
+    advance(real_raw, q.ops, 61)
+    settled = q.backend.node.run(q.ops.settle(jobs[:1000], 1))
+    assert settled.outcomes.all_done
+    stats = q.stats()
+    assert (stats.dependent, stats.ready + len(settled.taken.deliveries)) == (0, 5000)
+    check_invariant(real_raw, q.ops)
+
+
 @pytest.mark.parametrize("order", ["first, successor", "successor, first"])
 @pytest.mark.parametrize("what", ["delete", "bury", "ack"])
 def test_owner_and_successor_are_removed(q: Queue, what: str, order: str) -> None:

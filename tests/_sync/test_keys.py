@@ -173,6 +173,27 @@ def test_a_looser_limit_of_a_key_with_many_jobs(q: Queue) -> None:
     assert [one.next_ms == 0 for one in replies] == [True, True, True, False]
 
 
+@pytest.mark.slow
+def test_one_call_admits_jobs_of_thousands_of_keys(real_q: Queue, real_raw: Raw) -> None:
+    """Jobs of 1,000 keys are acknowledged and those of 2,000 keys expire while all keys are
+    rechecked: the call admits more jobs than one command can name, and loses none.
+    """
+    q, keys = real_q, sorted(map(str, range(4100)), key=key_hash)
+    q.configure(per_key=1)
+    q.enqueue_many(keys[:2100], key=str, lease=3600)
+    jobs = [job for _ in range(3) for job in q.reserve(1000, block=0)]
+    q.enqueue_many(keys[2100:], key=str, ttl=60)
+    q.enqueue_many(keys, key=str)
+    q.configure(per_key=2)
+    advance(real_raw, q.ops, 61)
+    acknowledged = [job for job in jobs if job.body in keys[1100:2100]]
+    settled = q.backend.node.run(q.ops.settle(acknowledged, 1))
+    assert (settled.outcomes.all_done, settled.taken.next_ms) == (True, 0)
+    left, taken = q.stats(), len(settled.taken.deliveries)
+    assert (left.active - taken, left.ready + left.parked + taken) == (1100, 4100)
+    check_invariant(real_raw, q.ops)
+
+
 def test_an_end_admits_a_bounded_number_of_jobs(q: Queue) -> None:
     """When a limit is raised, an end admits one job and 100 in addition."""
     q.configure(per_key=1)

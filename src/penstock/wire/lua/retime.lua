@@ -161,10 +161,9 @@ elseif place == 'meta' and epoch then
 end
 if write == '1' and found > 0 then
   redis.call('HDEL', held, '-')
+  --@include lib/write_in_parts
   for name, one in pairs({active = active, scheduled = scheduled, once = once, dead = dead, expiry = expiry, windows = windows}) do
-    for i = 1, #put[name], 4000 do -- unpack has a limit near 8000
-      redis.call('ZADD', one, unpack(put[name], i, math.min(i + 3999, #put[name])))
-    end
+    write_in_parts(put[name], function(...) redis.call('ZADD', one, ...) end)
   end
   for i = 2, has_urgent and #put.scheduled or 0, 2 do
     local score = redis.call('ZSCORE', urgent, put.scheduled[i])

@@ -80,7 +80,7 @@ if delivers then
     end
   end
   if keyed then
-    keyed.recheck()
+    keyed.recheck_limit = n + 100
   end
   --@include lib/choose_ended
   --@include lib/choose_waiting (gives: from, entries, e)

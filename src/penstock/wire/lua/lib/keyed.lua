@@ -3,9 +3,10 @@
 -- comes before it, unless the jobs are new. keyed.give_back(ids) takes the tickets of jobs that have ended, and takes them out of
 -- parked; keyed.postpone(ids) does so with jobs that wait for a later time, unless the queue is ordered. keyed.admit() comes last: it
 -- writes what keyed.take has decided, gives tickets to the lowest parked jobs of the keys that keyed.free named, one for each that was
--- freed and 100 in addition, and returns true if some became due, or may become so in the next call. keyed.recheck() names up to
--- 1000 more keys after the limits were loosened: `recheck` in meta has the hash from which it goes on, and 1 if keys before that
--- had more parked jobs than were admitted.
+-- freed, and up to 100 more in total. A script that delivers sets keyed.recheck_limit: after the limits were loosened, keyed.admit()
+-- frees one job of further keys, so that about as many keys are looked at (at least 100 of `recheck`). The field `recheck` of meta has
+-- the hash at which the next call continues, and 1 if an earlier key still has jobs that could be admitted. keyed.admit() returns
+-- true if jobs became due, or if keys remain to be rechecked.
 --- NEEDS  has_urgent held active scheduled once parked tickets meta uses now nothing wake
 --- GIVES  keyed
 local keyed = nil
@@ -97,30 +98,29 @@ if uses ~= '' and string.find(uses, 'q', 1, true) then
       call('ZREM', parked, unpack(others))
     end
   end
-  local rechecks, from, rest = false, match(settings[3] or '', '^(%d+) ([01])$')
-  keyed.recheck = function()
-    rechecks = from ~= nil
-    for _ = 1, from and 1000 or 0 do
-      local first = call('ZRANGE', parked, from, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
-      from = first[2] and fmt('%.0f', first[2] + 1)
-      if not from then
+  keyed.is_ordered = is_ordered
+  keyed.postpone = is_ordered and nothing or keyed.give_back
+  --@include lib/write_in_parts
+  local next_hash, has_remainder = match(settings[3] or '', '^(%d+) ([01])$')
+  local function free_keys_to_recheck(count)
+    for _ = 1, count do
+      local first = call('ZRANGE', parked, next_hash, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
+      next_hash = first[2] and fmt('%.0f', first[2] + 1)
+      if not next_hash then
         break
       end
       free(first[2], 1)
     end
   end
-  keyed.is_ordered = is_ordered
-  keyed.postpone = is_ordered and nothing or keyed.give_back
+  keyed.recheck_limit = 0
   keyed.admit = function()
-    if #lost > 0 then
-      call('ZREM', tickets, unpack(lost))
+    local is_rechecking = next_hash and keyed.recheck_limit > 0
+    if is_rechecking then
+      free_keys_to_recheck(math.max(100, keyed.recheck_limit - #hashes))
     end
-    if #given > 0 then
-      call('ZADD', tickets, unpack(given))
-    end
-    if #waiting > 0 then
-      call('ZADD', parked, unpack(waiting))
-    end
+    write_in_parts(lost, function(...) call('ZREM', tickets, ...) end)
+    write_in_parts(given, function(...) call('ZADD', tickets, ...) end)
+    write_in_parts(waiting, function(...) call('ZADD', parked, ...) end)
     local spare, moved, due, granted = 100, {}, {}, {}
     for i = 1, (is_crowded or #waiting > 0) and #hashes or 0 do
       local hash = hashes[i]
@@ -130,7 +130,7 @@ if uses ~= '' and string.find(uses, 'q', 1, true) then
         local count = math.min(room, freed[hash] + spare)
         ids = call('ZRANGE', parked, hash, hash, 'BYSCORE', 'LIMIT', '0', count)
         spare = spare - math.max(0, #ids - freed[hash])
-        rest = rechecks and #ids == count and count < room and '1' or rest
+        has_remainder = is_rechecking and #ids == count and count < room and '1' or has_remainder
       end
       for j = 1, room > 0 and #ids or 0 do
         local at = #due + 1
@@ -140,23 +140,20 @@ if uses ~= '' and string.find(uses, 'q', 1, true) then
         granted[at], granted[at + 1] = hash, ids[j]
       end
     end
-    if #moved > 0 then
-      call('ZREM', parked, unpack(moved))
-      call('ZADD', scheduled, unpack(due))
-      call('ZADD', tickets, unpack(granted))
-    end
-    local is_left = false -- keys to look at in the next call
-    if rechecks then
-      if not from and rest == '1' then -- from the first key again
-        from, rest = '0', '0'
+    write_in_parts(moved, function(...) call('ZREM', parked, ...) end)
+    write_in_parts(due, function(...) call('ZADD', scheduled, ...) end)
+    write_in_parts(granted, function(...) call('ZADD', tickets, ...) end)
+    if is_rechecking then
+      if not next_hash and has_remainder == '1' then -- from the first key again
+        next_hash, has_remainder = '0', '0'
       end
       call('HDEL', meta, 'recheck')
-      if from then
-        call('HSET', meta, 'recheck', from .. ' ' .. rest)
+      if next_hash then
+        call('HSET', meta, 'recheck', next_hash .. ' ' .. has_remainder)
       end
-      rechecks, is_left = false, from ~= nil
+      keyed.recheck_limit = 0
     end
     hashes, freed = {}, {}
-    return #moved > 0 or is_left
+    return #moved > 0 or is_rechecking and next_hash ~= nil
   end
 end

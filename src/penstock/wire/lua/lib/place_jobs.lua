@@ -5,6 +5,7 @@
 --- GIVES  place write_places
 local place, write_places
 do
+  --@include lib/write_in_parts
   local places, placed, coming = {}, {}, {}
   place = function(id, at, priority)
     local score = at
@@ -19,14 +20,10 @@ do
     places[#places + 1] = id
   end
   write_places = function()
-    if #places > 0 then
-      redis.call('ZADD', scheduled, unpack(places))
-      if has_urgent then
-        redis.call('ZREM', urgent, unpack(placed))
-      end
+    write_in_parts(places, function(...) redis.call('ZADD', scheduled, ...) end)
+    if has_urgent then
+      write_in_parts(placed, function(...) redis.call('ZREM', urgent, ...) end)
     end
-    if #coming > 0 then
-      redis.call('ZADD', urgent, unpack(coming))
-    end
+    write_in_parts(coming, function(...) redis.call('ZADD', urgent, ...) end)
   end
 end

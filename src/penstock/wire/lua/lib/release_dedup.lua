@@ -11,6 +11,7 @@
 local has_dedup = string.find(uses, 'd', 1, true)
 local release_dedup, write_dedup, write_dedup_and_wake = nothing, nothing, nothing
 if has_dedup then
+  --@include lib/write_in_parts
   --@include lib/place_jobs (gives: place, write_places)
   local successors, opened, values_of, changed, released = {}, {}, {}, {}, {}
   local stops = {[''] = false} -- ends of windows, by the fields that tell them: most jobs have equal ones
@@ -107,12 +108,8 @@ if has_dedup then
         passed[#passed + 1] = value
       end
     end
-    for i = 1, #released, 4000 do -- unpack has a limit near 8000
-      redis.call('HDEL', dedup, unpack(released, i, math.min(i + 3999, #released)))
-    end
-    for i = 1, #passed, 4000 do
-      redis.call('HSET', dedup, unpack(passed, i, math.min(i + 3999, #passed)))
-    end
+    write_in_parts(released, function(...) redis.call('HDEL', dedup, ...) end)
+    write_in_parts(passed, function(...) redis.call('HSET', dedup, ...) end)
     for i = 1, #successors, 2 do
       local id, due = successors[i], successors[i + 1]
       if redis.call('ZSCORE', scheduled, id) then -- it may have ended in this call
@@ -122,9 +119,7 @@ if has_dedup then
       end
     end
     write_places()
-    if #opened > 0 then
-      redis.call('ZADD', windows, unpack(opened))
-    end
+    write_in_parts(opened, function(...) redis.call('ZADD', windows, ...) end)
     return earliest
   end
 end

@@ -51,12 +51,9 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled + #
     new_counters[#new_counters + 1] = dying[i]
     new_counters[#new_counters + 1] = dying[i + 1]
   end
-  if #new_counters > 0 then
-    call('HSET', tally, unpack(new_counters))
-  end
-  if #marks > 0 then
-    call('HSET', tally, unpack(marks))
-  end
+  --@include lib/write_in_parts
+  write_in_parts(new_counters, function(...) call('HSET', tally, ...) end)
+  write_in_parts(marks, function(...) call('HSET', tally, ...) end)
   if #cancelled > 0 then
     --@include lib/end_cancelled
     end_cancelled(cancelled)
