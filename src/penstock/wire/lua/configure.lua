@@ -51,13 +51,14 @@ if not epoch then
       end
     end
     change('last', string.format('%.0f-4294967294', ms))
+    change('recheck', '0 0') -- the limits are lost, and jobs may be parked
   end
 end
 --@include lib/use
-local function most_of_a_key()
+local function jobs_allowed_per_key()
   return ordered == '1' and 1 or tonumber(per_key) or math.huge
 end
-local closes, last, given, most_before = false, configured, nil, most_of_a_key()
+local closes, last, given, allowed_before = false, configured, nil, jobs_allowed_per_key()
 local limits = {paused = paused, max_length = max_length, replicas = replicas > 0, result_ttl = result_ttl}
 for i = 1, #fields, 2 do
   local field, value = fields[i], fields[i + 1]
@@ -95,7 +96,7 @@ for i = 1, #fields, 2 do
   end
 end
 paused = limits.paused
-if most_of_a_key() > most_before then -- parked jobs may have room now
+if jobs_allowed_per_key() > allowed_before then -- parked jobs may have room now
   change('recheck', '0 0')
 end
 if created == 0 and given and given <= last then

@@ -94,6 +94,9 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     end
     if #kept < #uses then
       redis.call('HSET', meta, 'uses', kept)
+      if not string.find(kept, 'q', 1, true) then
+        redis.call('HDEL', meta, 'recheck', 'walked')
+      end
     end
   end
 end
