@@ -84,6 +84,18 @@ async def test_jobs_that_wait_for_other_jobs_take_no_room(q: AsyncQueue) -> None
     await q.enqueue("room")
 
 
+async def test_a_batch_that_got_no_job_is_cancelled(q: AsyncQueue) -> None:
+    """Producers that try a full queue again leave no batches behind."""
+    await q.configure(max_length=1)
+    await q.enqueue("all the room")
+    for _ in range(3):
+        with pytest.raises(QueueFull):
+            async with q.batch(then="callback") as batch:
+                await batch.enqueue("member")
+    stats = await q.stats()
+    assert (stats.batches, stats.dependent, stats.dead) == (0, 0, 0)
+
+
 async def test_jobs_put_back_may_exceed_the_bound(q: AsyncQueue, raw: Raw) -> None:
     """nack, release, an ended lease and redrive ignore the bound; only producers are refused."""
     await q.configure(max_length=2)

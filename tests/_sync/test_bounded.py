@@ -85,6 +85,18 @@ def test_jobs_that_wait_for_other_jobs_take_no_room(q: Queue) -> None:
     q.enqueue("room")
 
 
+def test_a_batch_that_got_no_job_is_cancelled(q: Queue) -> None:
+    """Producers that try a full queue again leave no batches behind."""
+    q.configure(max_length=1)
+    q.enqueue("all the room")
+    for _ in range(3):
+        with pytest.raises(QueueFull):
+            with q.batch(then="callback") as batch:
+                batch.enqueue("member")
+    stats = q.stats()
+    assert (stats.batches, stats.dependent, stats.dead) == (0, 0, 0)
+
+
 def test_jobs_put_back_may_exceed_the_bound(q: Queue, raw: Raw) -> None:
     """nack, release, an ended lease and redrive ignore the bound; only producers are refused."""
     q.configure(max_length=2)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from penstock.core import flows
 from penstock.core.batches import BatchCondition, BatchStatus, callback_job
 from penstock.core.bulk import EnqueueOptions, hooked
 from penstock.core.job import BulkEnqueued, Enqueued, JobName
-from penstock.errors import BatchClosed
+from penstock.errors import BatchClosed, PenstockError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -27,8 +28,9 @@ __all__ = ["Batch", "QueueBatches"]
 class Batch:
     """A batch that takes jobs until its block ends, made by `Queue.batch`.
 
-    The end of the block closes it. If the block raises, the batch stays open: it is abandoned an
-    hour after its last job, unless `close` is called.
+    The end of the block closes it. If the block raises an Exception and no job has joined, the
+    batch is cancelled. If it raises later, the batch stays open: it is abandoned an hour after its
+    last job, unless `close` is called.
 
     Attributes:
         id: of the batch: the job id of its callback. It is set when the block begins.
@@ -54,6 +56,15 @@ class Batch:
     ) -> None:
         if error is None:
             self.close()
+        elif isinstance(error, Exception):
+            self._cancel_if_empty()
+
+    def _cancel_if_empty(self) -> None:
+        """Cancel the batch if no job has joined. If that fails, it is abandoned after an hour."""
+        with suppress(PenstockError):
+            status = self.status()
+            if status is not None and (status.state, status.total) == ("open", 0):
+                self._whole.cancel([self.id])
 
     def enqueue(self, body: Any, **options: Unpack[EnqueueOptions]) -> Enqueued:
         """Add a job that joins the batch. Args, returns: as `Queue.enqueue`.
