@@ -132,7 +132,7 @@ def test_a_queue_counts_jobs_that_wait_for_others(ps: Penstock, page: Browser) -
     """The callback of a batch is scheduled, and has a figure of its own while it waits."""
     ps.queue("other").enqueue("x")
     with ps.queue("q").batch(then="callback"):
-        assert "wait for other jobs 1" in page.get("/queues/q").text
+        assert "waiting for other jobs 1" in page.get("/queues/q").text
     assert "wait for" not in page.get("/queues/other").text
 
 

@@ -286,9 +286,9 @@ class AsyncQueueAdmin:
         jobs are added again. So does `clear`.
 
         Args:
-            states: ready, scheduled, parked, active, dead; or dependent: jobs that wait for other
-                jobs (callbacks of batches, successors by dedup id), which "scheduled" leaves. None
-                given = ready, scheduled, parked. With ready, jobs that it makes ready go, too.
+            states: ready, scheduled, parked (these by default), active, dead; or dependent: jobs
+                that wait for other jobs (callbacks, successors), which "scheduled" leaves. Purging
+                ready jobs also removes jobs that the purge itself makes ready.
 
         Returns:
             Number of jobs removed. A crash midway leaves the rest as it was.

@@ -31,7 +31,7 @@
 ---                                                            or its priority on an ordered queue
 ---          {-21, nonce}                                      no such open batch
 --- FROM none  TO ready, scheduled
-local n, places = #records, #records
+local n, room_needed = #records, #records
 local sweep_limit = 100 + 2 * n
 --@include lib/check_producer (gives: keyed, raw, now, delay_ms, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
 --@include lib/check_open_batch

@@ -1,4 +1,5 @@
---- Count the jobs of a queue exactly, without reading them. Nothing changes.
+--- Count the jobs of a queue without reading them. Nothing changes. The figures are exact unless more than 1,000 jobs
+--- have expired, and others are parked or wait for other jobs.
 --- KEYS     ready held active scheduled once dead expiry meta parked batches staged writes
 --- ARGV     nonce
 --- META     v seen off
@@ -19,7 +20,7 @@ local fields = all_fields()
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
 local ended_leases, expired_jobs = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
 local expired_once_jobs = redis.call('ZCOUNT', once, '-inf', score_of(now, 4095))
--- The due time of a job is never later than the end of its ttl. So each expired job is in ready, is due, its lease has ended, or it
+-- The due time of a job is at most the end of its ttl, unless it waits for other jobs (2^53 - 1). So each expired job is in ready, is due, its lease has ended, or it
 -- waits for other jobs, parked or in scheduled: the sum of the first three, minus their expired jobs, can be reserved. At most
 -- 1000 expired jobs are looked up.
 local parked_jobs, dependents = redis.call('ZCARD', parked), redis.call('ZCOUNT', scheduled, '9007199254740991', '+inf')

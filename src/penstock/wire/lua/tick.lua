@@ -27,7 +27,7 @@
 ---          {-19, nonce, name, value}                         malformed argument: what, expected, next, the lease of the
 ---                                                            record, or its priority, as in enqueue
 --- FROM none  TO ready
-local create, bound, delay, wait, n, places, sweep_limit, list = '', '', '0', '0', 1, 1, 102, {record}
+local create, bound, delay, wait, n, room_needed, sweep_limit, list = '', '', '0', '0', 1, 1, 102, {record}
 --@include lib/check_producer (gives: raw, now, changes, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
 local is_tick = expected ~= ''
 if what ~= 'run' and what ~= 'alone' and not (is_tick and (what == 'skip' or what == 'move')) then

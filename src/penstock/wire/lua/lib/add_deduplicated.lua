@@ -3,7 +3,7 @@
 ---        all_free n ids raw before dedup_pairs names split_body given bodies added_names dedup_values added_due added
 ---        rewritten notes has_policies has_results priorities result_ttl moved own_place urgent has_urgent drop_bodies
 ---        new_counters mode now paused first final last epoch created delay_ms replicas answers header_of producer
----        remove_expired close_windows write_dedup window_pairs wake_empty full space_empty waiting places limit expired
+---        remove_expired close_windows write_dedup window_pairs wake_empty full space_empty waiting room_needed limit expired
 ---        alarm change changes enqueued uses batch batches members
 --- SETS   has_policies has_results priorities first final alarm uses
 --- GIVES  reply
@@ -157,6 +157,6 @@ end
 if token and wake_empty then
   redis.call('RPUSH', wake, '1')
 end
-if full > now and space_empty and (waiting + places < limit or #expired > 0) then
+if full > now and space_empty and (waiting + room_needed < limit or #expired > 0) then
   redis.call('RPUSH', space, '1')
 end

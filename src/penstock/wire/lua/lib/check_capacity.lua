@@ -1,6 +1,6 @@
--- Refuse jobs that need more places than the queue has. Then note the producer's wait, and remove expired jobs. A job that
--- waits for other jobs takes no place: its score in scheduled is 2^53 - 1.
---- NEEDS  ready held scheduled parked meta space nonce limit space_empty waiting places wait created now full role expired
+-- Refuse jobs that need more room than the queue has. Then note the producer's wait, and remove expired jobs. A job that
+-- waits for other jobs takes no room: its score in scheduled is 2^53 - 1.
+--- NEEDS  ready held scheduled parked meta space nonce limit space_empty waiting room_needed wait created now full role expired
 ---        expired_once remove_expired write_dedup_and_wake change changes
 --- SETS   space_empty waiting
 if limit then
@@ -10,7 +10,7 @@ if limit then
     return redis.call('XLEN', ready) + timed + redis.call('ZCARD', parked)
   end
   waiting = count_waiting()
-  if waiting + places > limit then
+  if waiting + room_needed > limit then
     local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
     if waits or role ~= '' or #expired + #expired_once > 0 then
       redis.call('HDEL', held, '-') -- passes on a full server

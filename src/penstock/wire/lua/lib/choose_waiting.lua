@@ -34,7 +34,7 @@ while took < n and bytes < 1048576 and passed < allowed do
     waiting, w, place, parks = {}, 1, nil, 0 -- go on with ready
   end
   if w > #waiting and place then
-    page = parks > 0 and 100 or page
+    page = parks > 0 and 100 or page -- many are parked: read larger pages
     waiting, w = call('ZRANGE', scheduled, '-inf', latest, 'BYSCORE', 'LIMIT', place, page, 'WITHSCORES'), 1
     place = #waiting == page * 2 and place + page
     local ids = {}

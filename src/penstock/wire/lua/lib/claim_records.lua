@@ -8,12 +8,12 @@
 --@include lib/check_ttls
 --@include lib/check_open_batch
 --@include lib/expired_windows
---@include lib/decide_dedup (gives: all_free, added, places)
+--@include lib/decide_dedup (gives: all_free, added, room_needed)
 local n = all_free and asked or #added
 if asked == 0 then
   --@include lib/renew_role
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
-elseif places == 0 then -- the room remains
+elseif room_needed == 0 then -- the room remains
   limit = nil
 end
 --@include lib/check_capacity

@@ -4,7 +4,7 @@
 --- NEEDS  ready held active scheduled parked once tally expiry meta dedup windows nonce asked mode delay_ms delays
 ---        given is_lease is_span now end_of uses keyed
 --- GIVES  split_body has_header result_ttl names all_free header_of added added_names added_due dedup_values answers rewritten
----        moved window_pairs orphans places dedup_pairs record_index has_ttls new_counters notes own_place
+---        moved window_pairs orphans room_needed dedup_pairs record_index has_ttls new_counters notes own_place
 --@include lib/split_body (gives: has_header)
 if asked > 1000 then
   return {-10, nonce, 1001}
@@ -72,7 +72,7 @@ local updates, begins = string.find(mode, 'u', 1, true), string.find(mode, 'd', 
 local requeues, framed = string.find(mode, 'q', 1, true), string.find(mode, 'e', 1, true)
 local added, added_names, added_due, dedup_values, answers, rewritten, moved, window_pairs = {}, {}, {}, {}, {}, {}, {}, {}
 local orphans, dedup_pairs, record_index, not_added = {}, {}, {}, {}
-local places = all_free and asked or 0 -- that the added jobs need; a successor needs none
+local room_needed = all_free and asked or 0 -- that the added jobs need; a successor needs none
 local function add(what, due, value)
   local at = #added + 1
   added_due[at], dedup_values[at] = due, value
@@ -163,7 +163,7 @@ for i = 1, all_free and 0 or asked do
     if not item or item[1] == 3 then
       local at = #added + 1
       added[at], added_names[at], latest[name], record_index[at] = record, name, at, i
-      places = places + (item and added_due[at] == 9007199254740991 and 0 or 1)
+      room_needed = room_needed + (item and added_due[at] == 9007199254740991 and 0 or 1)
       if not item then
         local own = delays and delays[i]
         added_due[at] = not own and when or own > 0 and now + own or 0

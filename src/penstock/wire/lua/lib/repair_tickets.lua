@@ -1,5 +1,5 @@
 -- Look at 100 tickets and 100 parked jobs, from where the last sweep stopped (`walked` in meta): drop the tickets of jobs that
--- are gone, drop parked jobs without a record, and admit jobs of a key that has room, as its limit was raised.
+-- are gone, drop parked jobs without a record, and admit jobs of keys that have room.
 --- NEEDS  ready held dead expiry parked tickets meta keyed forget
 if keyed then
   local walked = redis.call('HGET', meta, 'walked') or '0 0'
