@@ -892,7 +892,6 @@ async def test_the_successor_is_removed(q: AsyncQueue, raw: Raw, what: str) -> N
     assert await drained(q) == ["third"]
 
 
-@pytest.mark.slow
 async def test_one_call_starts_thousands_of_successors(real_q: AsyncQueue, real_raw: Raw) -> None:
     """1,000 jobs are acknowledged and 4,000 expire, half of them delivered at most once: more
     successors are due than one command can name.

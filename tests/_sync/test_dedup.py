@@ -887,7 +887,6 @@ def test_the_successor_is_removed(q: Queue, raw: Raw, what: str) -> None:
     assert drained(q) == ["third"]
 
 
-@pytest.mark.slow
 def test_one_call_starts_thousands_of_successors(real_q: Queue, real_raw: Raw) -> None:
     """1,000 jobs are acknowledged and 4,000 expire, half of them delivered at most once: more
     successors are due than one command can name.
