@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from redis.exceptions import ResponseError
 from penstock import BadArgument, Handlers
 from penstock.core.job import Delivery, set_result, set_term
 from penstock.core.operations import Taken
-from penstock.core.outcomes import Settled
+from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import OutOfMemory, QueueDamaged
 from penstock.worker.concerns import leave_out
 from penstock.worker.dispatcher import Dispatcher
@@ -155,7 +156,7 @@ def test_results_of_many_bytes(is_chunk: bool, count: int, size: int, sizes: lis
         set_result(job, (b"x" * size, ""))
     worker, calls = Refusing(0, lambda *_: None), list[Any]()
     parts = [jobs] if is_chunk else [[job] for job in jobs]
-    reports: Reports = {ACK: [Finished(part, ACK, 0.0) for part in parts]}
+    reports: Reports = {ACK: [Finished(part, ACK, 1.5) for part in parts]}
     flow = report(worker.state, worker.poll, reports, ACK, 5)
     effect = next(flow, None)
     while effect is not None:
@@ -170,7 +171,39 @@ def test_results_of_many_bytes(is_chunk: bool, count: int, size: int, sizes: lis
     assert [len(call.results.values) for call in calls] == sizes
     assert [call.kind for call in calls] == ["ack"] * (len(sizes) - 1) + ["settle"]
     assert [job for call in calls for job in call.jobs] == jobs
+    values = [value for call in calls for value in call.results.values]
+    assert {value[: value.index(b"x")] for value in values} == {b"1 1500 "}
+    assert worker.state.statistics.snapshot().handling.count == len(parts)
     assert not reports
+
+
+@pytest.mark.parametrize("spans", [(), (1.0, 2.0, 3.0)], ids=["chunk", "one by one"])
+def test_the_time_of_jobs_with_different_outcomes(
+    caplog: pytest.LogCaptureFixture, spans: tuple[float, ...]
+) -> None:
+    """The log has the time of each job, and the statistics count a run once."""
+    caplog.set_level(logging.INFO, "penstock")
+    worker = Refusing(3, lambda *_: None, log_jobs=True)
+    seconds = 0.0 if spans else 4.0
+    worker.reports = {ACK: [Finished(worker.jobs, ACK, seconds, spans)]}
+    flow = report(worker.state, worker.poll, worker.reports, ACK)
+    next(flow)
+    with pytest.raises(StopIteration):
+        flow.send(Settled(worker.jobs, [Outcome.DONE, Outcome.STALE, Outcome.DONE]))
+    told = [one.getMessage().rpartition(" ")[0] for one in caplog.records]
+    assert [text.rpartition(": ")[2] for text in told if "after" in text] == (
+        ["done after 1", "done after 3"] if spans else ["done after 4"] * 2
+    )
+    assert worker.state.statistics.snapshot().handling.count == (len(spans) or 1)
+
+
+def test_the_time_of_a_chunk_whose_jobs_fail_one_by_one() -> None:
+    """The statistics count it once."""
+    worker = Refusing(3, lambda kind, _: BAD if kind == "ack" else None)
+    worker.reports = {ACK: [Finished(worker.jobs, ACK, 4.0)]}
+    assert worker.report() is None
+    assert worker.counts == {"retried": 3}
+    assert worker.state.statistics.snapshot().handling.count == 1
 
 
 def test_a_failure_that_is_refused_too() -> None:

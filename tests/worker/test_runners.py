@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from penstock import AsyncWorker, ConfigurationError, Worker
+from penstock import AsyncJob, AsyncWorker, ConfigurationError, Worker
 from penstock.core.job import Delivery, reservation_of
 from penstock.worker import Handlers
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
@@ -461,3 +461,22 @@ def test_jobs_of_one_reserve_are_one_report() -> None:
     finished.is_last = lambda: True
     assert finished.add(jobs[3], ACK, 0.4)
     assert [done.jobs for done in finished.take()] == [(jobs[3],)]
+
+
+async def test_a_chunk_is_timed_once() -> None:
+    """The statistics count the time of its run with one of its reports, not with each."""
+    handlers, finished = Handlers(), FinishedJobs(time.monotonic)
+
+    @handlers.chunk(None, size=3)
+    async def settle_one(jobs: list[AsyncJob]) -> None:
+        jobs[1].settled = True
+        raise OSError("down")
+
+    handler_runner = AsyncHandlerRunner(handlers, (), lambda: None)
+    handler_runner.runners = AsyncRunners(1, "w", handler_runner.execute)
+    handler_runner.finished = finished
+    jobs = [made(n) for n in range(3)]
+    handler = handlers.find(jobs[0])
+    assert handler is not None
+    await handler_runner.execute((handler, jobs))
+    assert sorted((len(done.jobs), done.is_counted) for done in finished) == [(1, True), (2, False)]

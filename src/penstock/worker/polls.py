@@ -46,6 +46,7 @@ class Finished(NamedTuple):
         spans: the time of each job, if they were run one after the other; `seconds` is 0 then.
         tries: how often the queue has refused it.
         stands_in: whether it is the failure of a job whose first report was refused.
+        is_counted: whether another report has the time of the same run for the statistics.
     """
 
     jobs: Sequence[Delivery]
@@ -54,6 +55,12 @@ class Finished(NamedTuple):
     spans: Sequence[float] = ()
     tries: int = 0
     stands_in: bool = False
+    is_counted: bool = False
+
+    @property
+    def times(self) -> Sequence[float]:
+        """The seconds that each job took. All jobs of a chunk took the time of its run."""
+        return self.spans or [self.seconds] * len(self.jobs)
 
 
 class FinishedJobs(deque[Finished]):

@@ -103,10 +103,12 @@ def _after_refusals(
         elif done.stands_in or done.verdict.kind == "release":
             _leave_to_lease(state, done, error)
         else:
-            for job in done.jobs:
+            is_counted = done.is_counted
+            for job, seconds in zip(done.jobs, done.times, strict=True):
                 verdict = state.fail_refused(job, error)
-                failed = Finished((job,), verdict, done.seconds, stands_in=True)
+                failed = Finished((job,), verdict, seconds, stands_in=True, is_counted=is_counted)
                 reports.setdefault(verdict, []).append(failed)
+                is_counted = not done.spans
     return again
 
 
@@ -126,16 +128,14 @@ def _leave_to_lease(state: WorkerState, done: Finished, error: Exception) -> Non
 
 
 def _first(reports: Reports, verdict: Verdict, most: int) -> Sequence[Finished]:
-    """Return the reports of the next call. If `most` is below `TRIP`, a chunk is divided for it.
-
-    The time of the handler stays with the first part.
-    """
+    """Return the reports of the next call. If `most` is below `TRIP`, a chunk is divided for it."""
     part = reports[verdict]
     if most < TRIP and len(part[0].jobs) > most:
         first = part[0]
+        rest = first._replace(jobs=first.jobs[most:], spans=first.spans[most:])
         part[:1] = [
             first._replace(jobs=first.jobs[:most], spans=first.spans[:most]),
-            first._replace(jobs=first.jobs[most:], spans=first.spans[most:], seconds=0.0),
+            rest if first.spans else rest._replace(is_counted=True),
         ]
     return part if len(part) == 1 else first_of(part, most)
 
@@ -168,8 +168,7 @@ def report(
             yield from report(state, poll, reports, verdict, most=min(fitting, TRIP - 1))
             finished = _first(reports, verdict, most)
             jobs = [job for done in finished for job in done.jobs]
-        spans = [done.spans or [done.seconds] * len(done.jobs) for done in finished]
-        results = results_of(jobs, [*chain.from_iterable(spans)])
+        results = results_of(jobs, [*chain.from_iterable(done.times for done in finished)])
     outcomes: Settled | None = None
     taken, sent, resent = None, state.clock(), 0.0
     try:
@@ -264,8 +263,9 @@ def count(state: WorkerState, done: Finished, outcome: str, number: int) -> None
         waited = (reservation_of(job).now - int(number_of(job)[:-11])) / 1000
     is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
     told: dict[str, Any] = {"outcome": outcome, "count": number, "is_asked": is_asked}
-    told |= {"handling": done.seconds or None, "queueing": waited}  # 0 = none has run
-    state.statistics.finished(**told, spans=done.spans)
+    handling = None if done.is_counted else done.seconds or None  # 0 = none has run
+    told |= {"handling": handling, "queueing": waited}
+    state.statistics.finished(**told, spans=() if done.is_counted else done.spans)
     if state.isolated is not None:
         state.isolated.counted(**told)
 
@@ -294,18 +294,19 @@ def _ended(
     found = iter(outcomes)
     for done in finished:
         fates = [_fate(done, job, next(found), is_repeated) for job in done.jobs]
+        _log_jobs(state, done, fates)
         for fate, number in Counter(fates).items():
             count(state, done, fate, number)
-        _log_jobs(state, done, fates)
+            done = done._replace(is_counted=True)
 
 
 def _log_jobs(state: WorkerState, done: Finished, fates: Sequence[str]) -> None:
     """Log a line for each job if that is wanted, unless there is one about its failure."""
-    for job, fate in zip(done.jobs, fates, strict=True):
+    for job, fate, seconds in zip(done.jobs, fates, done.times, strict=True):
         if state.options.log_jobs and fate not in FAILED:
             name = job.headers.get(HANDLER) or "job"
-            more = Fields(job, outcome=fate, seconds=round(done.seconds, 6))
-            logger.info("%s %s: %s after %s", name, job.id, fate, span(done.seconds), extra=more)
+            more = Fields(job, outcome=fate, seconds=round(seconds, 6))
+            logger.info("%s %s: %s after %s", name, job.id, fate, span(seconds), extra=more)
 
 
 def _deleted_with_queue(state: WorkerState, finished: Sequence[Finished]) -> None:

@@ -148,8 +148,10 @@ class AsyncHandlerRunner:
         alike: dict[Verdict, list[Delivery]] = {}
         for job, verdict in zip(jobs, verdicts or [ACK] * len(jobs), strict=True):
             alike.setdefault(verdict, []).append(job)
+        is_counted = False
         for verdict, part in alike.items():
-            self._finish(part, verdict, seconds)
+            self._finish(part, verdict, seconds, is_counted=is_counted)
+            is_counted = True
         self._wake()
 
     def _without_void(self, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
@@ -171,8 +173,15 @@ class AsyncHandlerRunner:
             _say(logging.WARNING, jobs[0], "%r: %s", jobs[0], UNCLEAR)
             return [handler.failed(job, RuntimeError(UNCLEAR)) for job in jobs]
 
-    def _finish(self, jobs: Sequence[Delivery], verdict: Verdict, seconds: float) -> None:
-        """Pass a verdict on jobs to the loop.
+    def _finish(
+        self,
+        jobs: Sequence[Delivery],
+        verdict: Verdict,
+        seconds: float,
+        *,
+        is_counted: bool = False,
+    ) -> None:
+        """Pass a verdict on jobs of a run to the loop. See `Finished` for the arguments.
 
         A job that the handler has settled itself, or that was lost, is not reported. The handler of
         a lost job may have stopped half-way, even if the lease lasts a moment longer.
@@ -184,7 +193,8 @@ class AsyncHandlerRunner:
             job.settled = True
         for kind, part in parts.items():
             told = verdict if kind == "told" else KEPT
-            self.finished.append(Finished(part, told, seconds))
+            self.finished.append(Finished(part, told, seconds, is_counted=is_counted))
+            is_counted = True
 
     async def _hooked(self, handler: AnyHandler, jobs: Sequence[Delivery]) -> Verdicts:
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)

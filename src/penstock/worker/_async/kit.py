@@ -131,7 +131,7 @@ class AsyncPenstockKit(AsyncPenstock):
         jobs, kind = done.jobs, done.verdict.kind
         outcomes: Iterable[Outcome] = [Outcome.DONE] * len(jobs)
         if kind != "none":
-            results = results_of(jobs, [done.seconds] * len(jobs)) if kind == "ack" else None
+            results = results_of(jobs, done.times) if kind == "ack" else None
             call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results)
             outcomes = await self.backend.node.run(call)
         names = {Outcome.DONE: OUTCOMES[kind]} | UNUSUAL

@@ -130,7 +130,7 @@ class PenstockKit(Penstock):
         jobs, kind = done.jobs, done.verdict.kind
         outcomes: Iterable[Outcome] = [Outcome.DONE] * len(jobs)
         if kind != "none":
-            results = results_of(jobs, [done.seconds] * len(jobs)) if kind == "ack" else None
+            results = results_of(jobs, done.times) if kind == "ack" else None
             call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results)
             outcomes = self.backend.node.run(call)
         names = {Outcome.DONE: OUTCOMES[kind]} | UNUSUAL
