@@ -68,19 +68,22 @@ def test_a_hint_tells_that_a_value_is_lost(result: tuple[bytes, str] | None, rea
     assert call.args == (hint.epoch, proof, "", *place, *results)
 
 
-def test_a_call_for_hints_names_no_job_twice() -> None:
-    """Unless it has no results: two deliveries of one job may have been acknowledged."""
-    lost = "60000 1 0 !hint"
+@pytest.mark.parametrize(
+    "reason, sizes", [("", [1000, 200]), ("60000 1 0 !hint", [600, 600])], ids=["", "results"]
+)
+def test_a_call_with_results_names_no_job_twice(reason: str, sizes: list[int]) -> None:
+    """Two deliveries of one job may have been acknowledged. Jobs of any receipts share a call."""
     both = [
-        Hint("e6a1c3f0", "ack", "01020304", "5", receipt, "q", 5, "-", reason)
-        for receipt in ("1-abc", "2-abc")
-        for reason in ("", lost)
+        Hint(
+            "e6a1c3f0", "ack", "01020304", str(number), f"{count}-{number:03x}", "q", 5, "-", reason
+        )
+        for number in range(600)
+        for count in (1, 2)
     ]
-    assert [[(one.receipt, one.reason) for one in part] for part in hints.together(both)] == [
-        [("1-abc", ""), ("2-abc", "")],
-        [("1-abc", lost)],
-        [("2-abc", lost)],
-    ]
+    batches = hints.together(both)
+    assert [len(part) for part in batches] == sizes
+    assert sorted(hint for part in batches for hint in part) == sorted(both)
+    assert not reason or all(len({hint.number for hint in part}) == len(part) for part in batches)
 
 
 @pytest.mark.parametrize("record", [b"1;l=0;t=60000\n", b"1;t=1\n"])

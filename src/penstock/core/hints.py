@@ -7,9 +7,9 @@ the value has the end of its validity and the arguments (protocol/nodes.md, Hint
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 from penstock.core.ids import parse_id
@@ -152,13 +152,17 @@ def read_hints(flat: Sequence[bytes]) -> tuple[list[Hint], list[bytes]]:
 
 def together(hints: Iterable[Hint]) -> list[list[Hint]]:
     """Group hints that one call can replay together. One with results names no job twice."""
-
-    def alike(hint: Hint) -> tuple[str, ...]:
-        receipt = hint.receipt if hint.kind == "ack" and hint.reason else ""
-        return (hint.queue, hint.epoch, hint.kind, hint.window, hint.reason, receipt)
-
-    found: list[list[Hint]] = []
-    for _, group in groupby(sorted(hints, key=alike), alike):
-        part = list(group)
-        found += [part[at : at + BATCH] for at in range(0, len(part), BATCH)]
-    return found
+    groups: dict[tuple[str | int, ...], list[Hint]] = {}
+    seen_with_results = Counter[tuple[str, ...]]()
+    for hint in hints:
+        about = (hint.queue, hint.epoch, hint.kind, hint.window, hint.reason)
+        repeat, job = 0, (*about, hint.number)
+        if hint.kind == "ack" and hint.reason:
+            repeat = seen_with_results[job]
+            seen_with_results[job] += 1
+        groups.setdefault((*about, repeat), []).append(hint)
+    return [
+        group[start : start + BATCH]
+        for group in groups.values()
+        for start in range(0, len(group), BATCH)
+    ]
