@@ -68,20 +68,25 @@ class Schedules:
         self.error: Exception | None = None
         self.epoch = b"01020304"
         self.unscheduled = 0
+        self.page_size = 100
 
     def __call__(self, call: Any) -> Any:
         """Answer a call."""
         if self.error is not None:
             return self.error
         if call.script.name == "schedules":
-            is_near = any(str(arg).startswith("+") for arg in call.args)
+            cursor = str(call.args[0])
+            start = int(cursor or 0)
+            is_page = cursor.isdecimal()
+            end = start + self.page_size if is_page else None
+            entries = self.entries[start if is_page else 0 : end]
             return ListedSchedules(
                 now_ms=1,
                 next_ms=1,
                 epoch=self.epoch,
-                cursor="0",
+                cursor=str(end) if end is not None and end < len(self.entries) else "0",
                 unscheduled=self.unscheduled,
-                entries=[one for one in self.entries if not (is_near and one.tick is None)],
+                entries=[one for one in entries if is_page or not cursor or one.tick is not None],
                 unread={},
             )
         name = next(name for name in NAMES if name in call.args)
@@ -91,9 +96,15 @@ class Schedules:
             (self.moved if "move" in call.args else self.ran).append(name)
             return SimpleNamespace(count=0)
         self.stored.append(name)
-        [new] = schedules(name)
-        self.entries.append(replace(entry_of(name, None), value_hash=new.value_hash))
+        self.store(name)
         return SimpleNamespace(what=1)
+
+    def store(self, name: str, value_hash: str = "", *replaced: str) -> None:
+        """Store a schedule in front of the others; without a hash with that of the worker."""
+        [new] = schedules(name)
+        self.entries = [entry for entry in self.entries if entry.name != name]
+        entry = replace(entry_of(name, None), replaced_hashes=replaced)
+        self.entries.insert(0, replace(entry, value_hash=value_hash or new.value_hash))
 
 
 def test_a_schedule_that_is_refused_does_not_hold_up_the_others(
@@ -155,7 +166,7 @@ def test_a_schedule_that_the_server_has_lost_is_stored_again(
         assert run_once(ticker, server) is None
     assert server.stored == [*NAMES]
     server.stored.clear()
-    server.entries[2] = entry_of("third", None)  # another version has replaced it
+    server.store("third", "0")  # another version has replaced it
     for _ in range(2):
         ticker.look_at = ticker.check_at = 0.0
         assert run_once(ticker, server) is None
@@ -163,6 +174,71 @@ def test_a_schedule_that_the_server_has_lost_is_stored_again(
             change(server)
             ticker.found(has_schedules=False)
     assert server.stored == stored
+
+
+OWN_HASH = schedules("first")[0].value_hash
+
+
+@pytest.mark.parametrize(
+    "value_hash, replaced, stored",
+    [
+        ("a" * 16, (), ["first"]),  # it was stored first after a loss
+        ("a" * 16, (OWN_HASH,), []),  # a client has brought it back
+        ("b" * 16, (), []),  # unknown: it may be newer
+    ],
+    ids=["older", "brought back", "unknown"],
+)
+def test_an_older_version_is_not_left_after_a_loss(
+    value_hash: str, replaced: tuple[str, ...], stored: list[str]
+) -> None:
+    """The worker knows which values its own has replaced."""
+    ticker, server = Ticker(schedules("first"), 0.0), Schedules()
+    server.store("first", "", "a" * 16)
+    for _ in range(2):
+        assert run_once(ticker, server) is None
+    server.epoch = b"05060708"
+    server.store("first", value_hash, *replaced)
+    for _ in range(2):
+        ticker.look_at = 0.0
+        assert run_once(ticker, server) is None
+    assert server.stored == stored
+
+
+def test_a_schedule_that_was_removed_a_moment_before_a_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A look that finds a removal checks at once which schedules are left."""
+    ticker, server = Ticker(schedules("first", "second"), 0.0), Schedules()
+    for _ in range(2):
+        assert run_once(ticker, server) is None
+    server.stored.clear()
+    lose(server, unscheduled=1)
+    server.store("second")
+    ticker.look_at = 0.0
+    assert run_once(ticker, server) is None
+    lose(server, epoch=b"05060708")
+    ticker.look_at = 0.0
+    assert run_once(ticker, server) is None
+    assert server.stored == ["second"]
+    assert not [text for text in caplog.messages if "no client" in text]
+
+
+def test_a_schedule_that_is_stored_during_a_check_is_not_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A check begins again after it, as its entry may lie behind the cursor."""
+    ticker, server = Ticker(schedules("first", "second"), 0.0), Schedules()
+    for _ in range(2):
+        assert run_once(ticker, server) is None
+    server.page_size, ticker.look_at, ticker.check_at = 1, 0.0, 0.0
+    ticker.own = schedules("third")
+    ticker.declared.by_name["third"] = ticker.own[0]
+    for _ in range(8):
+        assert run_once(ticker, server) is None
+        ticker.look_at = 0.0
+    assert server.stored == [*NAMES]
+    assert ticker.declared.stored == {*NAMES}
+    assert not caplog.messages
 
 
 def entry_of(name: str, tick: int | None) -> StoredSchedule:

@@ -180,6 +180,7 @@ class StoredSchedule:
         value_hash: that of its value.
         spec: when it runs.
         record: the record of its jobs; empty = it was not read.
+        replaced_hashes: those of the last values that were replaced, the latest first.
     """
 
     name: str
@@ -192,6 +193,7 @@ class StoredSchedule:
     value_hash: str
     spec: Spec
     record: bytes
+    replaced_hashes: tuple[str, ...] = ()
 
     def record_at(self, ms: int) -> bytes:
         """Return the record of the job of a tick."""
@@ -272,6 +274,7 @@ def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
     if found is None:
         raise ValueError(f"not an entry of a schedule: {front[:200]!r}")
     last_run, last_tick, runs, skipped, paused, hashes = found.groups()
+    value_hash, *replaced_hashes = hashes.decode().split()
     return StoredSchedule(
         name.decode("utf-8", "replace"),
         int(tick) if tick else None,
@@ -280,9 +283,10 @@ def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
         int(runs),
         int(skipped),
         paused == b"1",
-        hashes[:16].decode(),
+        value_hash,
         Spec.decoded(spec),
         record,
+        tuple(replaced_hashes),
     )
 
 

@@ -7,7 +7,6 @@ in `meta`, and what a server loses counts nowhere (protocol/schedules.md, Storin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,8 +16,20 @@ from penstock.core.schedules import NewSchedule
 __all__ = ["DeclaredSchedules", "Missing"]
 
 
+class Mark(NamedTuple):
+    """The state of a queue when a check of its schedules began.
+
+    Attributes:
+        epoch: of the queue.
+        unscheduled: how many schedules clients had removed.
+    """
+
+    epoch: bytes = b""
+    unscheduled: int = 0
+
+
 class Missing(NamedTuple):
-    """Schedules that a check of all entries has not found.
+    """Stored schedules that a check has not found with their values.
 
     Attributes:
         lost: those that the server has lost.
@@ -35,51 +46,62 @@ class DeclaredSchedules:
 
     Attributes:
         by_name: all of them.
-        stored: the names of those that lie on this node with the value of this worker, as far as it
-            knows.
-        epoch: that of the queue when the last check began.
-        unscheduled: the number of removals then.
-        seen: the names that the present check has found, with the hashes of their values.
-        began: the epoch and the number of removals when it began.
+        stored: names of those that this node had, with the value of this worker, when they were
+            stored or last checked.
+        older: by name, hashes of the values that this worker's value has replaced, as far as known.
+        found: the declared schedules that the current check has found: the hash of the value, and
+            those of replaced values; empty = the entry can't be read.
+        last_check: the queue at the begin of the last check.
+        current_check: the queue at the begin of the current check.
     """
 
     by_name: dict[str, NewSchedule]
     stored: set[str] = field(default_factory=set)
-    epoch: bytes = b""
-    unscheduled: int = 0
-    seen: dict[str, str] = field(default_factory=dict)
-    began: tuple[bytes, int] = (b"", 0)
+    older: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    found: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    last_check: Mark = field(default_factory=Mark)
+    current_check: Mark = field(default_factory=Mark)
 
-    @classmethod
-    def of(cls, own: Iterable[NewSchedule]) -> DeclaredSchedules:
-        """Return those that are not stored yet."""
-        return cls({new.name: new for new in own})
+    def has_new_epoch(self, listed: ListedSchedules) -> bool:
+        """Return True if the queue was deleted or created again since schedules were stored."""
+        return bool(self.stored) and listed.epoch != self.last_check.epoch
 
-    def is_of_other_queue(self, epoch: bytes) -> bool:
-        """Return True if the queue was deleted, or created again, since some were stored."""
-        return bool(self.stored) and epoch != self.epoch
+    def has_removals(self, listed: ListedSchedules) -> bool:
+        """Return True if a client has removed schedules of the queue since the last check."""
+        return bool(self.stored) and listed.unscheduled > self.last_check.unscheduled
 
-    def see(self, listed: ListedSchedules, *, is_first: bool) -> None:
-        """Note the entries of a page."""
+    def add_page(self, listed: ListedSchedules, *, is_first: bool) -> None:
+        """Note the entries of a page of the current check."""
         if is_first:
-            self.seen, self.began = {}, (listed.epoch, listed.unscheduled)
-        self.seen.update((entry.name, entry.value_hash) for entry in listed.entries)
-        self.seen.update(dict.fromkeys(listed.unread, ""))
+            self.found, self.current_check = {}, Mark(listed.epoch, listed.unscheduled)
+        for entry in listed.entries:
+            if entry.name in self.by_name:
+                self.found[entry.name] = (entry.value_hash, *entry.replaced_hashes)
+        self.found.update((name, ()) for name in listed.unread if name in self.by_name)
 
-    def end_check(self, listed: ListedSchedules) -> Missing:
+    def finish_check(self, listed: ListedSchedules) -> Missing:
         """Return the stored schedules that no page had.
 
-        One that has another value is not among them: another version of the program has replaced
-        it, and stores it again if need be.
+        One with a value that this worker's value had replaced is lost as well: an older version of
+        the program has stored it again. One with any other value is not missing.
 
         Args:
             listed: the last page.
         """
-        gone = self.stored - self.seen.keys()
-        missing = [new for name, new in self.by_name.items() if name in gone]
-        was_removed = listed.epoch == self.epoch and listed.unscheduled > self.unscheduled
-        self.epoch, self.unscheduled = self.began
-        self.stored = {
-            name for name, new in self.by_name.items() if self.seen.get(name) == new.value_hash
-        }
-        return Missing([], missing) if was_removed else Missing(missing, [])
+        was_removed = listed.epoch == self.last_check.epoch and self.has_removals(listed)
+        missing, stored = Missing(lost=[], removed=[]), self.stored
+        self.stored, self.last_check = set(), self.current_check
+        for name, new in self.by_name.items():
+            value_hash, *replaced = self.found.get(name) or ("",)
+            if value_hash == new.value_hash:
+                self.older[name] = tuple(replaced)
+                self.stored.add(name)
+            elif name in stored and name not in self.found:
+                (missing.removed if was_removed else missing.lost).append(new)
+            elif (
+                name in stored
+                and value_hash in self.older.get(name, ())
+                and new.value_hash not in replaced
+            ):
+                missing.lost.append(new)
+        return missing

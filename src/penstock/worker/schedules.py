@@ -108,7 +108,7 @@ class Ticker:
     declared: DeclaredSchedules = field(init=False)
 
     def __post_init__(self) -> None:
-        self.declared = DeclaredSchedules.of(self.own)
+        self.declared = DeclaredSchedules({new.name: new for new in self.own})
 
     @property
     def due_at(self) -> float:
@@ -232,7 +232,8 @@ def _run_due(
     may_store = ticker.at and not any(at <= clock() for at, _ in ticker.near)
     if ticker.own and may_store and clock() >= ticker.store_at:
         if (yield from _store(ticker, ops, parts, run, log)):
-            ticker.check_at = 0.0
+            # An entry that was stored during a check may lie behind its cursor.
+            ticker.check_at, ticker.cursor = 0.0, "0"
             ticker.look_now()
         if any(new.name in ticker.refused for new in ticker.own):
             ticker.store_at = clock() + AGAIN
@@ -284,8 +285,10 @@ def _look(ticker: Ticker, ops: QueueOps, run: Runner, clock: Callable[[], float]
     listed = yield from run(ops.near_schedules(NEAR_MS))
     now = clock()
     has_jumped = ticker.now_ms and abs(ticker.server_ms(now) - listed.now_ms) > JUMP_MS
-    if has_jumped or ticker.declared.is_of_other_queue(listed.epoch):
+    if has_jumped or ticker.declared.has_new_epoch(listed):
         ticker.is_checked, ticker.cursor = False, "0"
+    elif ticker.declared.has_removals(listed):
+        ticker.check_at = 0.0
     ticker.now_ms, ticker.at, ticker.near = listed.now_ms, now, []
     ticker.look_at = now + (LOOK if listed.next_ms else 0.0)
     for name, why in listed.unread.items():
@@ -309,28 +312,29 @@ def _check(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
     """
     while True:
         listed = yield from run(ops.schedules(ticker.cursor))
-        ticker.declared.see(listed, is_first=ticker.cursor == "0")
+        ticker.declared.add_page(listed, is_first=ticker.cursor == "0")
         for entry in listed.entries:
             yield from _move(ticker, ops, run, log, entry, listed.now_ms)
         ticker.cursor = listed.cursor
         if ticker.cursor == "0":
             ticker.is_checked, ticker.check_at = True, ticker.at + CHECK_INTERVAL
-            _find_missing(ticker, ops, listed, log)
+            _restore_lost(ticker, ops, listed, log)
         if ticker.is_checked:
             return
 
 
-def _find_missing(ticker: Ticker, ops: QueueOps, listed: ListedSchedules, log: Any) -> None:
-    """Store schedules again that the server has lost; leave those that a client has removed."""
-    lost, removed = ticker.declared.end_check(listed)
+def _restore_lost(ticker: Ticker, ops: QueueOps, listed: ListedSchedules, log: Any) -> None:
+    """Let schedules be stored again that the server has lost, but not those that were removed."""
+    lost, removed = ticker.declared.finish_check(listed)
     for new in lost:
-        text = "schedule %r of queue %r is gone, and no client has removed it: it is stored again"
+        text = "schedule %r of queue %r is gone, or has an older value: it is stored again"
         log.warning(text, new.name, ops.name)
         if new not in ticker.own:
             ticker.own.append(new)
     for new in removed:
-        text = "schedule %r of queue %r was removed; the next worker that starts creates it again"
-        log.warning(text, new.name, ops.name)
+        text = "schedule %r of queue %r was removed; the next worker that starts creates it again%s"
+        elsewhere = "" if ops.home is None else ", unless another node has it"
+        log.warning(text, new.name, ops.name, elsewhere)
 
 
 def _move(
@@ -353,7 +357,7 @@ def _move(
         ticker.look_now()
 
 
-def _find_unstored(
+def _split_unstored(
     ticker: Ticker, ops: QueueOps, run: Runner
 ) -> Generator[Effect, Any, list[NewSchedule]]:
     """Return the schedules that the server does not have with this value; note the others."""
@@ -380,7 +384,7 @@ def _store(
     up = [part for part in parts if part.home is None or part.home.state.is_up]
     missing = len(parts) - len(up)
     stored, left, waiting = False, list[NewSchedule](), list[NewSchedule]()
-    wanted = ticker.own if len(parts) > 1 else (yield from _find_unstored(ticker, ops, run))
+    wanted = ticker.own if len(parts) > 1 else (yield from _split_unstored(ticker, ops, run))
     for new in wanted:
         try:
             placed: Placed = yield from schedule_on(up, new, is_whole=not missing)
