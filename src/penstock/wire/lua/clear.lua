@@ -1,4 +1,5 @@
---- Remove a queue: its jobs, its settings, its schedules and the promises of staged writes.
+--- Remove a queue: its jobs, its settings, its schedules and the promises of staged writes. Workers that run store the
+--- schedules that they declare again (protocol/schedules.md).
 --- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space writes ticks schedules parked tickets
 --- ARGV     nonce
 --- META     v epoch seen off uses

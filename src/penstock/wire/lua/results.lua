@@ -20,7 +20,7 @@
 --@include lib/now (gives: changes)
 --@include lib/check_numbers
 --@include lib/read_kept
---@include lib/lapsed (gives: abandoned)
+--@include lib/lapsed (gives: abandoned_error)
 local function attempt_of(id) -- as lib/states_to_keep counts
   if string.byte(redis.call('HGET', held, id) or '') ~= 64 then
     return '0'
@@ -41,7 +41,7 @@ for i = 1, #numbers do
   elseif redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1 then
     local state, ended = lapsed(id, redis.call('ZSCORE', once, id))
     if state == 'dead' then
-      job = {state, string.format('%.0f', ended), '0', '0', '', abandoned}
+      job = {state, string.format('%.0f', ended), '0', '0', '', abandoned_error}
     elseif state then
       job = {state, string.format('%.0f', ended), attempt_of(id), '0', '', ''}
     else

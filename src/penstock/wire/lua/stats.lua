@@ -5,8 +5,8 @@
 --- META     v seen off
 --- RETURNS  {1, nonce, now, ready, scheduled, active, dead, unswept, oldest, parked, batches, staged, promised, dependent, fields: (field, value)...}  ready: jobs
 ---                     that can be reserved now; unswept: jobs whose ttl has ended and that no call has removed, which no other number
----                     includes; oldest: for how many ms the oldest of the ready jobs has been ready, -1 = none (too long if 16 jobs
----                     whose ttl has ended come first); parked: jobs that wait for others of their keys, with those whose ttl has
+---                     includes; oldest: for how many ms the oldest of the ready jobs has been ready, -1 = none (too high if the
+---                     first 16 jobs have all expired); parked: jobs that wait for others of their keys, with those whose ttl has
 ---                     ended; batches: those whose callbacks have not ended; staged, promised: rows that are not yet in the queue,
 ---                     see protocol/staging.md; dependent: jobs of scheduled that wait for other jobs, which max_length does not
 ---                     count; then the fields of meta, and `kept`, the number of kept results
@@ -34,8 +34,8 @@ if parked_jobs + dependents > 0 and expired_jobs > 0 then
   end
 end
 local oldest, depth = -1, expired_jobs > 0 and 16 or 1
-local function first_time(page) -- {number, time...}: the time of the first job whose ttl has not ended; of the last one if
-  -- there may be others behind it
+-- Return the time of the first job that has not expired. If all `depth` jobs have expired, that of the last as an estimate.
+local function first_time(page) -- {number, time...}
   local ids = {}
   for i = 1, #page, 2 do
     ids[#ids + 1] = page[i]
@@ -47,25 +47,25 @@ local function first_time(page) -- {number, time...}: the time of the first job 
     end
   end
 end
-local heads = {}
+local ready_page = {}
 for i, entry in ipairs(redis.call('XRANGE', ready, '-', '+', 'COUNT', depth)) do
-  heads[2 * i - 1], heads[2 * i] = entry[1], string.sub(entry[1], 1, -12)
+  ready_page[2 * i - 1], ready_page[2 * i] = entry[1], string.sub(entry[1], 1, -12)
 end
-local head = first_time(heads)
-if head then
-  oldest = math.max(0, now - head)
+local first_ready = first_time(ready_page)
+if first_ready then
+  oldest = math.max(0, now - first_ready)
 end
-local sorted = redis.call('ZRANGE', scheduled, 0, depth - 1, 'WITHSCORES')
-local first, ended = first_time(sorted), first_time(redis.call('ZRANGE', active, 0, depth - 1, 'WITHSCORES'))
-if first and tonumber(sorted[2]) < 0 then -- the first job of each priority
+local scheduled_page = redis.call('ZRANGE', scheduled, 0, depth - 1, 'WITHSCORES')
+local first_due, first_ended_lease = first_time(scheduled_page), first_time(redis.call('ZRANGE', active, 0, depth - 1, 'WITHSCORES'))
+if first_due and tonumber(scheduled_page[2]) < 0 then -- the first job of each priority
   for priority = 9, 0, -1 do
     local low, high = -priority * 4398046511104, '(' .. string.format('%.0f', (1 - priority) * 4398046511104)
-    local one = first_time(redis.call('ZRANGE', scheduled, low, high, 'BYSCORE', 'LIMIT', 0, depth, 'WITHSCORES'))
-    oldest = math.max(oldest, one and math.max(0, now - one % 4398046511104) or -1)
+    local first_of_priority = first_time(redis.call('ZRANGE', scheduled, low, high, 'BYSCORE', 'LIMIT', 0, depth, 'WITHSCORES'))
+    oldest = math.max(oldest, first_of_priority and math.max(0, now - first_of_priority % 4398046511104) or -1)
   end
-  first = nil
+  first_due = nil
 end
-oldest = math.max(oldest, first and now - first or -1, ended and now - end_of(ended) or -1)
+oldest = math.max(oldest, first_due and now - first_due or -1, first_ended_lease and now - end_of(first_ended_lease) or -1)
 local available = math.max(0, stream + due + ended_leases - expired_jobs + expired_parked + expired_dependents)
 if available == 0 then -- all of them have expired
   oldest = -1

@@ -2,7 +2,7 @@
 -- letters; a callback that was promoted, and is not waiting any more, stays where it is.
 --- NEEDS  scheduled dead tally expiry meta batches now uses notify_ended
 --- GIVES  abandon
---@include lib/abandoned
+--@include lib/abandoned_error
 local function abandon(ids)
   if #ids == 0 or not string.find(uses, 'g', 1, true) then
     return ids
@@ -17,7 +17,7 @@ local function abandon(ids)
       redis.call('HSET', batches, id, string.sub(entry, 1, -2) .. '4')
       if redis.call('ZREM', scheduled, id) == 1 then
         redis.call('ZADD', dead, now, id)
-        redis.call('HSET', tally, id, '0 0 0 0 ' .. abandoned)
+        redis.call('HSET', tally, id, '0 0 0 0 ' .. abandoned_error)
         redis.call('HINCRBY', meta, 'died', 1)
         notify_ended({id})
       end

@@ -6,21 +6,25 @@
 --@include lib/state_of
 --@include lib/read_kept
 --@include lib/batch_of
---@include lib/lapsed (gives: abandoned)
-local function correct(job, state, lasting) -- the callback of an open batch does not expire
-  local ended = job[2] == 'expired' and lapsed(job[1], lasting)
+--@include lib/lapsed (gives: abandoned_error)
+-- The callback of a batch does not expire: it is dead if its batch was not closed in time. One that was promoted keeps its state.
+local function correct_callback(job, state, lease_score)
+  local ended = job[2] == 'expired' and lapsed(job[1], lease_score)
   if job[2] == 'expired' and ended ~= 'expired' then
-    job[2], job[6] = ended or state, ended and '0 0 0 0 ' .. abandoned or job[6]
+    job[2] = ended or state
+  end
+  if ended == 'dead' then
+    job[6] = '0 0 0 0 ' .. abandoned_error
   end
 end
 local function describe(id)
   local value = redis.call('HGET', held, id)
   if value then
-    local state, at, lasting = state_of(id)
+    local state, at, lease_score = state_of(id)
     local job = with_body(job_fields(id, state, at, value, true))
     local ended = string.find(job[6], '^%d+%+')
-    correct(job, state, lasting)
-    job[12] = lasting and not ended and (string.match(job[6], '^%d+') or '1') .. string.format('-%03x', lasting % 4096) or ''
+    correct_callback(job, state, lease_score)
+    job[12] = lease_score and not ended and (string.match(job[6], '^%d+') or '1') .. string.format('-%03x', lease_score % 4096) or ''
     job[13] = batch_of(id)
     return job
   end
@@ -30,7 +34,7 @@ local function describe(id)
     return kept and {id, kept[1], kept[2], '0', '', kept[3] .. ' 0 0 0', '1\n', '', '', '', '', 'kept'} or {}
   end
   local job = with_body(job_fields(id, 'ready', string.sub(id, 1, -12), entry[2][2], true))
-  correct(job, 'ready')
+  correct_callback(job, 'ready')
   job[12], job[13] = '', batch_of(id)
   return job
 end
