@@ -176,6 +176,21 @@ async def test_an_expired_job(q: AsyncQueue, raw: Raw) -> None:
     assert await outcome(q, late.id) is JobExpired
 
 
+async def test_a_job_that_is_done_after_its_ttl(q: AsyncQueue, raw: Raw) -> None:
+    """It is expired until its consumer acknowledges it, if no call has removed it by then."""
+    late, removed = await q.enqueue_many([1, 2], ttl=5, result_ttl=60)
+    jobs = await q.reserve(2, block=0)
+    advance(raw, q.ops, 10)
+    assert [await outcome(q, job.id) for job in (late, removed)] == [JobExpired] * 2
+    view = await q.show(late.id)
+    assert (view and view.state, (await q.stats()).expired) == ("expired", 2)
+    assert await jobs[0].ack()
+    assert await outcome(q, late.id) is None
+    await q.sweep()
+    assert not await jobs[1].ack()
+    assert await outcome(q, removed.id) is JobExpired
+
+
 async def test_results_are_kept_for_their_time(q: AsyncQueue, raw: Raw) -> None:
     """A result whose time is over is gone at once; `sweep` frees its memory, then the queue."""
     job = await q.enqueue(1, result_ttl=60)

@@ -177,6 +177,21 @@ def test_an_expired_job(q: Queue, raw: Raw) -> None:
     assert outcome(q, late.id) is JobExpired
 
 
+def test_a_job_that_is_done_after_its_ttl(q: Queue, raw: Raw) -> None:
+    """It is expired until its consumer acknowledges it, if no call has removed it by then."""
+    late, removed = q.enqueue_many([1, 2], ttl=5, result_ttl=60)
+    jobs = q.reserve(2, block=0)
+    advance(raw, q.ops, 10)
+    assert [outcome(q, job.id) for job in (late, removed)] == [JobExpired] * 2
+    view = q.show(late.id)
+    assert (view and view.state, q.stats().expired) == ("expired", 2)
+    assert jobs[0].ack()
+    assert outcome(q, late.id) is None
+    q.sweep()
+    assert not jobs[1].ack()
+    assert outcome(q, removed.id) is JobExpired
+
+
 def test_results_are_kept_for_their_time(q: Queue, raw: Raw) -> None:
     """A result whose time is over is gone at once; `sweep` frees its memory, then the queue."""
     job = q.enqueue(1, result_ttl=60)
