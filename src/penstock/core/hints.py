@@ -15,7 +15,7 @@ from typing import NamedTuple
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, epoch_of, number_of, record_of
 from penstock.core.options import BATCH
-from penstock.core.results import lost_result
+from penstock.core.results import missing_value_mark
 from penstock.wire.keys import is_listed_name
 
 __all__ = [
@@ -66,7 +66,7 @@ class Hint(NamedTuple):
         epoch, number, receipt, queue: name the job; an empty receipt = by id alone.
         until: end of its validity, ms since 1970.
         window: ms as text, or `-`.
-        reason: text; of an ack, see `lost_result`.
+        reason: text; of an ack, see `missing_value_mark`.
     """
 
     node: str
@@ -109,7 +109,7 @@ def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: in
     reason = intent.reason
     if isinstance(name, Delivery):
         if intent.kind == "ack":
-            reason = lost_result(name)
+            reason = missing_value_mark(name)
         epoch, number, receipt = epoch_of(name), number_of(name), name.receipt
         once, ttl = name.at_most_once, record_of(name).ttl_ms
     else:

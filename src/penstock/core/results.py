@@ -14,7 +14,7 @@ from penstock.core.record import encode_body
 from penstock.core.views import JobResult
 from penstock.errors import BadArgument, JobCancelled, JobExpired, JobFailed, ResultGone
 
-__all__ = ["count_fitting", "encoded_value", "lost_result", "results_of", "value_of"]
+__all__ = ["count_fitting", "encoded_value", "missing_value_mark", "results_of", "value_of"]
 
 NO_VALUE = (b"", "")
 RESULT_BYTES_PER_CALL = 1_048_576
@@ -60,7 +60,7 @@ def results_of(jobs: Sequence[Delivery], seconds: Sequence[float]) -> AckResults
 
 
 def count_fitting(jobs: Sequence[Delivery]) -> int:
-    """Return how many of these jobs, from the first on, one call acknowledges with their values."""
+    """Return how many leading jobs fit in one call by the bytes of their results (at least 1)."""
     sizes = list(accumulate(len(getattr(job, "_result", NO_VALUE)[0]) for job in jobs))
     return max(1, bisect_right(sizes, RESULT_BYTES_PER_CALL))
 
@@ -71,8 +71,8 @@ def _result(job: Delivery, seconds: float) -> bytes:
     return b"%d %d %b" % (job.attempt, round(seconds * 1000), kept)
 
 
-def lost_result(job: Delivery) -> str:
-    """Return what a hint says about the value of a job, which it does not carry.
+def missing_value_mark(job: Delivery) -> str:
+    """Return the hint text that marks the value of this job as missing.
 
     Returns:
         The time of keeping in ms and the result, as an ack has them; empty = no value is lost.

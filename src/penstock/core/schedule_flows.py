@@ -13,24 +13,24 @@ from penstock.core.operations import QueueOps
 if TYPE_CHECKING:
     from penstock.core.schedules import NewSchedule
 
-__all__ = ["Placed", "schedule_on"]
+__all__ = ["StoreOutcome", "schedule_on"]
 
 
-class Placed(NamedTuple):
+class StoreOutcome(NamedTuple):
     """The result of storing a schedule on one of several nodes.
 
     Attributes:
-        what: as `schedule` returns it; None = the schedule is new, and some nodes are down.
+        code: as `schedule` returns it; None = the schedule is new, and some nodes are down.
         home: where it lies; None = on none of the nodes that are up.
     """
 
-    what: int | None
+    code: int | None
     home: QueueOps | None
 
 
 def schedule_on(
     parts: Sequence[QueueOps], new: NewSchedule, *, force: bool = False, is_whole: bool = True
-) -> Generator[Effect, Any, Placed]:
+) -> Generator[Effect, Any, StoreOutcome]:
     """Create a schedule on one of several nodes, or replace it where it lies.
 
     Two clients that know different nodes may create it at once on two of them. Each looks again
@@ -42,19 +42,25 @@ def schedule_on(
         force: as in `schedule`.
         is_whole: whether these are all nodes. Otherwise it is not created: it may lie on another.
     """
-    placed = yield from _placed(parts, new.name)
-    if not placed and not is_whole:
-        return Placed(None, None)
-    home = (placed or _ranked(parts, new.name))[0]
-    what = yield from schedule(home, new, force=force)
-    if not placed:
-        [home] = (yield from _placed(parts, new.name)) or [home]
-    return Placed(what, home)
+    home = yield from _keep_one_home(parts, new.name)
+    if home is not None:
+        code = yield from schedule(home, new, force=force)
+        return StoreOutcome(code, home)
+    if not is_whole:
+        return StoreOutcome(None, None)
+    chosen = _ranked(parts, new.name)[0]
+    code = yield from schedule(chosen, new, force=force)
+    home = yield from _keep_one_home(parts, new.name)
+    return StoreOutcome(code, home or chosen)
 
 
-def _placed(parts: Sequence[QueueOps], name: str) -> Generator[Effect, Any, list[QueueOps]]:
-    """Return the part that has a schedule, if one has it; remove it from all others."""
-    found = []
+def _keep_one_home(parts: Sequence[QueueOps], name: str) -> Generator[Effect, Any, QueueOps | None]:
+    """Return the part that keeps a schedule, and remove it from all others.
+
+    Returns:
+        None if no part has it, or if there is one part only.
+    """
+    found = list[QueueOps]()
     for ops in parts if len(parts) > 1 else ():
         listed = yield Run(ops.schedules(names=[name]))
         if listed.entries or listed.unread:
@@ -62,7 +68,7 @@ def _placed(parts: Sequence[QueueOps], name: str) -> Generator[Effect, Any, list
     ranked = _ranked(found, name)
     for other in ranked[1:]:
         yield Run(other.unschedule(name))
-    return ranked[:1]
+    return ranked[0] if ranked else None
 
 
 def _ranked(parts: Sequence[QueueOps], name: str) -> list[QueueOps]:

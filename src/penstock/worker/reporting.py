@@ -158,7 +158,8 @@ def report(
         reports: those of this queue; what was reported is removed.
         verdict: one of the keys of `reports`.
         n: maximum number of jobs to reserve in the same call; only with `ACK`.
-        most: maximum number of jobs to report.
+        most: maximum number of jobs to report. A chunk of more jobs is divided if it is below
+            `TRIP`; otherwise its jobs go out in one call, however many they are.
     """
     is_one = len(reports[verdict]) == 1 and most == TRIP
     finished = reports[verdict] if is_one else _first(reports, verdict, most)

@@ -22,7 +22,7 @@ from penstock.core.effects import Effect
 from penstock.core.operations import QueueOps
 from penstock.core.operations.scheduling import ListedSchedules
 from penstock.core.partitions import partition_of
-from penstock.core.schedule_flows import Placed, schedule_on
+from penstock.core.schedule_flows import StoreOutcome, schedule_on
 from penstock.core.schedules import MISSED_MS, NewSchedule, StoredSchedule, new_schedule
 from penstock.errors import (
     ConfigurationError,
@@ -387,7 +387,7 @@ def _store(
     wanted = ticker.own if len(parts) > 1 else (yield from _split_unstored(ticker, ops, run))
     for new in wanted:
         try:
-            placed: Placed = yield from schedule_on(up, new, is_whole=not missing)
+            outcome: StoreOutcome = yield from schedule_on(up, new, is_whole=not missing)
         except Exception as error:
             is_away = len(parts) > 1 and passing(error)
             if not is_away and (about_server(error) or isinstance(error, OF_QUEUE)):
@@ -397,14 +397,14 @@ def _store(
                 _say_refused(ticker, ops, new.name, "it is not stored", error, log)
             continue
         ticker.refused.pop(new.name, None)
-        if placed.what is None:
+        if outcome.code is None:
             waiting.append(new)
-        elif placed.what == flows.REPLACED:
+        elif outcome.code == flows.REPLACED:
             text = "schedule %r stays as it is: a later version has replaced this one; %s"
             log.warning(text, new.name, "schedule(..., force=True) brings it back")
-        elif placed.home is ops:
+        elif outcome.home is ops:
             ticker.declared.stored.add(new.name)
-        stored |= placed.what is not None
+        stored |= outcome.code is not None
     if waiting and not ticker.has_waited and ops is up[0]:
         text = "the schedules %s are not stored yet, as a node is down that may have them"
         log.warning(text, ", ".join(repr(new.name) for new in waiting))

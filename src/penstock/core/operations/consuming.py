@@ -29,8 +29,8 @@ __all__ = ["Consuming", "Exchanged", "Recovered", "Taken"]
 DRAINED = -2
 """`next` of a reserve on a queue that is closed and drained."""
 Delivered = replies.Reserve | replies.ReservePlain | replies.Settle | replies.SettlePlain
-LOST_RESULT = r"(\d{1,13}) (\d+ \d+ !\w+)"
-"""The reason of a hint for an ack: see `lost_result`."""
+MISSING_VALUE_MARK = r"(\d{1,13}) (\d+ \d+ !\w+)"
+"""The reason of a hint for an ack: see `missing_value_mark`."""
 FIRST = "1-"
 """Begin of the receipt of a first delivery."""
 
@@ -229,7 +229,7 @@ class Consuming(Operations):
         if kind == "bury":
             return self.call(kind, epoch, "*", reason, "", *pairs)
         proof, results = "*", list[str]()
-        if found := re.fullmatch(LOST_RESULT, reason):
+        if found := re.fullmatch(MISSING_VALUE_MARK, reason):
             proof, results = f"*\n{found[1]}", [found[2]] * (len(pairs) // 2)
         return self.call(kind, epoch, proof, "" if window == "-" else window, *pairs, *results)
 

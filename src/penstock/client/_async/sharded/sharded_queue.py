@@ -30,7 +30,7 @@ from penstock.core.options import (
 )
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.partitions import partition_of
-from penstock.core.schedule_flows import Placed, schedule_on
+from penstock.core.schedule_flows import StoreOutcome, schedule_on
 from penstock.core.views import JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     BadArgument,
@@ -287,8 +287,8 @@ class AsyncShardedQueue(AsyncShardedParts):
             await self._declare(home)
         parts = [self._part(home, number).ops for home in homes]
         flow = schedule_on(parts, new, force=force, is_whole=not missed)
-        placed: Placed = await self.backend.drive(flow)
-        return placed.what
+        outcome: StoreOutcome = await self.backend.drive(flow)
+        return outcome.code
 
     # -- settings --------------------------------------------------------------------------
 

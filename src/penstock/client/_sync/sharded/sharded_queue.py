@@ -31,7 +31,7 @@ from penstock.core.options import (
 )
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.partitions import partition_of
-from penstock.core.schedule_flows import Placed, schedule_on
+from penstock.core.schedule_flows import StoreOutcome, schedule_on
 from penstock.core.views import JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     BadArgument,
@@ -274,8 +274,8 @@ class ShardedQueue(ShardedParts):
             self._declare(home)
         parts = [self._part(home, number).ops for home in homes]
         flow = schedule_on(parts, new, force=force, is_whole=not missed)
-        placed: Placed = self.backend.drive(flow)
-        return placed.what
+        outcome: StoreOutcome = self.backend.drive(flow)
+        return outcome.code
 
     # -- settings --------------------------------------------------------------------------
 
