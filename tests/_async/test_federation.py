@@ -866,6 +866,9 @@ async def test_a_schedule_that_lies_on_two_nodes(
     await q.schedule("s", every=60, job="x")
     assert len(places(three, "s")) == 1
     assert [found.spec for found in await q.schedules()] == ["every 1m"]
+    raws = [backend.sync_client() for backend in three.backends]
+    meta = QueueKeys("q")["meta"]
+    assert [raw.hget(meta, "unscheduled") for raw in raws] == [None] * 3  # no client has removed it
 
 
 async def test_a_hand_over_stays_on_the_node_of_its_job(

@@ -67,7 +67,7 @@ def _keep_one_home(parts: Sequence[QueueOps], name: str) -> Generator[Effect, An
             found.append(ops)
     ranked = _ranked(found, name)
     for other in ranked[1:]:
-        yield Run(other.unschedule(name))
+        yield Run(other.unschedule(name, is_duplicate=True))
     return ranked[0] if ranked else None
 
 

@@ -326,15 +326,15 @@ def _check(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
 def _restore_lost(ticker: Ticker, ops: QueueOps, listed: ListedSchedules, log: Any) -> None:
     """Let schedules be stored again that the server has lost, but not those that were removed."""
     lost, removed = ticker.declared.finish_check(listed)
+    elsewhere = "" if ops.home is None else ", unless another node has it"
     for new in lost:
-        text = "schedule %r of queue %r is gone, or has an older value: it is stored again"
-        log.warning(text, new.name, ops.name)
+        text = "schedule %r of queue %r is gone, or has an older value: it is stored again%s"
+        log.warning(text, new.name, ops.name, elsewhere)
         if new not in ticker.own:
             ticker.own.append(new)
     for new in removed:
-        text = "schedule %r of queue %r was removed; the next worker that starts creates it again%s"
-        elsewhere = "" if ops.home is None else ", unless another node has it"
-        log.warning(text, new.name, ops.name, elsewhere)
+        text = "schedule %r of queue %r was removed; the next worker that starts creates it again"
+        log.warning(text, new.name, ops.name)
 
 
 def _move(

@@ -50,9 +50,9 @@ class Scheduling(Operations):
         flag = "1" if force else ""
         return self.call("schedule", create, new.name, next_ms, new.value_hash, flag, new.value)
 
-    def unschedule(self, name: str) -> Call[replies.Unschedule]:
-        """Remove a schedule."""
-        return self.call("unschedule", name)
+    def unschedule(self, name: str, *, is_duplicate: bool = False) -> Call[replies.Unschedule]:
+        """Remove a schedule; a duplicate if another node keeps it."""
+        return self.call("unschedule", name, "1" if is_duplicate else "")
 
     def pause_schedule(self, name: str) -> Call[replies.PauseSchedule]:
         """Pause a schedule."""

@@ -1,6 +1,7 @@
 --- Remove a schedule. Jobs that it has added stay.
 --- KEYS     held meta ticks schedules
---- ARGV     nonce name
+--- ARGV     nonce name duplicate
+---          duplicate  1 = another node keeps this schedule: the removal is not counted; '' or left out = it is
 --- META     v seen off unscheduled
 --- RETURNS  {1, nonce, left}              removed; left: number of other schedules
 ---          {0, nonce}                    there is no such schedule
@@ -14,8 +15,10 @@ end
 redis.call('HDEL', held, '-')
 redis.call('HDEL', schedules, name)
 redis.call('ZREM', ticks, name)
-if v then
+if v and duplicate ~= '1' then
   change('unscheduled', unscheduled + 1)
+end
+if v and #changes > 0 then
   redis.call('HSET', meta, unpack(changes))
 end
 return {1, nonce, redis.call('HLEN', schedules)}
