@@ -165,10 +165,8 @@ def report(
     finished = reports[verdict] if is_one else _first(reports, verdict, most)
     jobs, results = [job for done in finished for job in done.jobs], None
     if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
-        while (fitting := count_fitting(jobs)) < len(jobs):
-            yield from report(state, poll, reports, verdict, most=min(fitting, TRIP - 1))
-            finished = _first(reports, verdict, most)
-            jobs = [job for done in finished for job in done.jobs]
+        finished = yield from _report_until_rest_fits(state, poll, reports, verdict, finished, most)
+        jobs = [job for done in finished for job in done.jobs]
         results = results_of(jobs, [*chain.from_iterable(done.times for done in finished)])
     outcomes: Settled | None = None
     taken, sent, resent = None, state.clock(), 0.0
@@ -203,6 +201,24 @@ def report(
         return 0
     state.received(poll, taken, n, resent or sent)
     return len(taken.deliveries)
+
+
+def _report_until_rest_fits(
+    state: WorkerState,
+    poll: QueuePoll,
+    reports: Reports,
+    verdict: Verdict,
+    finished: Sequence[Finished],
+    most: int,
+) -> Generator[Effect, Any, Sequence[Finished]]:
+    """Report the first of these jobs until one call has room for the results of the others."""
+    while True:
+        jobs = [job for done in finished for job in done.jobs]
+        fitting = count_fitting(jobs)
+        if fitting >= len(jobs):
+            return finished
+        yield from report(state, poll, reports, verdict, most=min(fitting, TRIP - 1))
+        finished = _first(reports, verdict, most)
 
 
 def keep_as_hints(state: WorkerState, poll: QueuePoll) -> Flow:
