@@ -181,6 +181,7 @@ def _clock() -> Iterator[Callable[[float], None]]:
 def fake_server() -> FakeServer:
     """Return a new server."""
     server: FakeServer = _fakeredis().FakeServer()
+    server.dbs[0]  # makes it: two threads that connect first would make one each
     return server
 
 

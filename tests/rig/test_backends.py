@@ -9,14 +9,17 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import fakeredis
 import pytest
 import redis
 import redis.asyncio
 
 from penstock.embedded import EmbeddedServer
+from penstock.testing import fake_server
 from tests.support import backends
-from tests.support.backends import Backend, Running, Spec
+from tests.support.backends import Backend, OrderlyFakeServer, Running, Spec
 from tests.support.engine import StubEngine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -135,6 +138,14 @@ def test_a_docker_engine_gives_a_back_end(make_server: Callable[..., EmbeddedSer
     assert (engine.containers, engine.removed) == ({}, ["redis", "testcontainers/ryuk"])
     [told] = engine.heard
     assert told.startswith(b"label=org.testcontainers.session-id=")
+
+
+@pytest.mark.parametrize("make", [fake_server, OrderlyFakeServer])
+def test_a_new_fakeredis_has_its_database(make: Callable[[], Any]) -> None:
+    """So clients that connect first in two threads share it."""
+    server = make()
+    server.dbs.default_factory = None
+    assert fakeredis.FakeRedis(server=server).ping()
 
 
 def test_fakeredis_runs_a_packet_without_others_between() -> None:

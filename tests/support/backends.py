@@ -81,6 +81,7 @@ class OrderlyFakeServer(fakeredis.FakeServer):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.lock: Any = threading.RLock()  # a command that blocks gives it up while it waits
+        self.dbs[0]  # makes it: two threads that connect first would make one each
 
 
 def _send_packet(send_all: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
