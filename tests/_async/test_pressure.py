@@ -148,7 +148,7 @@ def test_variables_of_the_server_address(monkeypatch: pytest.MonkeyPatch) -> Non
     assert repr(AsyncPressureQueue("q")) == "<AsyncPressureQueue pipes:q at queues.example:6390>"
     monkeypatch.setenv("REDIS_SERVER", "fd00::7")
     monkeypatch.setenv("REDIS_PORT", "")
-    assert repr(AsyncPressureQueue("q")) == "<AsyncPressureQueue pipes:q at fd00::7:6379>"
+    assert repr(AsyncPressureQueue("q")) == "<AsyncPressureQueue pipes:q at [fd00::7]:6379>"
     given = AsyncPressureQueue("q", "redis://localhost:7000/3", prefix="mine")
     assert repr(given) == "<AsyncPressureQueue mine:q at localhost:7000>"
 

@@ -118,6 +118,7 @@ def test_a_client_has_few_members() -> None:
     """Internal attributes for the worker, Spark and the command line are in `backend`."""
     names = {name for name in dir(AsyncPenstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
-        "backend clear clear_all close connect hello info middleware nodes open owner prefix queue"  # noqa: SIM905
-        " queues reserve result scan_iter scan_queues scan_queues_iter show sweep workers".split()
+        "ack backend clear clear_all close connect hello info middleware nodes open owner"  # noqa: SIM905
+        " prefix queue queues reserve result scan_iter scan_queues scan_queues_iter show sweep"
+        " workers".split()
     )
