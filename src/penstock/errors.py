@@ -83,6 +83,8 @@ __all__ = [
 
 
 E = TypeVar("E", bound="PenstockError")
+_CHANGED = ("done", "dead", "cancelled")
+"""Outcomes of jobs that a call has changed."""
 
 
 class PenstockError(Exception):
@@ -564,11 +566,12 @@ class IncompleteEnqueue(PenstockError):
 class IncompleteSettle(PenstockError):
     """A call about many jobs failed after some of its chunks were done.
 
-    A chunk is 1000 jobs, or the jobs of one partition.
+    A chunk is 1000 jobs, or the jobs of one partition or queue.
 
     Args:
-        outcomes: the outcomes of the jobs that were done, in the order of the call. For several
-            partitions: the outcomes of all jobs, `Outcome.UNKNOWN` for those that failed.
+        outcomes: the outcomes of the jobs of the chunks before, in the order of the call. For
+            several partitions or queues: the outcomes of all jobs, `Outcome.UNKNOWN` for those of
+            chunks that failed, or were not sent as they are on the same server.
         not_replicated: the error about missing confirmations of these outcomes, for an ack with
             `replicas` or `fsynced`; None = they were confirmed, or no confirmation was asked for.
 
@@ -577,7 +580,8 @@ class IncompleteSettle(PenstockError):
     """
 
     def __init__(self, outcomes: Any, not_replicated: AckNotReplicated | None = None) -> None:
-        told = f"{len(outcomes)} jobs were done before the call failed"
+        done = sum(not isinstance(one, str) or one in _CHANGED for one in outcomes)
+        told = f"{done} jobs were done before the call failed"
         if not_replicated is not None:
             told += f", {not_replicated.confirmed} of them confirmed"
         super().__init__(told)

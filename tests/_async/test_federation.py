@@ -577,6 +577,31 @@ async def test_ids_of_any_node(three: Nodes, ps: AsyncPenstock) -> None:
         assert await wider.ack(ids[4:]) == [Outcome.DONE] * 2
 
 
+async def test_acks_of_any_queue_while_a_node_is_down(three: Nodes, ps: AsyncPenstock) -> None:
+    """Jobs of other nodes are done, wherever they stand in the call; the others as by `q.ack`.
+
+    If no node that is up has the queue, and this client has not opened it, its name is not known.
+    """
+    ids = await one_on_each(three, "a")
+    async with three.of(0) as single:
+        own = (await single.queue("own").enqueue(1)).id
+        part = (await single.queue("parts", partitions=2).enqueue(1)).id
+    down = ps.backend.home_of(parse_id(own).node, own)
+    down.failed(redis.ConnectionError("gone"))
+    ps.queue("parts", partitions=2)
+    assert await ps.ack([ids[0], part]) == [Outcome.HINTED] * 2
+    for order in ([own, ids[1]], [ids[2], own]):
+        with pytest.raises(NodesMissed) as caught:
+            await ps.ack(order)
+        assert list(caught.value.unreachable) == [down.address]
+        outcomes = [Outcome.UNKNOWN if one == own else Outcome.DONE for one in order]
+        assert caught.value.results == outcomes
+        assert caught.value.results.ids() == [one for one in order if one != own]
+    ps.queue("own")
+    assert await ps.ack([own]) == [Outcome.HINTED]
+    assert (await ps.queue("a").stats()).acked == 2
+
+
 @pytest.mark.parametrize("three", ["server"], indirect=True)
 async def test_every_node_has_closed_its_connections(three: Nodes, q: AsyncQueue) -> None:
     """After all nodes restart none is reported missing, and each one's hints are delivered."""

@@ -570,6 +570,31 @@ def test_ids_of_any_node(three: Nodes, ps: Penstock) -> None:
         assert wider.ack(ids[4:]) == [Outcome.DONE] * 2
 
 
+def test_acks_of_any_queue_while_a_node_is_down(three: Nodes, ps: Penstock) -> None:
+    """Jobs of other nodes are done, wherever they stand in the call; the others as by `q.ack`.
+
+    If no node that is up has the queue, and this client has not opened it, its name is not known.
+    """
+    ids = one_on_each(three, "a")
+    with three.of(0) as single:
+        own = single.queue("own").enqueue(1).id
+        part = single.queue("parts", partitions=2).enqueue(1).id
+    down = ps.backend.home_of(parse_id(own).node, own)
+    down.failed(redis.ConnectionError("gone"))
+    ps.queue("parts", partitions=2)
+    assert ps.ack([ids[0], part]) == [Outcome.HINTED] * 2
+    for order in ([own, ids[1]], [ids[2], own]):
+        with pytest.raises(NodesMissed) as caught:
+            ps.ack(order)
+        assert list(caught.value.unreachable) == [down.address]
+        outcomes = [Outcome.UNKNOWN if one == own else Outcome.DONE for one in order]
+        assert caught.value.results == outcomes
+        assert caught.value.results.ids() == [one for one in order if one != own]
+    ps.queue("own")
+    assert ps.ack([own]) == [Outcome.HINTED]
+    assert ps.queue("a").stats().acked == 2
+
+
 @pytest.mark.parametrize("three", ["server"], indirect=True)
 def test_every_node_has_closed_its_connections(three: Nodes, q: Queue) -> None:
     """After all nodes restart none is reported missing, and each one's hints are delivered."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.core.job import JobName
 from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import AckNotReplicated, IncompleteSettle, NodesMissed
 
-__all__ = ["Answers", "hinted", "told"]
+__all__ = ["Answers", "hinted", "told", "with_outcomes"]
 
 T = TypeVar("T")
 
@@ -77,3 +78,17 @@ class Answers(Generic[T]):
 def hinted(kept: Sequence[bool]) -> list[Outcome]:
     """Return the outcomes of a call that another node has kept for some of its jobs."""
     return [Outcome.HINTED if one else Outcome.UNKNOWN for one in kept]
+
+
+@contextmanager
+def with_outcomes(names: list[JobName]) -> Iterator[None]:
+    """Let an error of the block about these jobs have their outcomes as `Settled`."""
+    try:
+        yield
+    except NodesMissed as error:
+        error.results = Settled(names, error.results)
+        raise
+    except IncompleteSettle as error:
+        if not isinstance(error.outcomes, Settled):
+            error.outcomes = Settled(names, error.outcomes)
+        raise

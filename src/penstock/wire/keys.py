@@ -33,6 +33,7 @@ __all__ = [
     "nodes_key",
     "partition_name",
     "queue_crc",
+    "queue_crcs",
     "registry_entry",
     "registry_key",
     "score_of",
@@ -116,6 +117,13 @@ def tag(name: str) -> str:
 def partition_name(name: str, number: int) -> str:
     """Return the name of a partition in keys, ids and the registry (protocol/partitions.md)."""
     return name + _ending(number)
+
+
+def queue_crcs(name: str, partitions: int | None) -> dict[int, int | None]:
+    """Return the CRC-32 of each partition's name -> its number; None = of the queue without any."""
+    if partitions is None:
+        return {queue_crc(name): None}
+    return {queue_crc(partition_name(name, number)): number for number in range(partitions)}
 
 
 @cache

@@ -33,6 +33,7 @@ from penstock.wire.keys import registry_key, split_name
 
 if TYPE_CHECKING:
     from penstock.client._async.job import AsyncJob
+    from penstock.client._async.sharded.federated_node import AsyncFederatedNode
     from penstock.client._async.sharded.federation import AsyncFederation
     from penstock.client._async.sharded.shard import AsyncShard
 
@@ -133,6 +134,24 @@ class AsyncBackend:
             if found is None and missed:
                 raise NodesMissed(missed, [])
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
+
+    async def name_of(self, crc: int) -> str | None:
+        """Return the name with this crc of a queue on a node that is up, or None."""
+        assert self.federation is not None  # else the only node has answered, or failed
+        key, pattern = registry_key(self.terms.prefix), f"{crc:08x}*"
+
+        async def look(one: AsyncFederatedNode) -> bytes | None:
+            cursor, found = b"0", list[bytes]()
+            while not found:
+                page = ("HSCAN", key, cursor, "MATCH", pattern, "COUNT", 1000)
+                cursor, found = await one.brief.node.command(*page)
+                if cursor == b"0":
+                    break
+            return found[1] if found else None
+
+        answers, _ = await self.federation.each(look)
+        names = (name for _, name in answers if name is not None)
+        return next((split_name(name.decode("utf-8", "replace"))[0] for name in names), None)
 
     # -- as the node, or all nodes -----------------------------------------------------------
 

@@ -23,7 +23,7 @@ from penstock.core.config import (
 )
 from penstock.core.durable import Durable, delivery_wait
 from penstock.core.ids import parse_id
-from penstock.core.job import JobName
+from penstock.core.job import Delivery, JobName
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.nodes import Partial
 from penstock.core.options import (
@@ -41,11 +41,12 @@ from penstock.core.options import (
 from penstock.core.outcomes import Settled
 from penstock.core.partitions import check_partitions
 from penstock.core.views import JobView, QueuePage, QueueStats
-from penstock.errors import BadArgument, ResultGone
+from penstock.errors import BadArgument, NodesMissed, ResultGone
 from penstock.wire.keys import (
     DEFAULT_PREFIX,
     check_prefix,
     check_queue_name,
+    queue_crcs,
 )
 
 if TYPE_CHECKING:
@@ -239,6 +240,37 @@ class AsyncPenstock:
         parsed = parse_id(job_id)
         return await self.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
 
+    async def _queue_with(self, job: JobName) -> AsyncQueue | None:
+        """Return the queue of a job; None = it was deleted.
+
+        If the node of the job is down, this client or another node may know the queue.
+
+        Raises:
+            NodesMissed: none of them does.
+        """
+        if isinstance(job, Delivery):
+            crc = parse_id(job.id).crc
+            return self._known([job.queue_name], crc) or await self.open(job.queue_name)
+        try:
+            name = await self._queue_of(job)
+        except NodesMissed:
+            parsed = parse_id(job)
+            if not any(parsed.node in home.known for home in self.backend.homes):
+                raise
+            known = self._known(list(self._queues), parsed.crc)
+            if known is not None:
+                return known
+            name = await self.backend.name_of(parsed.crc)
+            if name is None:
+                raise
+        return None if name is None else await self.open(name)
+
+    def _known(self, names: Iterable[str], crc: int) -> AsyncQueue | None:
+        """Return the queue that this client has opened, of one of these names, with this crc."""
+        queues = (self._queues[name] for name in names if name in self._queues)
+        found = (one for one in queues if crc in queue_crcs(one.name, one.partitions))
+        return next(found, None)
+
     async def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of any queue has ended, and return the value that its handler returned.
 
@@ -301,9 +333,11 @@ class AsyncPenstock:
 
         Raises:
             BadArgument, BadJobId: an id is malformed; nothing was done.
-            IncompleteSettle: a queue failed after others were done.
-            NodesMissed: a node that may have the job did not answer.
-            As `AsyncQueue.ack`: no job was settled.
+            IncompleteSettle: a queue failed; it has an outcome for each job, as the others were
+                settled, unless they lie on the same server.
+            NodesMissed: a node that may have a job did not answer; `results` has an outcome for
+                each job.
+            Other errors of `AsyncQueue.ack`: nothing was done.
 
         Examples:
             >>> mail, log = await ps.queue("mail").enqueue(1), await ps.queue("log").enqueue(2)
@@ -311,7 +345,7 @@ class AsyncPenstock:
             ['done', 'done']
         """
         names = check_jobs("jobs", jobs)
-        return await ack_by_queue(self, names, self._queue_of)
+        return await ack_by_queue(self, names, self._queue_with)
 
     async def queues(self, pattern: str = "*") -> list[str]:
         """Return the names of the queues that exist, sorted.

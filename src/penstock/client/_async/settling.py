@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
+from penstock.client._async.transport.failures import passing
 from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.hints import Intent
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, JobName
 from penstock.core.logs import Fields, get_logger
-from penstock.core.merge import Answers, told
+from penstock.core.merge import Answers, told, with_outcomes
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.core.outcomes import OUTCOMES, Outcome, Settled
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.client._async.admin import AsyncQueueAdmin
     from penstock.client._async.client import AsyncPenstock
     from penstock.client._async.job import AsyncJob
+    from penstock.client._async.queue import AsyncQueue
 
 __all__ = ["ack_by_queue", "check_jobs", "extend_each", "log_late", "settle_each"]
 
@@ -122,14 +124,18 @@ def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) 
 
 
 async def ack_by_queue(
-    client: AsyncPenstock, names: list[JobName], queue_of: Callable[[str], Awaitable[str | None]]
+    client: AsyncPenstock,
+    names: list[JobName],
+    queue_with: Callable[[JobName], Awaitable[AsyncQueue | None]],
 ) -> Settled:
     """Acknowledge jobs of several queues; see `AsyncPenstock.ack`.
+
+    After a failure of one queue the others follow, unless they lie on the same server.
 
     Args:
         client: the client.
         names: deliveries, or ids.
-        queue_of: returns the name of the queue of an id; None = it was deleted.
+        queue_with: returns the queue of a job; None = it was deleted.
     """
     places: dict[tuple[int, str], list[int]] = {}
     for at, name in enumerate(names):
@@ -139,17 +145,20 @@ async def ack_by_queue(
     for where in places.values():
         own = [names[at] for at in where]
         try:
-            known = [job.queue_name for job in own if isinstance(job, Delivery)]
-            found = known[0] if known else await queue_of(str(own[0]))
-            if found is None:
-                answers.note(where, [Outcome.GONE] * len(where))
-            else:
-                answers.note(where, await (await client.open(found)).ack(own))
+            queue = await queue_with(own[0])
+            gone = [Outcome.GONE] * len(own)
+            answers.note(where, gone if queue is None else await queue.ack(own))
+        except NodesMissed as error:
+            answers.note(where, error.results)
+            answers.missed.update(error.unreachable)
         except Exception as error:  # noqa: BLE001  # `checked` raises it
-            done, _, answers.failure = told(error)
-            answers.note(where, error.results if isinstance(error, NodesMissed) else done)
-            break
-    return Settled(names, answers.checked(names))
+            done, _, failure = told(error)
+            answers.note(where, done)
+            answers.failure = answers.failure or failure
+            if passing(error if failure is None else failure) and not client.backend.is_apart:
+                break
+    with with_outcomes(names):
+        return Settled(names, answers.checked(names))
 
 
 async def extend_each(

@@ -34,6 +34,7 @@ from penstock.wire.keys import registry_key, split_name
 
 if TYPE_CHECKING:
     from penstock.client._sync.job import Job
+    from penstock.client._sync.sharded.federated_node import FederatedNode
     from penstock.client._sync.sharded.federation import Federation
     from penstock.client._sync.sharded.shard import Shard
 
@@ -134,6 +135,24 @@ class Backend:
             if found is None and missed:
                 raise NodesMissed(missed, [])
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
+
+    def name_of(self, crc: int) -> str | None:
+        """Return the name with this crc of a queue on a node that is up, or None."""
+        assert self.federation is not None  # else the only node has answered, or failed
+        key, pattern = registry_key(self.terms.prefix), f"{crc:08x}*"
+
+        def look(one: FederatedNode) -> bytes | None:
+            cursor, found = b"0", list[bytes]()
+            while not found:
+                page = ("HSCAN", key, cursor, "MATCH", pattern, "COUNT", 1000)
+                cursor, found = one.brief.node.command(*page)
+                if cursor == b"0":
+                    break
+            return found[1] if found else None
+
+        answers, _ = self.federation.each(look)
+        names = (name for _, name in answers if name is not None)
+        return next((split_name(name.decode("utf-8", "replace"))[0] for name in names), None)
 
     # -- as the node, or all nodes -----------------------------------------------------------
 

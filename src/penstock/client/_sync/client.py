@@ -24,7 +24,7 @@ from penstock.core.config import (
 )
 from penstock.core.durable import Durable, delivery_wait
 from penstock.core.ids import parse_id
-from penstock.core.job import JobName
+from penstock.core.job import Delivery, JobName
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.nodes import Partial
 from penstock.core.options import (
@@ -42,11 +42,12 @@ from penstock.core.options import (
 from penstock.core.outcomes import Settled
 from penstock.core.partitions import check_partitions
 from penstock.core.views import JobView, QueuePage, QueueStats
-from penstock.errors import BadArgument, ResultGone
+from penstock.errors import BadArgument, NodesMissed, ResultGone
 from penstock.wire.keys import (
     DEFAULT_PREFIX,
     check_prefix,
     check_queue_name,
+    queue_crcs,
 )
 
 if TYPE_CHECKING:
@@ -240,6 +241,37 @@ class Penstock:
         parsed = parse_id(job_id)
         return self.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
 
+    def _queue_with(self, job: JobName) -> Queue | None:
+        """Return the queue of a job; None = it was deleted.
+
+        If the node of the job is down, this client or another node may know the queue.
+
+        Raises:
+            NodesMissed: none of them does.
+        """
+        if isinstance(job, Delivery):
+            crc = parse_id(job.id).crc
+            return self._known([job.queue_name], crc) or self.open(job.queue_name)
+        try:
+            name = self._queue_of(job)
+        except NodesMissed:
+            parsed = parse_id(job)
+            if not any(parsed.node in home.known for home in self.backend.homes):
+                raise
+            known = self._known(list(self._queues), parsed.crc)
+            if known is not None:
+                return known
+            name = self.backend.name_of(parsed.crc)
+            if name is None:
+                raise
+        return None if name is None else self.open(name)
+
+    def _known(self, names: Iterable[str], crc: int) -> Queue | None:
+        """Return the queue that this client has opened, of one of these names, with this crc."""
+        queues = (self._queues[name] for name in names if name in self._queues)
+        found = (one for one in queues if crc in queue_crcs(one.name, one.partitions))
+        return next(found, None)
+
     def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of any queue has ended, and return the value that its handler returned.
 
@@ -302,9 +334,11 @@ class Penstock:
 
         Raises:
             BadArgument, BadJobId: an id is malformed; nothing was done.
-            IncompleteSettle: a queue failed after others were done.
-            NodesMissed: a node that may have the job did not answer.
-            As `Queue.ack`: no job was settled.
+            IncompleteSettle: a queue failed; it has an outcome for each job, as the others were
+                settled, unless they lie on the same server.
+            NodesMissed: a node that may have a job did not answer; `results` has an outcome for
+                each job.
+            Other errors of `Queue.ack`: nothing was done.
 
         Examples:
             >>> mail, log = ps.queue("mail").enqueue(1), ps.queue("log").enqueue(2)
@@ -312,7 +346,7 @@ class Penstock:
             ['done', 'done']
         """
         names = check_jobs("jobs", jobs)
-        return ack_by_queue(self, names, self._queue_of)
+        return ack_by_queue(self, names, self._queue_with)
 
     def queues(self, pattern: str = "*") -> list[str]:
         """Return the names of the queues that exist, sorted.

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from penstock.client._sync.transport.failures import passing
 from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.hints import Intent
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, JobName
 from penstock.core.logs import Fields, get_logger
-from penstock.core.merge import Answers, told
+from penstock.core.merge import Answers, told, with_outcomes
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.core.outcomes import OUTCOMES, Outcome, Settled
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.client._sync.admin import QueueAdmin
     from penstock.client._sync.client import Penstock
     from penstock.client._sync.job import Job
+    from penstock.client._sync.queue import Queue
 
 __all__ = ["ack_by_queue", "check_jobs", "extend_each", "log_late", "settle_each"]
 
@@ -123,14 +125,18 @@ def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) 
 
 
 def ack_by_queue(
-    client: Penstock, names: list[JobName], queue_of: Callable[[str], str | None]
+    client: Penstock,
+    names: list[JobName],
+    queue_with: Callable[[JobName], Queue | None],
 ) -> Settled:
     """Acknowledge jobs of several queues; see `Penstock.ack`.
+
+    After a failure of one queue the others follow, unless they lie on the same server.
 
     Args:
         client: the client.
         names: deliveries, or ids.
-        queue_of: returns the name of the queue of an id; None = it was deleted.
+        queue_with: returns the queue of a job; None = it was deleted.
     """
     places: dict[tuple[int, str], list[int]] = {}
     for at, name in enumerate(names):
@@ -140,17 +146,20 @@ def ack_by_queue(
     for where in places.values():
         own = [names[at] for at in where]
         try:
-            known = [job.queue_name for job in own if isinstance(job, Delivery)]
-            found = known[0] if known else queue_of(str(own[0]))
-            if found is None:
-                answers.note(where, [Outcome.GONE] * len(where))
-            else:
-                answers.note(where, client.open(found).ack(own))
+            queue = queue_with(own[0])
+            gone = [Outcome.GONE] * len(own)
+            answers.note(where, gone if queue is None else queue.ack(own))
+        except NodesMissed as error:
+            answers.note(where, error.results)
+            answers.missed.update(error.unreachable)
         except Exception as error:  # noqa: BLE001  # `checked` raises it
-            done, _, answers.failure = told(error)
-            answers.note(where, error.results if isinstance(error, NodesMissed) else done)
-            break
-    return Settled(names, answers.checked(names))
+            done, _, failure = told(error)
+            answers.note(where, done)
+            answers.failure = answers.failure or failure
+            if passing(error if failure is None else failure) and not client.backend.is_apart:
+                break
+    with with_outcomes(names):
+        return Settled(names, answers.checked(names))
 
 
 def extend_each(

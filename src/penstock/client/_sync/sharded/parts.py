@@ -22,18 +22,17 @@ from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, JobName, ops_of, reservation_of
 from penstock.core.logs import get_logger
-from penstock.core.merge import Answers, hinted, told
+from penstock.core.merge import Answers, hinted, told, with_outcomes
 from penstock.core.operations import QueueOps
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.views import QueuePage, ScanPage
 from penstock.errors import (
     IncompleteSettle,
-    NodesMissed,
     PenstockError,
     WrongQueue,
 )
 from penstock.wire.codes import Code
-from penstock.wire.keys import QueueKeys, queue_crc
+from penstock.wire.keys import QueueKeys, queue_crcs
 
 if TYPE_CHECKING:
     from penstock.client._sync.backend import Backend
@@ -71,10 +70,7 @@ class ShardedParts(Queue):
         keys, codec = QueueKeys(name, federation.terms.prefix), federation.terms.codec
         self.ops = QueueOps(keys, federation.terms.owner, (), self, codec=codec)
         self._numbers: Sequence[int | None] = [None] if partitions is None else range(partitions)
-        self._crcs = {
-            queue_crc(QueueKeys(name, federation.terms.prefix, number).name): number
-            for number in self._numbers
-        }
+        self._crcs = queue_crcs(name, partitions)
         self._turn = random.randrange(partitions or 1)
         self.poll_order = nodes.PollOrder()
         self._shards: dict[tuple[NodeClient, int | None], Shard] = {}
@@ -271,15 +267,8 @@ class ShardedParts(Queue):
             confirmed.append(settled.replicas)
             return settled
 
-        try:
+        with with_outcomes(names):
             found = self._routed(names, counted, Outcome.UNKNOWN, intent)
-        except NodesMissed as error:
-            error.results = Settled(names, error.results)
-            raise
-        except IncompleteSettle as error:
-            if not isinstance(error.outcomes, Settled):
-                error.outcomes = Settled(names, error.outcomes)
-            raise
         whole = found if isinstance(found, Settled) else Settled(names, found)
         whole.replicas = min(confirmed, default=0)
         return whole
