@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from penstock import (
+    CannotSync,
+    DeliveryNotReplicated,
     NotReplicated,
     OutOfMemory,
     QueueClosed,
@@ -745,6 +747,24 @@ def test_a_refusal_returns_jobs_at_most_once() -> None:
     with pytest.raises(StopIteration) as end:
         flow.fail(QueueDamaged("another type"))
     assert end.value.value == held
+
+
+def test_a_server_that_cannot_confirm_is_skipped() -> None:
+    """Jobs of another server are returned, whichever is asked first; without any it raises."""
+    for error in (CannotSync("no append-only file"), DeliveryNotReplicated(1, 0, connected=0)):
+        flow, (_, b) = reserve(Clock(), "a", "b", n=2, apart=True)
+        assert flow.fail(error) == ReserveJobs(b, 2, False, True)
+        held = [Taking("a")]
+        assert flow.ends_with(Taken(-1, held)) == held
+        flow, (_, b) = reserve(Clock(), "a", "b", n=2, apart=True)
+        assert flow.answer(Taken(-1, held)) == ReserveJobs(b, 1, False, True)
+        with pytest.raises(StopIteration) as end:
+            flow.fail(error)
+        assert end.value.value == held
+        flow, _ = reserve(Clock(), "a", "b", apart=True)
+        flow.fail(error)
+        with pytest.raises(type(error)):
+            flow.answer(NOTHING)
 
 
 def withdrawal(answer: Any, resent: bool) -> NotReplicated:

@@ -41,6 +41,7 @@ from penstock.core.refusals import REFUSALS
 from penstock.core.roles import RoleLease
 from penstock.errors import (
     BodyTooLarge,
+    CannotSync,
     DeliveryNotReplicated,
     NotReplicated,
     OutOfMemory,
@@ -288,7 +289,8 @@ def reserve(
         QueueClosed: every queue is closed and drained.
         NodesUnavailable: no node has answered.
         DeliveryNotReplicated: some deliveries at most once were not confirmed; it has all jobs that
-            were taken. Or none was taken, as no server that answered can confirm them.
+            were taken.
+        DeliveryNotReplicated, CannotSync: a server can't confirm any, and no other one has jobs.
     """
     clock = sources.clock
     deadline = math.inf if block is None else clock() + block
@@ -343,8 +345,8 @@ class _Watch:
         self.idle = False
         self.is_answered = False
         self.failure: BaseException | None = None
-        self._refusal: DeliveryNotReplicated | None = None
-        self._told: set[QueueOps] = set()
+        self._refusal: DeliveryNotReplicated | CannotSync | None = None
+        self._tokens: set[QueueOps] = set()
         """Queues whose token this consumer took, and which it has not asked since."""
         self._due: dict[QueueOps, float] = {}
         """Time of the next event of each queue that has answered."""
@@ -387,13 +389,15 @@ class _Watch:
         for ops in [ops for ops in up if self._barred.get(ops, 0.0) <= now] or up:
             if len(self.jobs) >= self._n or (self.jobs and ops not in self._eager):
                 return
-            failures += not (yield from self._asked(ops, brief=apart))
+            failures += not (yield from self._ask_queue(ops, brief=apart))
         if failures == len(self.queues) and self._sources.unavailable is None and not self.jobs:
-            yield from self._asked(asked[0], brief=False)  # no server answers: be patient with one
+            yield from self._ask_queue(
+                asked[0], brief=False
+            )  # no server answers: be patient with one
         if self._refusal is not None and not self.jobs:
             raise self._refusal  # no other server has jobs, and those of this one wait
 
-    def _asked(self, ops: QueueOps, *, brief: bool) -> Generator[Effect, Any, bool]:
+    def _ask_queue(self, ops: QueueOps, *, brief: bool) -> Generator[Effect, Any, bool]:
         """Reserve on a queue; return False if it does not answer, and others may have jobs.
 
         A script that finds only expired jobs removes a bounded number of them. It is called again
@@ -405,8 +409,8 @@ class _Watch:
         would be lost.
         """
         sources, clock, had = self._sources, self._sources.clock, len(self.jobs)
-        is_told = ops in self._told
-        self._told.discard(ops)
+        had_token = ops in self._tokens
+        self._tokens.discard(ops)
         try:
             while True:
                 wanted = min(self._n - len(self.jobs), BATCH)
@@ -419,8 +423,8 @@ class _Watch:
                     break
                 if not count and clock() >= self._until:
                     break
-        except DeliveryNotReplicated as error:
-            return self._unconfirmed(ops, error, is_told=is_told, brief=brief)
+        except (DeliveryNotReplicated, CannotSync) as error:
+            return self._continue_without(ops, error, had_token=had_token, brief=brief)
         except Exception as error:
             if brief and sources.transient(error):
                 self._failed(ops, error)
@@ -442,20 +446,25 @@ class _Watch:
             self._over.add(ops)
         return True
 
-    def _unconfirmed(
-        self, ops: QueueOps, error: DeliveryNotReplicated, *, is_told: bool, brief: bool
+    def _continue_without(
+        self,
+        ops: QueueOps,
+        error: DeliveryNotReplicated | CannotSync,
+        *,
+        had_token: bool,
+        brief: bool,
     ) -> bool:
-        """Go on after a queue that has no confirmed deliveries, if others may have jobs.
+        """Skip a server that can't confirm. Raise if jobs were given up or no other server is left.
 
         Raises:
-            DeliveryNotReplicated: jobs are given up; or there is no other server.
+            DeliveryNotReplicated, CannotSync: the error.
         """
-        if error.given_up:
+        if isinstance(error, DeliveryNotReplicated) and error.given_up:
             error.jobs[:0] = self.jobs
             raise error
         self.is_answered = True
-        if is_told:  # another consumer may use the token
-            self._told.add(ops)
+        if had_token:  # another consumer may use the token
+            self._tokens.add(ops)
         if not (brief or self.jobs):
             raise error
         if brief:
@@ -487,7 +496,7 @@ class _Watch:
         except Cancelled:
             yield from self.leave()
             raise
-        self._told.update(heard.told)
+        self._tokens.update(heard.told)
         self._order()
         return heard
 
@@ -495,9 +504,9 @@ class _Watch:
         """End the wait; hand on its tokens, and near events that only this consumer knows of."""
         sources = self._sources
         next_poll = sources.clock() + POLL_INTERVAL
-        self._told.update((yield EndWait()).told)
+        self._tokens.update((yield EndWait()).told)
         for ops in self.queues:
-            if ops.is_up and (ops in self._told or self._due.get(ops, math.inf) <= next_poll):
+            if ops.is_up and (ops in self._tokens or self._due.get(ops, math.inf) <= next_poll):
                 # If one refuses or does not answer, the others are still told.
                 try:
                     yield ReserveJobs(ops, 0, True, sources.apart)
