@@ -22,7 +22,7 @@ from penstock import (
 )
 from penstock.client._async.transport import connection
 from penstock.embedded import EmbeddedServer
-from penstock.worker import AsyncWorker
+from penstock.worker import AsyncWorker, concerns
 from tests.support.keyspace import load_scripts
 from tests.support.replicated import Replicated, replicated
 from tests.support.twins import aspawn, await_for
@@ -259,8 +259,11 @@ async def test_a_worker(trio: Replicated, tq: AsyncQueue, caplog: pytest.LogCapt
     assert (await tq.stats()).active == 1
 
 
-async def test_a_worker_without_replicas(trio: Replicated, tq: AsyncQueue) -> None:
+async def test_a_worker_without_replicas(
+    trio: Replicated, tq: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker that can't have its confirmations takes no job; a burst raises the error."""
+    monkeypatch.setattr(concerns, "OUTAGE", 0.0)
     await tq.enqueue("once", lease=0)
     trio.cut(0)
     worker = AsyncWorker(trio.url, "q", print, burst=True, at_most_once=BOTH)

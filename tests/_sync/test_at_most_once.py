@@ -22,7 +22,7 @@ from penstock import (
 )
 from penstock.client._sync.transport import connection
 from penstock.embedded import EmbeddedServer
-from penstock.worker import Worker
+from penstock.worker import Worker, concerns
 from tests.support.keyspace import load_scripts
 from tests.support.replicated import Replicated, replicated
 from tests.support.twins import spawn, wait_for
@@ -240,8 +240,11 @@ def test_a_worker(trio: Replicated, tq: Queue, caplog: pytest.LogCaptureFixture)
     assert tq.stats().active == 1
 
 
-def test_a_worker_without_replicas(trio: Replicated, tq: Queue) -> None:
+def test_a_worker_without_replicas(
+    trio: Replicated, tq: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker that can't have its confirmations takes no job; a burst raises the error."""
+    monkeypatch.setattr(concerns, "OUTAGE", 0.0)
     tq.enqueue("once", lease=0)
     trio.cut(0)
     worker = Worker(trio.url, "q", print, burst=True, at_most_once=BOTH)

@@ -16,12 +16,14 @@ import pytest
 from hypothesis import given, settings
 from redis.exceptions import ResponseError
 
-from penstock import Queue, QueueInUse
+from penstock import CannotSync, DeliveryNotReplicated, Queue, QueueDamaged, QueueInUse
 from penstock.core import flows
 from penstock.core.job import term_of
+from penstock.core.operations import Taken
+from penstock.worker.concerns import leave_out
 from penstock.worker.loop import work
 from penstock.worker.polls import Finished
-from penstock.worker.state import KEPT
+from penstock.worker.state import HEALTHY, KEPT
 from tests.support.keyspace import check_invariant
 from tests.worker.stage import Stage, ignore
 
@@ -427,6 +429,44 @@ def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None
         assert queue.stats().acked == 1
         assert not isinstance(effect, flows.Run)  # and the role is not asked for again
     flow.close()
+
+
+def test_a_token_without_confirmations_is_handed_on(many: Callable[..., Stage]) -> None:
+    """A worker that takes no job, as its delivery can't be confirmed, wakes another consumer."""
+    for error in (DeliveryNotReplicated(1, 0, connected=0), CannotSync("no append-only file")):
+        stage = many(_first, ["a"])
+        flow = work(stage.state, ignore)
+        effect = next(flow)
+        while not isinstance(effect, flows.Listen):
+            effect = flow.send(stage._answer(effect))
+        calls = [flow.send(flows.WaitResult(effect.sources))]
+        calls.append(flow.throw(error))
+        asked = []
+        for effect in calls:
+            assert isinstance(effect, flows.Run)
+            names = effect.call.script.args[1:]  # without the nonce
+            given = dict(zip(names, effect.call.args, strict=False))
+            asked.append((given["n"] != b"0", given["idle"]))
+        assert asked == [(True, b"1"), (False, b"1")]
+        flow.close()
+
+
+def test_health_while_no_queue_can_be_used(many: Callable[..., Stage]) -> None:
+    """A worker is unhealthy if all its queues have refused each reserve for 15 seconds."""
+    for error in (DeliveryNotReplicated(1, 0), QueueDamaged("another type")):
+        stage = many(_first, ["a", "b"])
+        state, (first, second) = stage.state, stage.state.polls
+        leave_out(state, first, error)
+        stage.now += HEALTHY
+        leave_out(state, second, error)
+        state.found_answer()
+        assert state.is_healthy
+        stage.now += HEALTHY
+        state.found_answer()
+        leave_out(state, first, error)
+        assert not state.is_healthy
+        state.received(first, Taken(-1, []), 0, stage.now)
+        assert state.is_healthy
 
 
 def test_a_burst_without_the_role_ends(many: Callable[..., Stage]) -> None:

@@ -16,7 +16,7 @@ from penstock import BadArgument, Handlers
 from penstock.core.job import Delivery, set_result, set_term
 from penstock.core.operations import Taken
 from penstock.core.outcomes import Outcome, Settled
-from penstock.errors import OutOfMemory, QueueDamaged
+from penstock.errors import CannotSync, DeliveryNotReplicated, OutOfMemory, QueueDamaged
 from penstock.worker.concerns import leave_out
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
@@ -346,8 +346,15 @@ def test_verdicts_of_refused_reports_are_failures() -> None:
 
 @pytest.mark.parametrize(
     "error, waits",
-    [(OutOfMemory("no memory"), True), (SCRIPT_ERROR, True), (DAMAGED, False), (BAD, False)],
-    ids=["memory", "script", "damage", "argument"],
+    [
+        (OutOfMemory("no memory"), True),
+        (SCRIPT_ERROR, True),
+        (DeliveryNotReplicated(1, 0, connected=0), True),
+        (CannotSync("no append-only file"), False),
+        (DAMAGED, False),
+        (BAD, False),
+    ],
+    ids=["memory", "script", "replicas", "disk", "damage", "argument"],
 )
 def test_a_burst_waits_for_a_queue_whose_error_may_pass(error: Exception, waits: bool) -> None:
     """An error of a reserve ends a burst at once only if it lasts; the burst raises it then."""

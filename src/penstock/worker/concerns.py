@@ -32,7 +32,7 @@ from penstock.worker.state import FAR, WorkerState
 
 __all__ = [
     "CHANGED",
-    "GIVES_NONE",
+    "TOOK_NO_JOB",
     "drop_wait",
     "guarded",
     "is_answer",
@@ -44,7 +44,7 @@ __all__ = [
 
 CHANGED = (QueuePartitioned, UnsupportedVersion)
 """Errors after which this worker can't use the queue any more in this form."""
-GIVES_NONE = (QueueInUse, DeliveryNotReplicated, CannotSync)
+TOOK_NO_JOB = (QueueInUse, DeliveryNotReplicated, CannotSync)
 """Errors of a reserve that took no job. The queue still accepts reports."""
 DAMAGES = (QueueDamaged, NoPermissionError, OutOfMemory)
 """Errors that last until a person repairs the queue, or the server has memory."""
@@ -119,12 +119,17 @@ def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
     Raises:
         Exception: the error, if it concerns the server of all queues.
     """
-    if isinstance(error, GIVES_NONE):
-        is_usual = isinstance(error, QueueInUse)
+    if isinstance(error, TOOK_NO_JOB):
+        has_other_consumer = isinstance(error, QueueInUse)
+        if not poll.refusals and isinstance(error, DeliveryNotReplicated):
+            poll.awaited_until = state.clock() + OUTAGE
         poll.refusals += 1
         poll.failures, poll.unsure = 0, False
-        poll.error = None if is_usual else error.with_traceback(None)  # see `caught`
-        level = logging.INFO if is_usual else logging.ERROR
+        if has_other_consumer:
+            poll.error, poll.woken = None, False  # the script has put the token back
+        else:
+            poll.fail(error, state.clock())
+        level = logging.INFO if has_other_consumer else logging.ERROR
         poll.at = poll.recheck_at = _retry_at(state, poll, poll.refusals, error, level)
     elif isinstance(error, QueuePartitioned) and error.partitions is not None:
         state.learned[poll.ops.name] = error.partitions  # they will be polls of their own
@@ -161,15 +166,15 @@ def _leave_alone(
     if not poll.failures:
         poll.awaited_until = state.clock() + outage
     poll.failures += 1
+    poll.woken = False
     poll.at = poll.barred = _retry_at(state, poll, poll.failures, error, level)
-    poll.error = error.with_traceback(None)  # see `caught`
+    poll.fail(error, state.clock())
 
 
 def _retry_at(
     state: WorkerState, poll: QueuePoll, times: int, error: Exception, level: int
 ) -> float:
     """Log the first of consecutive failures; return the backoff deadline after `times`."""
-    poll.woken = False
     name, kind = poll.ops.name, type(error).__name__
     if times % 60 == 0 or (times == 1 and state.complaints.allows(f"{id(poll)} {kind}")):
         text = "queue %r can't be used: %s: %s; the worker goes on without it"

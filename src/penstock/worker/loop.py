@@ -30,7 +30,7 @@ from penstock.core.job import ops_of, term_of
 from penstock.core.logs import get_logger
 from penstock.core.operations import Taken
 from penstock.errors import QueueInUse, WrongEpoch
-from penstock.worker.concerns import GIVES_NONE, drop_wait, guarded, leave_out, run_call
+from penstock.worker.concerns import TOOK_NO_JOB, drop_wait, guarded, leave_out, run_call
 from penstock.worker.polls import QueuePoll, Reports, jobs_in
 from penstock.worker.reporting import drop_expired, keep_as_hints, report, report_all
 from penstock.worker.results import ACK
@@ -221,9 +221,11 @@ def _refused(state: WorkerState, poll: QueuePoll, reports: Reports, error: Excep
         except Exception as failure:  # noqa: BLE001  # raised again if it concerns other queues
             leave_out(state, poll, failure)
             return
-        if not isinstance(error, GIVES_NONE):  # no job was taken; reports were not refused
+        if not isinstance(error, TOOK_NO_JOB):  # no job was taken; reports were not refused
             return
     leave_out(state, poll, error)
+    if poll.woken:
+        yield from _hand_on(state, poll)
 
 
 def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
@@ -389,6 +391,8 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
     got = 0
     with guarded(state, poll):
         got = yield from _reserve(state, poll, min(room, TRIP))
+    if poll.woken:  # it took no job, as deliveries can't be confirmed
+        yield from _hand_on(state, poll)
     if got:
         yield LetRunnersStart()  # the handler begins before the next BLPOP is sent
     else:

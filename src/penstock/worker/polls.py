@@ -147,6 +147,7 @@ class QueuePoll:
         awaited_until: until when a burst waits for it, as its slot moves or its server is down.
         failures: how many times in a row it was damaged or its node was down.
         error: why it can't be used; None = it can, as far as is known.
+        failed_at: when the first of these errors in a row came.
         refusals: how many times in a row it gave no jobs, as another client is its only consumer,
             or as replicas do not confirm deliveries. It still accepts reports.
         unsure: whether a report that failed may have been executed.
@@ -173,6 +174,7 @@ class QueuePoll:
     awaited_until: float = 0.0
     failures: int = 0
     error: Exception | None = None
+    failed_at: float = 0.0
     refusals: int = 0
     unsure: bool = False
     drained: float = -math.inf
@@ -193,6 +195,12 @@ class QueuePoll:
     def is_usable(self) -> bool:
         """True if it may give this worker jobs, as far as is known."""
         return not self.failures and not self.refusals and not self.is_slow
+
+    def fail(self, error: Exception, now: float) -> None:
+        """Note why it can't be used now."""
+        if self.error is None:
+            self.failed_at = now
+        self.error = error.with_traceback(None)  # see `caught`
 
     def is_exhausted(self, now: float) -> bool:
         """Return whether a burst has no jobs to expect of it."""

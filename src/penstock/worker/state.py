@@ -54,7 +54,8 @@ IDLE_SAMPLE = 60.0
 PATIENCE = 0.25
 """Most seconds for which a busy worker does not ask a queue that was empty."""
 HEALTHY = 15.0
-"""Seconds without an answer of the server after which a worker is not healthy."""
+"""Seconds without an answer of the server, or without a usable queue, after which a worker is not
+healthy."""
 FAR = 1 / 2
 """The largest part of a lease that a round trip may take; otherwise no jobs are reserved."""
 
@@ -265,8 +266,10 @@ class WorkerState:
 
     @property
     def is_healthy(self) -> bool:
-        """True if the server has answered lately."""
-        return self.clock() - self.answered < HEALTHY
+        """True if the server has answered lately, and a queue could be used lately."""
+        since = self.clock() - HEALTHY
+        is_usable = any(poll.error is None or poll.failed_at > since for poll in list(self.polls))
+        return self.answered > since and is_usable
 
     # -- asking for jobs -------------------------------------------------------------------
 

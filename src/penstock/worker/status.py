@@ -37,7 +37,8 @@ class WorkerStatus:
     Attributes:
         name: the name of the worker, kept with each delivery as its owner.
         state: "new", "running", "stopping" or "stopped".
-        healthy: whether the server has answered in the last 15 seconds.
+        healthy: whether the server has answered in the last 15 seconds, and not all queues have
+            refused the worker for that long.
         queues: the number of jobs that could be taken at the last look, by queue.
         concurrency: how many handlers run at once.
         options: all options; durations in seconds, functions by their names.

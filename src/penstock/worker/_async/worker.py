@@ -102,10 +102,9 @@ class AsyncWorker:
             released, without counting an attempt.
         burst: end when no job can be taken any more. Jobs that are due later stay, and so do jobs
             of a queue that is paused or has another exclusive consumer. If a queue can't be used,
-            its error is raised at the end, on a cluster after 30 seconds of failures in a row.
+            its error is raised at the end, after 30 seconds of failures if it may pass.
         max_jobs: take this many jobs, and end when they are finished.
-        throttle: seconds to pause after each look at the queues; or a function that computes them
-            from the number of waiting jobs.
+        throttle: seconds to pause after each look, or a function of the number of waiting jobs.
         monitor: called with a `LoopEvent` after each round.
         heartbeat: "thread"; or "process", where a helper process renews leases, for handlers in
             native code that let no other thread run.
@@ -446,8 +445,7 @@ class AsyncWorker:
     def abandoned(self) -> int:
         """Number of jobs that the worker could neither report nor release when it ended.
 
-        They are delivered again when their leases have expired. Jobs delivered at most once are not
-        counted.
+        They return when their leases end. Jobs delivered at most once are not counted.
         """
         state = self._state
         if state is None or not state.is_over:
@@ -455,7 +453,7 @@ class AsyncWorker:
         return len(state.abandoned | state.leased())
 
     def healthy(self) -> bool:
-        """Return whether it runs, and the server has answered in the last 15 seconds."""
+        """Return whether it runs, and a queue of it could be used in the last 15 seconds."""
         is_alive = self.state in ("running", "stopping")
         return is_alive and self._state is not None and self._state.is_healthy
 
