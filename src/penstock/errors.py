@@ -6,7 +6,7 @@ Bad input and broken promises are exceptions. Every one of them is a `PenstockEr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -454,8 +454,8 @@ class AckNotReplicated(NotReplicated):
 class DeliveryNotReplicated(NotReplicated):
     """A reserve that waits for confirmations did not get them for jobs with `lease=0`.
 
-    If none was delivered (`given_up` is empty), the jobs still wait. Those that were delivered stay
-    active on the server until their ttl ends. They must not be processed: if a replica without the
+    No job was taken if `given_up` is empty. The jobs in it stay active on the server until their
+    ttl ends, and will not be delivered again. They must not be processed: if a replica without the
     delivery becomes the primary, it delivers them.
 
     Args:
@@ -463,8 +463,6 @@ class DeliveryNotReplicated(NotReplicated):
         got: number of replicas that confirmed.
         fsynced: whether the server has the delivery on disk; None = this was not asked for.
         connected: number of connected replicas, if there were too few and nothing was taken.
-
-    Attributes:
         jobs: the other jobs that the call has taken: process them as usual.
         given_up: the deliveries that were not confirmed.
 
@@ -472,21 +470,28 @@ class DeliveryNotReplicated(NotReplicated):
     """
 
     def __init__(
-        self, wanted: int, got: int, fsynced: bool | None = None, connected: int | None = None
+        self,
+        wanted: int,
+        got: int,
+        fsynced: bool | None = None,
+        connected: int | None = None,
+        *,
+        jobs: Iterable[Any] = (),
+        given_up: Iterable[Any] = (),
     ) -> None:
         super().__init__(wanted, got, False, fsynced, connected)
-        self.jobs: list[Any] = []
-        self.given_up: list[Any] = []
-
-    def __str__(self) -> str:
-        if self.connected is not None:
-            told = f"{self.connected} of {self.wanted} replicas are connected, no job was taken"
-            return f"{told}: connect more replicas, or ask for fewer"
-        told = _confirmed(self.wanted, self.got, self.fsynced)
-        if not self.given_up:
-            return f"{told}, no job was taken: wait until they do, or ask for fewer"
-        rest = f"; process the other {len(self.jobs)}, in `jobs`" if self.jobs else ""
-        return f"{told}: {len(self.given_up)} jobs with lease=0 are given up as delivered{rest}"
+        self.jobs: list[Any] = list(jobs)
+        self.given_up: list[Any] = list(given_up)
+        told = _confirmed(wanted, got, fsynced)
+        if connected is not None:
+            told = f"{connected} of {wanted} replicas are connected, no job was taken"
+            told += ": connect more replicas, or ask for fewer"
+        elif not self.given_up:
+            told += ", no job was taken: wait until they do, or ask for fewer"
+        else:
+            told += f": {len(self.given_up)} jobs with lease=0 are given up as delivered"
+            told += f"; process the other {len(self.jobs)}, in `jobs`" if self.jobs else ""
+        self.args = (told,)
 
 
 class PutNotReplicated(NotReplicated):

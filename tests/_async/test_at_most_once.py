@@ -121,6 +121,7 @@ async def test_unconfirmed_deliveries_are_given_up(trio: Replicated, tq: AsyncQu
         await tq.reserve(3, durable=SHORT)
     error = caught.value
     assert (error.wanted, error.got, error.connected, error.withdrawn) == (2, 1, None, False)
+    assert error.args == (str(error),)
     assert [job.body for job in error.given_up] == ["once", "once"]
     [job] = error.jobs
     assert (job.body, await job.ack()) == ("usual", True)

@@ -767,6 +767,17 @@ def test_a_server_that_cannot_confirm_is_skipped() -> None:
             flow.answer(NOTHING)
 
 
+def test_deliveries_that_are_given_up_come_with_all_jobs() -> None:
+    """The error has the jobs that other queues gave before, and its text counts them."""
+    flow, _ = reserve(Clock(), "a", "b", n=4)
+    held = [Taking("a"), Taking("b"), Taking("b", at_most_once=True)]
+    flow.answer(Taken(-1, held[:1]))
+    error = DeliveryNotReplicated(1, 0, jobs=held[1:2], given_up=held[2:])
+    with pytest.raises(DeliveryNotReplicated, match="process the other 2") as caught:
+        flow.fail(error)
+    assert (caught.value.jobs, caught.value.given_up) == (held[:2], held[2:])
+
+
 def withdrawal(answer: Any, resent: bool) -> NotReplicated:
     """Return the result of an enqueue that too few replicas confirmed."""
     flow = Driven(flows.withdraw(ops(), PARSERS["enqueue"](ADDED), 2, 1))

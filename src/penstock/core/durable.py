@@ -131,10 +131,8 @@ def check_deliveries(call: Call[Any], taken: Taken) -> DeliveryNotReplicated | N
     if not given_up:
         return None
     fsynced = got.fsynced if wait.fsynced else None
-    error = DeliveryNotReplicated(wait.expected, got.replicas, fsynced)
-    error.given_up = given_up
-    error.jobs = [job for job in taken.deliveries if not job.at_most_once]
-    return error
+    jobs = [job for job in taken.deliveries if not job.at_most_once]
+    return DeliveryNotReplicated(wait.expected, got.replicas, fsynced, jobs=jobs, given_up=given_up)
 
 
 def _chosen(replicas: int | None, durable: object, *, short: bool) -> Durable:

@@ -460,8 +460,9 @@ class _Watch:
             DeliveryNotReplicated, CannotSync: the error.
         """
         if isinstance(error, DeliveryNotReplicated) and error.given_up:
-            error.jobs[:0] = self.jobs
-            raise error
+            jobs = [*self.jobs, *error.jobs]
+            told = error.wanted, error.got, error.fsynced
+            raise DeliveryNotReplicated(*told, jobs=jobs, given_up=error.given_up) from None
         self.is_answered = True
         if had_token:  # another consumer may use the token
             self._tokens.add(ops)
