@@ -38,8 +38,8 @@ class Wait(NamedTuple):
         is_told: True = the server has told this client the setting.
         refuses: True = the call is not sent if too few replicas are connected. False for an ack and
             for a call that may have run before: their confirmations decide.
-        delivers: True = the call takes jobs, and only those that are delivered at most once are
-            waited for. It is not sent without the replicas, whatever `refuses` says.
+        delivers: True = the call takes jobs. Wait only for those delivered at most once. It is not
+            sent without the replicas, whatever `refuses` says.
     """
 
     replicas: int | None

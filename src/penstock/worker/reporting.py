@@ -177,8 +177,7 @@ def report(
             both = poll.ops.settle(jobs, n, provisional=True, results=results)
             both.wait = state.delivery_wait
             outcomes, taken = yield from run_call(state, poll, both)
-            if both.wait is not None:
-                taken = state.give_up(both, taken)
+            taken = taken if both.wait is None else state.give_up(both, taken)
             resent = both.resent
         else:
             call = verdict_call(poll.ops, jobs, verdict, results)

@@ -379,7 +379,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             QueueClosed: the queue is closed, and no job is left that could be delivered. Every
                 waiting consumer gets this error at once.
             DeliveryNotReplicated: jobs with lease 0 are given up as delivered, as too few replicas
-                confirmed; the error has the others. Or none was taken, as that would happen.
+                confirmed; the error has the others. No job was taken if `given_up` is empty.
             CannotSync: the server can't report which writes are on disk; no job was taken.
 
         Examples:
@@ -406,7 +406,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         Args:
             batch: number of jobs to reserve at once. Their leases run while they wait here.
             block: seconds without a job after which the loop ends; None = never.
-            durable: as in `reserve`; then the last job of a batch is acknowledged before it.
+            durable: as in `reserve`; then the last ack of a batch is sent before the next reserve.
         """
         check_count("batch", batch, high=BATCH)
         done: list[Job] = []

@@ -74,7 +74,7 @@ class ProducerConnection(Producer):
         "_conn",
         "_counted_at",
         "_followers",
-        "_last",
+        "_last_confirmed",
         "_socket",
         "_syncing",
         "has_opened",
@@ -88,7 +88,7 @@ class ProducerConnection(Producer):
         self._syncing: Syncing | None = None
         self._followers = 0
         self._counted_at = -math.inf
-        self._last = NOTHING
+        self._last_confirmed = NOTHING
         self.has_opened = False
         self.used = 0.0
 
@@ -104,8 +104,8 @@ class ProducerConnection(Producer):
 
         Raises:
             CannotSync: the server can't tell if the call is on disk; nothing was sent.
-            NotReplicated: jobs are to be added, or delivered at most once, and too few replicas are
-                connected; nothing was sent.
+            NotReplicated: too few replicas are connected to confirm the jobs of this call; nothing
+                was sent.
             ProtocolError: the reply is that of another call; the connection is closed.
         """
         nonce = b"%d" % caller.calls
@@ -229,11 +229,11 @@ class ProducerConnection(Producer):
             self._note_lost_reply(call)
             raise
 
-    def _ready_to_deliver(self, call: Call[object], wait: Wait) -> Syncing | None:
+    def _require_confirmable(self, call: Call[object], wait: Wait) -> Syncing | None:
         """Check, before jobs are taken, that their delivery can be confirmed.
 
-        No delivery is begun while the last one of this connection is not confirmed, so a replica
-        that lags costs the jobs of one call; nor before the server has answered the question once.
+        No delivery begins while the last one of this connection is not confirmed, so a replica that
+        lags costs the jobs of one call. On a new connection, confirm one write first.
 
         Returns:
             How to ask what is on disk; None = it is not asked.
@@ -246,11 +246,11 @@ class ProducerConnection(Producer):
         if now > self._counted_at + REPLICA_COUNT_AGE:
             self._followers, self._counted_at = 0, now
         fsynced = False if wait.fsynced else None
-        reached = self._reachable(wait.expected)
+        reached = self._count_replicas(wait.expected)
         if reached < wait.expected:
             raise DeliveryNotReplicated(wait.expected, 0, fsynced, reached)
-        if not self._last.covers(wait.expected, wait):
-            got = self._confirm_last(how, wait)
+        if not self._last_confirmed.covers(wait.expected, wait):
+            got = self._confirm_last_write(how, wait)
             if not got.covers(wait.expected, wait):
                 fsynced = got.fsynced if wait.fsynced else None
                 raise DeliveryNotReplicated(wait.expected, got.replicas, fsynced)
@@ -261,26 +261,26 @@ class ProducerConnection(Producer):
     ) -> None:
         """Wait for the confirmations of a reply that delivers jobs at most once.
 
-        The reply stays if the connection fails meanwhile: its other jobs are delivered.
+        If the connection fails, return the reply: its other jobs are still delivered.
         """
         if not any(job.at_most_once for job in _deliveries(call, reply)):
             call.confirmed = Confirmed(wait.expected, wait.fsynced)
             return
         try:
-            call.confirmed = self._confirm_last(how, wait)
+            call.confirmed = self._confirm_last_write(how, wait)
         except (RedisConnectionError, RedisTimeoutError) as error:
             logger.info("%s: %s; its jobs with lease=0 are not confirmed", call.script.name, error)
             self.close()
 
-    def _confirm_last(self, how: Syncing | None, wait: Wait) -> Confirmed:
+    def _confirm_last_write(self, how: Syncing | None, wait: Wait) -> Confirmed:
         """Wait for the confirmations of the last write of this connection, and note the result."""
         until = monotonic() + wait.timeout_ms / 1000
         asked = question(how, wait.expected, min(wait.timeout_ms, SLICE_MS))
         got = self._confirmed(how, asked)
-        self._last = self._settled(how, wait.expected, got, wait, until)
-        if self._last.covers(wait.expected, wait):
+        self._last_confirmed = self._settled(how, wait.expected, got, wait, until)
+        if self._last_confirmed.covers(wait.expected, wait):
             self._counted_at = monotonic()
-        return self._last
+        return self._last_confirmed
 
     def _await_confirmations(
         self, call: Call[Any], wait: Wait, how: Syncing | None, asked: bytes, reply: Reply
@@ -311,7 +311,7 @@ class ProducerConnection(Producer):
     ) -> Confirmed:
         """Wait until all connected replicas have confirmed, or until the time is over."""
         if got is not None and not got.covers(wanted, wait):
-            got = self._waited(how, self._reachable(wanted), got, wait, until)
+            got = self._waited(how, self._count_replicas(wanted), got, wait, until)
         if got is None or got.replicas < wanted:
             self._followers = 0  # asked anew before the next call
         return got or NOTHING
@@ -321,11 +321,10 @@ class ProducerConnection(Producer):
 
         Raises:
             CannotSync: the server can't tell what is on disk.
-            NotReplicated: too few replicas are connected to confirm jobs that are to be added, or
-                delivered at most once.
+            NotReplicated: too few replicas are connected to confirm the jobs of this call.
         """
         if wait.delivers:  # only the reply tells if any such job was delivered
-            return self._ready_to_deliver(call, wait), b""
+            return self._require_confirmable(call, wait), b""
         if not (wait.expected or wait.fsynced):
             return None, b""
         how = self._syncing_of(call, wait) if wait.fsynced else None
@@ -345,7 +344,7 @@ class ProducerConnection(Producer):
         """
         if afresh:
             self._followers = 0
-        reached = self._reachable(wait.expected)
+        reached = self._count_replicas(wait.expected)
         if reached < wait.expected and wait.refuses:
             wanted = wait.replicas
             if wanted is None and queue is not None:
@@ -364,7 +363,7 @@ class ProducerConnection(Producer):
         until = monotonic() + wait.timeout_ms / 1000
         return self._settled(None, wait.expected, NOTHING, wait, until)
 
-    def _reachable(self, replicas: int) -> int:
+    def _count_replicas(self, replicas: int) -> int:
         """Return `replicas`, or the number of connected replicas if that is lower.
 
         The server is asked unless this many have confirmed the last call of this connection.
@@ -541,7 +540,7 @@ class ProducerConnection(Producer):
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
-        self._syncing, self._followers, self._last = None, 0, NOTHING
+        self._syncing, self._followers, self._last_confirmed = None, 0, NOTHING
         self._conn.disconnect()
 
 
