@@ -121,7 +121,7 @@ def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
     """
     if isinstance(error, TOOK_NO_JOB):
         has_other_consumer = isinstance(error, QueueInUse)
-        if not poll.refusals and isinstance(error, DeliveryNotReplicated):
+        if poll.error is None and isinstance(error, DeliveryNotReplicated):
             poll.awaited_until = state.clock() + OUTAGE
         poll.refusals += 1
         poll.failures, poll.unsure = 0, False
