@@ -9,11 +9,22 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Penstock, Queue
+from penstock.core import reply_limit
+from penstock.core.calls import Call
 from penstock.core.operations import QueueOps
-from penstock.core.reply_limit import COUNTS, FIRST_PAUSE, LONGEST_PAUSE, NAMES, ReplyLimit, size_of
+from penstock.core.operations.consuming import Taken
+from penstock.core.reply_limit import (
+    ARGS_PER_JOB,
+    COUNT_ARGUMENT,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    ReplyLimit,
+    size_of,
+)
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
+from tests.connection.stub import Command, Stub, bulk, info
 from tests.support.proxy import Proxy
 from tests.support.twins import wait_for
 
@@ -76,8 +87,11 @@ def test_reads_ask_for_less(url: str, q: Queue) -> None:
         assert len(other.queue("q").recover(1000, idle=0)) == q.stats().active
 
 
-def test_a_job_that_no_reply_can_hold(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_no_reply_can_hold(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It becomes a dead letter, though it is a suspect; the jobs that came with it do not."""
+    monkeypatch.setattr(reply_limit, "ONE_EVENT", 0.02)  # the lease is short, too
     with Penstock(url) as ps:
         q = ps.queue("q")
         q.configure(lease=0.05)
@@ -109,31 +123,99 @@ def test_a_server_that_is_away_is_no_lost_reply(server: EmbeddedServer) -> None:
         assert q.ops.reply_limit.most == 0, "one call was sent, on the old connection"
 
 
+@pytest.mark.parametrize(
+    "answer", [b"-LOADING Redis is loading\r\n", b"-NOAUTH Authentication required.\r\n"]
+)
+def test_an_error_of_the_connection_is_no_lost_reply(answer: bytes) -> None:
+    """A server that loads its data, or wants a password, has answered: calls keep their size."""
+
+    def refuse(command: Command) -> bytes:
+        if command[0] == b"INFO":
+            return info(redis_version="7.0.0")
+        if command[0] == b"HGET":
+            return bulk(b"0" * 40)
+        return answer if command[0] == b"EVALSHA" else b"-ERR not here\r\n"
+
+    with Stub(refuse) as stub, Penstock(stub.url, retry_for=0.1) as ps:
+        q = ps.queue("q")
+        for _ in range(2):
+            with pytest.raises(redis.ConnectionError):
+                q.peek(200)
+        assert stub.names().count(b"EVALSHA") >= 2
+        assert (q.ops.reply_limit.most, q.ops.reply_limit.suspected_size) == (0, 0)
+
+
+OPS = QueueOps(QueueKeys("q"), "", ())
+
+
+def reserve(limit: ReplyLimit, now: float, n: int = 200) -> Call[Taken]:
+    """Return a reserve as it would be sent."""
+    call = OPS.reserve(n)
+    limit.apply(call, now)
+    return call
+
+
+def taken(n: int) -> Taken:
+    """Return the result of a reserve of n jobs."""
+    return Taken(0, [object()] * n, 30_000, 0)
+
+
 def test_the_limit_grows_again() -> None:
-    """It is doubled after a minute, later after longer pauses, and in the end lifted."""
-    ops, limit, now = QueueOps(QueueKeys("q"), "", ()), ReplyLimit(), 1000.0
+    """A call that loses its reply again asks for less, and so do later ones for some minutes."""
+    limit, now = ReplyLimit(), 1000.0
+    call = reserve(limit, now, 1000)
+    assert not limit.note_loss(call, now), "any connection may fail"
+    assert limit.note_loss(call, now)
+    assert size_of(call) == size_of(reserve(limit, now, 1000)) == 250
+    assert not limit.note_loss(call, now + 1), "it is in the log already"
+    assert (size_of(call), limit.most) == (62, 62)
+    now += 1 + FIRST_PAUSE
+    call = reserve(limit, now)
+    assert size_of(call) == 124
+    for _ in range(2):
+        limit.note_loss(call, now)
+    assert limit.most == 7
+    assert size_of(reserve(limit, now + 1.9 * FIRST_PAUSE)) == 7, "that size was too large before"
+    for _ in range(20):
+        for _ in range(2):
+            limit.note_loss(call, now)
+    assert limit.most == 1
+    assert size_of(reserve(limit, now + 10 * LONGEST_PAUSE)) == 200
+    assert limit.most == 0
 
-    def asked() -> int:
-        call = ops.reserve(1000)
-        limit.apply(call, now)
-        return size_of(call)
 
-    assert not limit.lose(ops.reserve(1000), now), "any connection may fail"
-    assert asked() == 1000
-    assert limit.lose(ops.reserve(1000), now)
-    assert asked() == 250
-    now += FIRST_PAUSE
-    assert asked() == 500
-    assert not limit.lose(ops.reserve(500), now - 1), "it is in the log already"
-    assert asked() == 125
-    now += FIRST_PAUSE
-    assert asked() == 125
-    now += LONGEST_PAUSE
-    assert (asked(), limit.most) == (1000, 0)
+def test_losses_that_do_not_point_at_the_size() -> None:
+    """One a connection, at once or now and then: later calls keep their size."""
+    limit = ReplyLimit()
+    calls = [OPS.reserve(200) for _ in range(4)]
+    for number, call in enumerate(calls):
+        assert not limit.note_loss(call, 1000 + number / 10), "a restart of the server"
+    limit.note_reply(calls[0], taken(200))
+    for hour in range(1, 20):
+        assert not limit.note_loss(OPS.reserve(200), hour * 3000)
+    limit.note_reply(calls[0], taken(200))
+    assert not limit.note_loss(OPS.reserve(200), 19 * 3000 + 100)
+    assert limit.most == 0
 
 
-@pytest.mark.parametrize("name", [*COUNTS, *NAMES])
+def test_losses_of_jobs_that_come_back() -> None:
+    """The repeat of a reserve takes other jobs: the lost ones are lost again after their lease."""
+    limit, now = ReplyLimit(), 1000.0
+    for _ in range(2):
+        limit.note_loss(call := reserve(limit, now), now)
+        limit.note_reply(call, taken(10))
+        now += 30
+    assert limit.most == 50
+    alone, now = ReplyLimit(), 1000.0
+    for _ in range(6):
+        alone.note_loss(call := reserve(alone, now), now)
+        alone.note_reply(call, taken(size_of(call)))
+        now += 30
+    assert alone.most == 1, "a large job among small ones, whose replies are full"
+
+
+@pytest.mark.parametrize("name", [*COUNT_ARGUMENT, *ARGS_PER_JOB])
 def test_arguments_that_bound_replies(name: str) -> None:
     """Each script has the argument."""
     found = script(name)
-    assert COUNTS.get(name, "number") in (*found.args, *found.rest)
+    assert COUNT_ARGUMENT.get(name, "number") in (*found.args, *found.rest)

@@ -43,7 +43,7 @@ class AsyncSocket:
         conn: a connection for one call at a time.
 
     Attributes:
-        has_sent: True if the last commands have left; False if connecting has failed before.
+        has_sent: False if the last attempt failed before anything was sent.
     """
 
     __slots__ = (

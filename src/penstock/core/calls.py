@@ -89,6 +89,7 @@ class Call(Generic[R_co]):
         full: builds the call of the full script if this one may refuse (-20); None = it does not.
         resent: when the call was sent again by our clock, 0 = it was not. Set by the executor.
         confirmed: the result of the wait. Set by the executor.
+        losses: how often its reply was lost. Set by `ReplyLimit`.
         cuts: how often a repeat was cut off by a server that answers. Set by the executor.
     """
 
@@ -104,6 +105,7 @@ class Call(Generic[R_co]):
     full: Callable[[], Call[R_co]] | None = None
     resent: float = 0.0
     confirmed: Confirmed = NOTHING
+    losses: int = 0
     cuts: int = 0
 
     @property

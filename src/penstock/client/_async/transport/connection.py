@@ -25,6 +25,7 @@ from penstock.client._async.transport.failures import (
     CHANGES,
     FAILURES,
     TOO_LARGE,
+    loses_reply,
     refuses_size,
     transient,
 )
@@ -209,10 +210,10 @@ class AsyncProducerConnection(Producer):
     def _note_lost_reply(self, call: Call[object]) -> None:
         """Let the repeat and later calls of the queue ask for less: the reply may be too large."""
         ops = call.ops
-        if ops is None or not self._socket.has_sent:
+        if ops is None or not self._socket.has_sent or not loses_reply(caught()):
             return
         size = size_of(call)
-        if not ops.reply_limit.lose(call, monotonic()):
+        if not ops.reply_limit.note_loss(call, monotonic()):
             return
         if size > 1:
             text = "queue %r: a reply of %s about up to %d jobs was lost (%s): now up to %d a call"

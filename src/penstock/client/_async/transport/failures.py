@@ -92,6 +92,15 @@ def transient(error: BaseException) -> bool:
     return isinstance(error, FAILURES) and not isinstance(error, UNLESS)
 
 
+def loses_reply(error: BaseException | None) -> bool:
+    """Return True if the connection was cut, or no reply came in time.
+
+    The other connection errors, such as LOADING and NOAUTH, are replies.
+    """
+    is_cut = type(error) is RedisConnectionError
+    return is_cut or isinstance(error, (RedisTimeoutError, OSError))
+
+
 def passing(error: BaseException) -> bool:
     """Return True for a transient failure, and for that of a cluster which is changing."""
     return isinstance(error, CHANGES) or transient(error)

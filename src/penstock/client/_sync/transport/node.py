@@ -210,12 +210,16 @@ class Node:
         if not self._is_settled:
             self._settle()
         sent = 0.0 if call.role_lease is None else monotonic()
-        if call.ops is not None and call.ops.reply_limit.most:
-            call.ops.reply_limit.apply(call, monotonic())
+        limit = None if call.ops is None else call.ops.reply_limit
+        if limit is not None and limit.most:
+            limit.apply(call, monotonic())
         raw = self.link.run(call, brief=brief)
         if raw[0] < 0 or call.role_lease is not None:
             raw = self._judged(call, raw, sent, brief=brief)
-        return call.parse(raw)
+        result = call.parse(raw)
+        if limit is not None and limit.suspected_size:
+            limit.note_reply(call, result)
+        return result
 
     def run_each(self, calls: Sequence[Call[R]]) -> list[R | Exception]:
         """Run scripts in few trips if possible; return the result, or the error, of each.
