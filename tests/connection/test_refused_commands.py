@@ -10,11 +10,13 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Handlers, NotPermitted, Penstock, Worker
+from penstock.client._async.transport.failures import refuses_command
 from penstock.client._sync.transport import finished
 from penstock.core import flows
 from penstock.core.unavailable import LONGEST_PAUSE, UnavailableCommands
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
+from penstock.pressure._sync import connections
 from penstock.worker import loop, state
 from tests.connection.stub import Command, Stub, bulk, info
 from tests.support.twins import spawn, wait_for
@@ -68,6 +70,49 @@ def test_a_wait_goes_on_without_a_command(
             assert (job.body, job.ack()) == (number, True)
         assert consumer.queue("a").reserve(block=3 * POLL) == []
     assert len(about(command, caplog)) == 1
+
+
+def calls_of(server: EmbeddedServer, command: str, kind: str = "calls") -> int:
+    """Return how often the server has run a command, or with "rejected_calls" refused it."""
+    with redis.Redis.from_url(server.url, username="admin", password="admin") as raw:
+        found: int = raw.info("commandstats").get(f"cmdstat_{command}", {}).get(kind, 0)
+    return found
+
+
+def test_a_refused_id_is_not_asked_for_again(server: EmbeddedServer) -> None:
+    """Connections that are opened in the pause ask for no id; so the pause stays short."""
+    forbid(server, "client|id")
+    with Penstock(server.url) as ps:
+        for _ in range(3):  # each wait ends early, and closes its connection
+            assert ps.queue("q").reserve(block=POLL) == []
+    assert calls_of(server, "client|id", "rejected_calls") == 1
+
+
+REFUSALS = [
+    "ERR unknown command 'BLPOP', with args beginning with: ",
+    "ERR Unknown subcommand or wrong number of arguments for 'ID'. Try CLIENT HELP.",
+    "NOPERM this user has no permissions to run the 'blpop' command or its subcommand",
+    "User default has no permissions to run the 'client|unblock' command",
+    "ERR command 'BLPOP' is not allowed",
+    "Command is not supported",
+]
+OTHERS = [
+    "ERR wrong number of arguments for 'blpop' command",
+    "ERR timeout is not a float or out of range",
+    "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
+    "ERR Invalid stream ID specified as stream command argument",
+    "WRONGTYPE Operation against a key holding the wrong kind of value",
+    "NOPERM this user has no permissions to access one of the keys used as arguments",
+    "No permissions to access a key",
+    "command not allowed when used memory > 'maxmemory'.",
+    "UNBLOCKED force unblock from blocking operation",
+]
+
+
+@pytest.mark.parametrize("text", REFUSALS + OTHERS)
+def test_refusals_of_commands(text: str) -> None:
+    """An error about the arguments is not a refusal: it is raised, not hidden for an hour."""
+    assert refuses_command(redis.ResponseError(text)) == (text in REFUSALS)
 
 
 def test_a_task_waits_without_tokens(make_server: Server) -> None:
@@ -140,7 +185,8 @@ def test_a_refused_command_is_tried_again_ever_more_rarely() -> None:
     assert "XREAD" not in unavailable
     assert 24 <= warnings <= tries <= 40
     now += 3 * LONGEST_PAUSE
-    unavailable.note("BLPOP")
+    for _ in range(10):  # connections on which it was sent at once
+        unavailable.note("BLPOP")
     now += 4
     assert "BLPOP" not in unavailable
 
@@ -173,12 +219,17 @@ def test_a_proxy_with_a_text_of_its_own() -> None:
         ps.queue("q").stats()
 
 
-def test_pressure_waits_without_blmove(server: EmbeddedServer) -> None:
-    """A waiting `get` looks for messages in intervals."""
+def test_pressure_waits_without_blmove(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A waiting `get` looks for messages in intervals, and sends the command no more."""
+    monkeypatch.setattr(connections, "SLICE", 0.02)
     forbid(server, "blmove")
     with PressureQueue("q", server.url) as consumer, PressureQueue("q", server.url) as producer:
         consumer.create()
         waiting = spawn(consumer.get, timeout=20)
-        wait_for(lambda: refusals(server) > 0)
+        wait_for(lambda: calls_of(server, "llen") > 3)
         producer.put(b"later")
         assert waiting.result() == b"later"
+    assert calls_of(server, "blmove", "rejected_calls") == 1
+    assert caplog.text.count("refuses BLMOVE") == 1

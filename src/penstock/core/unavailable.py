@@ -38,6 +38,7 @@ class UnavailableCommands:
         or was not needed.
         """
         now, (pause, end) = self._clock(), self._pauses.get(command, (0.0, -math.inf))
-        pause = min(2 * pause, LONGEST_PAUSE) if now < end + LONGEST_PAUSE else FIRST_PAUSE
-        self._pauses[command] = pause, now + pause
+        if now >= end:  # else the command was sent before the pause, on another connection
+            pause = min(2 * pause, LONGEST_PAUSE) if now < end + LONGEST_PAUSE else FIRST_PAUSE
+            self._pauses[command] = pause, now + pause
         return self._complaints.allows(command)

@@ -27,7 +27,7 @@ from penstock.client._async.transport.blocking import FAKE_SLICE
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
     TOO_LARGE,
-    is_about_command,
+    is_full,
     passing,
     raise_typed,
     transient,
@@ -65,14 +65,16 @@ class AsyncWatchedConnection:
 
     Args:
         conn: with a socket time-out longer than `SLICE`.
+        server: the server at its other end.
 
     Attributes:
         conn: the connection.
         connection: runs plain commands on it.
     """
 
-    def __init__(self, conn: Any) -> None:
+    def __init__(self, conn: Any, server: AsyncServer) -> None:
         self.conn = conn
+        self._server = server
         self.connection = AsyncProducerConnection(conn)
         self._watch: tuple[bytes, ...] = ()
         self._reader: AsyncReader | None = None
@@ -167,15 +169,16 @@ class AsyncWatchedConnection:
             await asleep(min(limit, FAKE_SLICE))
             return bool(await self.connection.command("LLEN", key))
         try:
-            blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
-            return await self.connection.command(*blocked) is not None
+            if "BLMOVE" not in self._server.unavailable:
+                blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
+                return await self.connection.command(*blocked) is not None
         except ResponseError as error:
             if passing(error):  # the server is not the primary any more
                 raise RedisConnectionError(str(error)) from error
-            if not is_about_command(error):
+            if not (is_full(error) or self._server.note_unavailable("BLMOVE", error)):
                 raise_typed(error)
                 raise
-        await asleep(limit)  # a full server refuses to block, and a proxy may
+        await asleep(limit)
         return bool(await self.connection.command("LLEN", key))
 
     async def pop(self, key: bytes, *, timeout: float) -> None:
@@ -312,7 +315,8 @@ class AsyncPressureServer(AsyncServer):
         try:
             watched = self._watched.pop()
         except IndexError:
-            watched = AsyncWatchedConnection(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+            conn = self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT)
+            watched = AsyncWatchedConnection(conn, self)
         try:
             if self.has_moved(watched.conn):
                 await watched.close()

@@ -28,7 +28,7 @@ from penstock.client._sync.transport.blocking import FAKE_SLICE
 from penstock.client._sync.transport.connection import ProducerConnection, monotonic
 from penstock.client._sync.transport.failures import (
     TOO_LARGE,
-    is_about_command,
+    is_full,
     passing,
     raise_typed,
     transient,
@@ -66,14 +66,16 @@ class WatchedConnection:
 
     Args:
         conn: with a socket time-out longer than `SLICE`.
+        server: the server at its other end.
 
     Attributes:
         conn: the connection.
         connection: runs plain commands on it.
     """
 
-    def __init__(self, conn: Any) -> None:
+    def __init__(self, conn: Any, server: Server) -> None:
         self.conn = conn
+        self._server = server
         self.connection = ProducerConnection(conn)
         self._watch: tuple[bytes, ...] = ()
         self._reader: Reader | None = None
@@ -166,15 +168,16 @@ class WatchedConnection:
             sleep(min(limit, FAKE_SLICE))
             return bool(self.connection.command("LLEN", key))
         try:
-            blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
-            return self.connection.command(*blocked) is not None
+            if "BLMOVE" not in self._server.unavailable:
+                blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
+                return self.connection.command(*blocked) is not None
         except ResponseError as error:
             if passing(error):  # the server is not the primary any more
                 raise RedisConnectionError(str(error)) from error
-            if not is_about_command(error):
+            if not (is_full(error) or self._server.note_unavailable("BLMOVE", error)):
                 raise_typed(error)
                 raise
-        sleep(limit)  # a full server refuses to block, and a proxy may
+        sleep(limit)
         return bool(self.connection.command("LLEN", key))
 
     def pop(self, key: bytes, *, timeout: float) -> None:
@@ -308,7 +311,8 @@ class PressureServer(Server):
         try:
             watched = self._watched.pop()
         except IndexError:
-            watched = WatchedConnection(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+            conn = self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT)
+            watched = WatchedConnection(conn, self)
         try:
             if self.has_moved(watched.conn):
                 watched.close()

@@ -13,6 +13,7 @@ from penstock.client._acompat import (
     AsyncReader,
     AsyncRedisConnection,
     AsyncSignal,
+    aconnect,
     aprobe,
     asend,
     asliced,
@@ -105,8 +106,11 @@ class AsyncBlockingConnection:
                 under Sentinel: a call that is sent later finds a new primary sooner.
         """
         if self.has_moved:
+            reason = "an idle connection of this client was dropped; so may this one be"
+            if self._server.has_moved(self._conn):
+                reason = "another server is the primary now"
             await self.drop()
-            raise RedisConnectionError("another server is the primary now")
+            raise RedisConnectionError(reason)
         if self.reader is not None and monotonic() > self._since + RENEW:
             await self._server.unblock([self])
             found = await self.ended()
@@ -125,7 +129,7 @@ class AsyncBlockingConnection:
         try:
             reply = await self.reader.read(timeout, signal)
         except ResponseError as error:
-            if not self._server.is_unavailable("BLPOP", error):
+            if not self._server.note_unavailable("BLPOP", error):
                 raise
             reply = None
         if reply is PENDING:
@@ -189,15 +193,18 @@ class AsyncBlockingConnection:
         """
         self._conn.socket_timeout = SOCKET_TIMEOUT
         try:
+            await aconnect(self._conn)
+            if UNBLOCK in self._server.unavailable:
+                return b""
             await asend(self._conn, pack((b"CLIENT", b"ID")))
             found: int = await self._conn.read_response(disable_decoding=True)
         except ResponseError as error:
-            if not self._server.is_unavailable(UNBLOCK, error):
+            if not self._server.note_unavailable(UNBLOCK, error):
                 raise
             return b""
         finally:
             self._conn.socket_timeout = None  # waits have none
-        return b"" if UNBLOCK in self._server.unavailable else b"%d" % found
+        return b"%d" % found
 
     async def watch(self, places: Mapping[bytes, bytes], seconds: float) -> None:
         """Send an XREAD that waits for entries of streams; `entries` reads the reply.
@@ -216,7 +223,7 @@ class AsyncBlockingConnection:
         try:
             reply = await self.reader.read(timeout)
         except ResponseError as error:
-            if not self._server.is_unavailable("XREAD", error):
+            if not self._server.note_unavailable("XREAD", error):
                 raise
             reply = None
         if reply is PENDING:

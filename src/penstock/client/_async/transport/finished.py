@@ -187,23 +187,23 @@ class AsyncEndReader:
                 continue
             try:
                 await self._arm()
-                if not self._is_blind:
+                if not self._has_to_poll:
                     await self._next(until - monotonic(), wait.signal)
-                if self._is_blind:
-                    await self._look_again(POLL_INTERVAL)
+                if self._has_to_poll:
+                    await self._close_and_wake_waits(POLL_INTERVAL)
                 self._failures = 0
             except Exception as error:
                 self._failures += 1
-                await self._look_again(min(0.02 * 2**self._failures, 1.0))
+                await self._close_and_wake_waits(min(0.02 * 2**self._failures, 1.0))
                 if not passing(error):
                     raise
 
     @property
-    def _is_blind(self) -> bool:
+    def _has_to_poll(self) -> bool:
         """True if a server refuses XREAD: then jobs are looked at every few seconds."""
         return any("XREAD" in server.unavailable for server, _ in self._lines)
 
-    async def _look_again(self, pause: float) -> None:
+    async def _close_and_wake_waits(self, pause: float) -> None:
         """Close the connections for so many seconds, and tell all waits to look again."""
         self._again_at = monotonic() + pause
         with self._lock:

@@ -25,8 +25,8 @@ from penstock.client._async.transport.connection import (
     monotonic,
 )
 from penstock.client._async.transport.failures import (
-    is_about_command,
     raise_typed,
+    refuses_command,
     refuses_size,
     transient,
 )
@@ -53,12 +53,13 @@ DOUBT = 1.0
 is down."""
 SILENCE = 1.0
 """Seconds of repeats after which the log says so."""
-WITHOUT = {
+EFFECT_OF_REFUSAL = {
     "BLPOP": "no token wakes waiting calls and idle workers: they look for jobs every 4 s",
     UNBLOCK: "a wait that ends early closes its connection",
     "XREAD": "calls that wait for a result look for it every 4 s",
+    "BLMOVE": "waiting calls of pressure queues look every 0.5 s",
 }
-"""What happens without a command."""
+"""What happens without a command of a wait."""
 
 
 class AsyncServer:
@@ -455,14 +456,18 @@ class AsyncServer:
         """Return the places where to wait for tokens: this server, without a slot."""
         return {(self, None): keys}
 
-    def is_unavailable(self, command: str, error: ResponseError) -> bool:
-        """Return True if a wait goes on without a refused command, which is then left alone."""
-        if not is_about_command(error):
+    def note_unavailable(self, command: str, error: ResponseError) -> bool:
+        """Note and log that a command of waits is refused; it is left alone for a while.
+
+        Returns:
+            False if the error has another reason; then nothing is noted.
+        """
+        if not refuses_command(error):
             return False
         if self.unavailable.note(command):
             raw = (isinstance(error, NotPermitted) and error.__context__) or error
             text = "%s refuses %s (%s): %s"
-            logger.warning(text, self.address, command, reason_of(raw), WITHOUT[command])
+            logger.warning(text, self.address, command, reason_of(raw), EFFECT_OF_REFUSAL[command])
         return True
 
     async def unblock(self, waiters: Sequence[AsyncBlockingConnection]) -> None:
@@ -485,7 +490,7 @@ class AsyncServer:
                 raise
             self.give(connection)
         except ResponseError as error:
-            if not self.is_unavailable(UNBLOCK, error):
+            if not self.note_unavailable(UNBLOCK, error):
                 raise
             for one in pending:
                 one.id = b""

@@ -14,6 +14,7 @@ from penstock.client._acompat import (
     Reader,
     RedisConnection,
     Signal,
+    connect,
     probe,
     send,
     sliced,
@@ -106,8 +107,11 @@ class BlockingConnection:
                 under Sentinel: a call that is sent later finds a new primary sooner.
         """
         if self.has_moved:
+            reason = "an idle connection of this client was dropped; so may this one be"
+            if self._server.has_moved(self._conn):
+                reason = "another server is the primary now"
             self.drop()
-            raise RedisConnectionError("another server is the primary now")
+            raise RedisConnectionError(reason)
         if self.reader is not None and monotonic() > self._since + RENEW:
             self._server.unblock([self])
             found = self.ended()
@@ -126,7 +130,7 @@ class BlockingConnection:
         try:
             reply = self.reader.read(timeout, signal)
         except ResponseError as error:
-            if not self._server.is_unavailable("BLPOP", error):
+            if not self._server.note_unavailable("BLPOP", error):
                 raise
             reply = None
         if reply is PENDING:
@@ -190,15 +194,18 @@ class BlockingConnection:
         """
         self._conn.socket_timeout = SOCKET_TIMEOUT
         try:
+            connect(self._conn)
+            if UNBLOCK in self._server.unavailable:
+                return b""
             send(self._conn, pack((b"CLIENT", b"ID")))
             found: int = self._conn.read_response(disable_decoding=True)
         except ResponseError as error:
-            if not self._server.is_unavailable(UNBLOCK, error):
+            if not self._server.note_unavailable(UNBLOCK, error):
                 raise
             return b""
         finally:
             self._conn.socket_timeout = None  # waits have none
-        return b"" if UNBLOCK in self._server.unavailable else b"%d" % found
+        return b"%d" % found
 
     def watch(self, places: Mapping[bytes, bytes], seconds: float) -> None:
         """Send an XREAD that waits for entries of streams; `entries` reads the reply.
@@ -217,7 +224,7 @@ class BlockingConnection:
         try:
             reply = self.reader.read(timeout)
         except ResponseError as error:
-            if not self._server.is_unavailable("XREAD", error):
+            if not self._server.note_unavailable("XREAD", error):
                 raise
             reply = None
         if reply is PENDING:

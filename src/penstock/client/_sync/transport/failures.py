@@ -12,7 +12,6 @@ from redis.exceptions import (
     ClusterDownError,
     MasterDownError,
     MaxConnectionsError,
-    NoPermissionError,
     ReadOnlyError,
     ResponseError,
     TryAgainError,
@@ -47,6 +46,12 @@ SIZE_REFUSAL = r"invalid (?:multi)?bulk length|max(?:imum)? request size|request
 """Finds refusals of a call for its size, by Redis, which closes the connection, and hosted
 services."""
 
+COMMAND_REFUSAL = (
+    r"run the '|(?:refuses|run) the command|(?:unknown|unsupported|disabled) (?:sub)?command"
+    r"|command\b.*\bnot (?:allowed|supported|permitted|available|implemented)"
+)
+"""Finds refusals of a command by ACL rules, servers and proxies, and the errors made of them."""
+
 TOO_LARGE = (
     "the body is too large for this server: send less at once, or raise its proto-max-bulk-len and "
     "client-query-buffer-limit"
@@ -67,8 +72,7 @@ def raise_typed(error: ResponseError, address: str = "the server", mistyped: str
     text = str(error)
     if refuses_size(error):
         raise BodyTooLarge(f"{address} answers {text!r}: {TOO_LARGE}") from None
-    # Redis 6.2 keeps the code in the text of a script's error; elsewhere redis-py takes it off.
-    if "OOM" in text or "'maxmemory'" in text:
+    if is_full(error):
         refused = "the server has reached maxmemory and refused the job; nothing was written"
         raise OutOfMemory(refused) from error
     if "WRONGTYPE" in text:
@@ -107,11 +111,19 @@ def passing(error: BaseException) -> bool:
     return isinstance(error, CHANGES) or transient(error)
 
 
-def is_about_command(error: ResponseError) -> bool:
-    """Return True for a lasting refusal that is not about the keys of the command."""
-    text = str(error)
-    is_forbidden_key = isinstance(error, NoPermissionError) and "key" in text
-    return not (is_forbidden_key or "WRONGTYPE" in text or passing(error))
+def refuses_command(error: ResponseError) -> bool:
+    """Return True if the server, or a proxy, lacks or forbids the command, whatever its arguments.
+
+    An error in another text may be about the arguments.
+    """
+    is_other = is_full(error) or passing(error)
+    return not is_other and re.search(COMMAND_REFUSAL, str(error), re.IGNORECASE) is not None
+
+
+def is_full(error: ResponseError) -> bool:
+    """Return True if the server has reached maxmemory."""
+    # Redis 6.2 keeps the code in the text of a script's error; elsewhere redis-py takes it off.
+    return "OOM" in str(error) or "'maxmemory'" in str(error)
 
 
 def about_server(error: BaseException) -> bool:
