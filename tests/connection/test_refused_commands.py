@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 import redis
 
-from penstock import AsyncPenstock, Handlers, NotPermitted, Penstock, Worker
+from penstock import AsyncPenstock, Handlers, NotPermitted, Penstock, UnsupportedServer, Worker
 from penstock.client._async.transport.failures import refuses_command
-from penstock.client._sync.transport import finished
+from penstock.client._sync.transport import finished, node
 from penstock.core import flows
 from penstock.core.unavailable import LONGEST_PAUSE, UnavailableCommands
 from penstock.embedded import EmbeddedServer
@@ -33,6 +33,7 @@ def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (finished, flows, state):
         monkeypatch.setattr(module, "POLL_INTERVAL", POLL)
     monkeypatch.setattr(loop, "LATE", POLL)
+    monkeypatch.setattr(node, "LOOK_PAUSE", 0.001)
 
 
 def refusals(server: EmbeddedServer) -> int:
@@ -233,3 +234,17 @@ def test_pressure_waits_without_blmove(
         assert waiting.result() == b"later"
     assert calls_of(server, "blmove", "rejected_calls") == 1
     assert caplog.text.count("refuses BLMOVE") == 1
+
+
+def test_a_proxy_that_reads_from_a_replica() -> None:
+    """An id that was written and can't be read ends in an error, after a few tries."""
+
+    def answer(command: Command) -> bytes:
+        if command[0] == b"INFO":
+            return info(redis_version="7.0.0")
+        found = {b"HGET": b"$-1\r\n", b"HSETNX": b":0\r\n"}
+        return found.get(command[0], b"-ERR unknown command\r\n")
+
+    refused = pytest.raises(UnsupportedServer, match=r"'penstock.*replica; connect to the primary")
+    with Stub(answer) as stub, refused, Penstock(stub.url) as ps:
+        ps.queue("q").stats()

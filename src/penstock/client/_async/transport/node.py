@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from penstock.client._acompat import AsyncLoopLock
+from penstock.client._acompat import AsyncLoopLock, asleep
 from penstock.client._async.transport.cluster import AsyncCluster
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing, transient
@@ -24,7 +24,7 @@ from penstock.core.operations.base import Operations
 from penstock.core.refusals import refusal
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, together
 from penstock.core.troubles import wrong_type
-from penstock.errors import NotPermitted, QueueDamaged, ReadOnlyReplica
+from penstock.errors import NotPermitted, QueueDamaged, ReadOnlyReplica, UnsupportedServer
 from penstock.wire.codes import Code
 from penstock.wire.keys import node_key, nodes_key, registry_entry, registry_key
 
@@ -35,6 +35,10 @@ R = TypeVar("R")
 
 SECTIONS = ("server", "clients", "memory", "persistence", "replication", "stats")
 """Of INFO."""
+LOOKS = 8
+"""Most tries to read a field that HSETNX finds."""
+LOOK_PAUSE = 0.01
+"""Seconds between the first two; twice as long each time, 2.6 s in all."""
 TOGETHER = 100
 """Most calls in one trip."""
 
@@ -149,11 +153,21 @@ class AsyncNode:
 
         Nothing else is written: a full server can still be drained. If the field goes again before
         it is read, as by a FLUSHALL, it is set again.
+
+        Raises:
+            UnsupportedServer: HSETNX finds the field, and HGET does not.
         """
-        while (found := await self.command("HGET", key, field)) is None:
+        for attempt in range(LOOKS):
+            if (found := await self.command("HGET", key, field)) is not None:
+                return bytes(found)
             if await self.command("HSETNX", key, field, value):
                 return value.encode()
-        return bytes(found)
+            await asleep(LOOK_PAUSE * 2.0**attempt)
+        name = key if isinstance(key, str) else key.decode()
+        raise UnsupportedServer(
+            f"{self.address}: HSETNX finds the field {field!r} of key {name!r}, and HGET does not:"
+            " a proxy may read from a replica; connect to the primary"
+        )
 
     async def whole_id(self) -> str:
         """Return the node's id, all 40 digits; empty if it has none."""
