@@ -14,6 +14,7 @@ from penstock import AsyncPenstock, Penstock
 from penstock.client._async.transport import connection as async_connection
 from penstock.client._sync.transport import blocking as sync_blocking
 from penstock.client._sync.transport import connection as sync_connection
+from penstock.client._sync.transport import server as sync_server
 from penstock.client._sync.transport.settings import own_settings
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
@@ -86,6 +87,23 @@ def test_a_wait_after_an_idle_time(server: EmbeddedServer, proxy: Proxy) -> None
         wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
         Penstock(server.url).queue("q").enqueue("x")
         assert [job.body for job in idle.result()] == ["x"]
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_other_idle_connections(
+    proxy: Proxy, is_busy: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They count as dropped, too, unless the server is busy: a new one has no answer at once."""
+    monkeypatch.setattr(sync_server, "OPENS_AT_ONCE", 0.0 if is_busy else TOO_LONG)
+    caplog.set_level("INFO")
+    with Penstock(proxy.url + SILENCE) as ps:
+        ps.queue("q").enqueue(b"x")
+        for _ in range(2):
+            drop(proxy, ps)
+            ps.queue("q").enqueue(b"x")
+        link: Any = ps.backend.node.link
+        assert (link.lost_at == 0) == is_busy
+    assert caplog.text.count("on an idle connection") == 1
 
 
 def test_a_pressure_queue_after_an_idle_time(proxy: Proxy) -> None:

@@ -53,6 +53,8 @@ DOUBT = 1.0
 is down."""
 SILENCE = 1.0
 """Seconds of repeats after which the log says so."""
+OPENS_AT_ONCE = 0.5
+"""Most seconds for a new connection to a server that is not busy."""
 EFFECT_OF_REFUSAL = {
     "BLPOP": "no token wakes waiting calls and idle workers: they look for jobs every 4 s",
     UNBLOCK: "a wait that ends early closes its connection",
@@ -186,20 +188,36 @@ class AsyncServer:
         if not self._sends_once:
             await self.freshen(connection)
         else:
-            had_opened = connection.has_opened
+            had_opened, began = connection.has_opened, monotonic()
             if await self._open(connection) and had_opened:
-                self._has_lost, self.lost_at = True, monotonic()
+                self._has_lost = True
+                self._note_dropped(began, began)
         return connection
 
     async def freshen(self, connection: AsyncProducerConnection) -> None:
-        """Close a connection that was idle and does not answer; the next call opens another one.
-
-        Whatever has dropped it has dropped the connections with pending waits, too.
-        """
+        """Open a connection anew if it was idle and does not answer."""
         now = monotonic()
-        if await connection.freshen():
-            self.lost_at = now
+        if not await connection.freshen():
+            return
+        if self._complaints.allows("idle"):
             logger.info("%s does not answer on an idle connection: opening another", self.address)
+        began = monotonic()
+        with suppress(RedisConnectionError, RedisTimeoutError):  # the call tries it again
+            await connection.open()
+            self._note_dropped(now, began)
+
+    def _note_dropped(self, now: float, began: float) -> None:
+        """Note that idle connections were dropped before `now`, unless the server is only busy.
+
+        Whatever has dropped one has dropped those with pending waits, too. A busy server also
+        leaves a new connection without an answer.
+
+        Args:
+            now: time before which they were dropped.
+            began: when the new connection, which has an answer now, was begun.
+        """
+        if monotonic() <= began + OPENS_AT_ONCE:
+            self.lost_at = now
 
     async def _open(self, connection: AsyncProducerConnection) -> bool:
         try:
