@@ -11,6 +11,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.cli import main
+from penstock.worker.signals import GROUP_SIGNALS
 from tests.cli.support import Cli, Result
 from tests.support.backends import Backend
 
@@ -26,7 +27,7 @@ def run_cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv("PENSTOCK_URL", raising=False)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capsys.readouterr()
-        heard = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        heard = {number: signal.getsignal(number) for number in GROUP_SIGNALS}
         try:
             code = main([*(["--url", url] if url else []), *argv])
         finally:

@@ -176,13 +176,13 @@ def test_one_process_is_this_one(worker: Worker, told: Told) -> None:
     """Without --processes it runs here: signals are the worker's, options override the app's."""
     told.do("options", "long", queue="emails")
     program = worker(
-        *("--queues", "emails:8,low", "--concurrency", "3", "--prefetch", "4", "--grace", "5"),
+        *("--queues", "emails:8,low", "--concurrency", "3", "--prefetch", "4", "--grace", "0.5"),
         *("--max-jobs", "6", "--name", "mine", "--burst", "--health-port", "0"),
     )
     health = program.line(r"probes are answered at (http://\S+)")[1]
     number, pid, name = told.until("up")
     assert (number, pid, name) == ("-", program.process.pid, "mine")
-    given = "concurrency=3, prefetch=4, grace=5.0, burst=True, max_jobs=6"
+    given = "concurrency=3, prefetch=4, grace=0.5, burst=True, max_jobs=6"
     first, *others = sorted((told.next()[3] for _ in range(3)), key=len)  # two threads tell them
     assert (first, others[0]) == ("long", "options")
     assert f"queues={{'emails': 8, 'low': 1}}, {given}" in others[1]

@@ -16,7 +16,7 @@ import pytest
 from penstock import BadArgument, Job, Penstock, Queue, Worker
 from penstock.worker import AsyncWorker, isolation
 from penstock.worker.processes import Line
-from penstock.worker.signals import GROUP
+from penstock.worker.signals import GROUP_SIGNALS
 from tests.support.workers import until
 from tests.worker import tasks
 from tests.worker.support import Crew, Event, WorkerProcess
@@ -178,7 +178,7 @@ def test_a_suspect_that_is_done_within_the_grace(
     crashed_twice(queue, {"n": 0, "do": "wait", "for": str(gate)})
     worker = started(crew, kind, grace=60)
     process = psutil.Process(begun(crew, worker, n=0)["pid"])
-    for number in GROUP:
+    for number in GROUP_SIGNALS:
         process.send_signal(number)
     worker.signal(signal.SIGTERM)
     gate.touch()

@@ -16,7 +16,6 @@ import pytest
 
 from penstock import Penstock, Queue
 from penstock.embedded import EmbeddedServer
-from penstock.worker.signals import handling_signals
 from tests.support.workers import Nursery, until
 from tests.worker.support import Crew, Diary, WorkerProcess
 
@@ -234,21 +233,3 @@ def test_a_signal_in_the_first_moment(kind: str, crew: Crew, queue: Queue) -> No
         assert worker.ended() in (0, -signal.SIGTERM)
         assert worker.died is not None
         assert worker.died - told < NOISE
-
-
-def test_a_closed_terminal_stops_a_worker() -> None:
-    """SIGHUP does, unless nohup ignores it or the program has a handler of its own."""
-
-    def stop(number: int, frame: object) -> None:
-        """Do nothing."""
-
-    before = signal.getsignal(signal.SIGHUP)
-    try:
-        for own in (signal.SIG_DFL, signal.SIG_IGN, stop):
-            signal.signal(signal.SIGHUP, own)
-            with handling_signals(print):
-                used = signal.getsignal(signal.SIGHUP)
-            assert used is (print if own is signal.SIG_DFL else own)
-            assert signal.getsignal(signal.SIGHUP) is own
-    finally:
-        signal.signal(signal.SIGHUP, before)

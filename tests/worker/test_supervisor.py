@@ -275,6 +275,16 @@ def test_reload(worker: Worker, told: Told, app: Path) -> None:
     assert program.wait() == 0
 
 
+def test_a_closed_terminal_counts_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A shell sends SIGHUP to its jobs, and the kernel sends it again: no job is interrupted."""
+    caplog.set_level("INFO", module.__name__)
+    supervisor = module.Supervisor(lambda _: [sys.executable], 1, development=True)
+    for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
+        supervisor._on_signal(number)
+    first, second = [message.partition(";")[0] for message in caplog.messages]
+    assert (first, second) == ("SIGHUP: stopping", "SIGTERM: stopping")
+
+
 def test_a_signal_before_the_app_is_loaded(worker: Worker, app: Path) -> None:
     """A signal while the app loads ends the supervisor with 0 at once."""
     app.write_text(

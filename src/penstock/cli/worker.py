@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -31,7 +30,7 @@ from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import LogFormat, set_up
 from penstock.worker.options import Order
 from penstock.worker.processes import Line, missing_for_processes
-from penstock.worker.signals import STOPPING
+from penstock.worker.signals import handle_signals
 from penstock.worker.supervisor import BROKEN, DRAINED, UNSTARTED, Supervisor
 from penstock.worker.target import AnyWorker, NoWorker, load
 
@@ -69,11 +68,12 @@ def worker(
     log_jobs: bool = False,
     trial: Annotated[bool, Option(hidden=True)] = False,
 ) -> None:
-    """Run a worker, in one process or in several, until SIGTERM or SIGINT.
+    """Run a worker, in one process or in several, until a signal stops it.
 
-    SIGHUP replaces several processes one by one, and ends a worker that runs in this one. The app
-    chooses its server. A --url before the command is passed to it as PENSTOCK_URL. Exit code 2: the
-    app can't be loaded, or refuses an option. 3: its lifespan fails at the start.
+    SIGTERM and Ctrl-C do. SIGHUP replaces several processes one by one, and ends a worker that runs
+    in this one, as the terminal was closed. The app chooses its server. A --url before the command
+    is passed to it as PENSTOCK_URL. Exit code 2: the app can't be loaded, or refuses an option. 3:
+    its lifespan fails at the start.
 
     Args:
         target: a Worker or an AsyncWorker, or a function that returns one.
@@ -171,8 +171,7 @@ def _work(
         return
     set_up(level, log_format)
     # The worker handles signals while it runs; one that comes just before has to stop it too.
-    for number in STOPPING:
-        signal.signal(number, lambda *_: made.stop())
+    handle_signals(lambda _: made.stop())
     with ExitStack() as stack:
         answer(made, stack)
         if line is not None:

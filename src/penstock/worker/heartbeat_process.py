@@ -32,7 +32,7 @@ from penstock.worker._sync.heartbeat import CANNOT_RENEW, renew_each
 from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process, missing_for_processes
 from penstock.worker.put_off import PutOff
-from penstock.worker.signals import GROUP
+from penstock.worker.signals import GROUP_SIGNALS
 from penstock.worker.terms import PAUSE, Term, due, next_renewal
 
 __all__ = ["HeartbeatProcess"]
@@ -273,6 +273,6 @@ def main(line: Line) -> None:
     Args:
         line: its end of the line to the worker.
     """
-    for number in GROUP:  # for the worker; the helper ends with it
+    for number in GROUP_SIGNALS:  # for the worker; the helper ends with it
         signal.signal(number, signal.SIG_IGN)
     _Helper(line).run()

@@ -32,7 +32,7 @@ from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import chosen_setup, set_up
 from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process, ending
-from penstock.worker.signals import GROUP
+from penstock.worker.signals import GROUP_SIGNALS
 from penstock.worker.status import RunningJob
 from penstock.worker.suspects import ASIDE, FORGET
 
@@ -270,7 +270,7 @@ def main(line: Line, target: str, options: dict[str, Any], setup: tuple[Any, ...
     """
     from penstock.worker.target import NoWorker, load  # it imports the workers, which import this
 
-    for number in GROUP:  # for the worker, which ends this process
+    for number in GROUP_SIGNALS:  # for the worker, which ends this process
         signal.signal(number, lambda *_: None)
     try:
         worker = load(target)

@@ -280,7 +280,7 @@ class AsyncRunners:
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Item] = deque()
-        self._running: dict[Delivery, asyncio.Task[None]] = {}
+        self._task_of: dict[Delivery, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._watch: asyncio.Task[None] | None = None
@@ -339,7 +339,7 @@ class AsyncRunners:
             self._loop.call_soon_threadsafe(self._cancel, jobs)
 
     def _cancel(self, jobs: Sequence[Delivery]) -> None:
-        for task in {self._running[job] for job in jobs if job in self._running}:
+        for task in {self._task_of[job] for job in jobs if job in self._task_of}:
             task.cancel("the lease was lost")
 
     def cancel(self, jobs: Sequence[Delivery]) -> None:
@@ -353,8 +353,8 @@ class AsyncRunners:
             self._loop.call_soon_threadsafe(self._cancel_runs, jobs)
 
     def _cancel_runs(self, jobs: Sequence[Delivery]) -> None:
-        goes_on = {task for job, task in self._running.items() if not job.cancelled}
-        ended = {self._running[job]: job for job in jobs if job in self._running}
+        goes_on = {task for job, task in self._task_of.items() if not job.cancelled}
+        ended = {self._task_of[job]: job for job in jobs if job in self._task_of}
         for task, job in ended.items():
             if task not in goes_on and not self.limits.cancel(job):
                 task.cancel("the job was cancelled")
@@ -371,7 +371,7 @@ class AsyncRunners:
         assert task is not None
         limit = handler.time_limit or self.limits.default
         for job in jobs:
-            self._running[job] = task
+            self._task_of[job] = task
         try:
             if handler.is_async:
                 try:
@@ -386,7 +386,7 @@ class AsyncRunners:
             return await call.end()
         finally:
             for job in jobs:
-                del self._running[job]
+                del self._task_of[job]
 
     def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:
         """Return whether the worker, or the end of its event loop, has ended the run of these jobs.

@@ -235,12 +235,13 @@ class Supervisor:
         return self._code
 
     def _on_signal(self, number: int) -> None:
-        if number == signal.SIGHUP and not self._development:
-            if not self._stopping:
-                LOG.info("replacing the processes one by one")
-                self._load_then(self._roll if self._begun else self._begin)
+        if number == signal.SIGHUP and self._stopping:  # a closed terminal sends it twice
             return
-        again = "" if self._stopping else "; a second one ends the processes at once"
+        if number == signal.SIGHUP and not self._development:
+            LOG.info("replacing the processes one by one")
+            self._load_then(self._roll if self._begun else self._begin)
+            return
+        again = "" if self._stopping else "; a second SIGTERM or Ctrl-C ends the processes at once"
         self._stopping = True
         LOG.info("%s: stopping%s", signal.Signals(number).name, again)
         for task in (self._trial, self._change):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
@@ -56,7 +55,7 @@ from penstock.worker.process_end import ProcessEnd, end_process
 # sync only: from penstock.worker.options import refuse_coroutines
 from penstock.worker.runners import AsyncActivity, AsyncRunners, Item
 from penstock.worker.schedules import Ticker, declared, own_part
-from penstock.worker.signals import handling_signals
+from penstock.worker.signals import ReceivedSignals, handling_signals
 from penstock.worker.state import WorkerState
 from penstock.worker.statistics import WorkerStats
 from penstock.worker.status import WorkerStatus
@@ -181,7 +180,7 @@ class AsyncWorker:
         self._lifespan = AsyncLifespan()
         self._stops: list[float | None] = []
         self._process_end: ProcessEnd | None = None  # None = the process is not its own
-        self._signal = ""
+        self._signals = ReceivedSignals()
         self._has_said_stop = False
         self._state: WorkerState | None = None
         self._handler_runner: AsyncHandlerRunner | None = None
@@ -259,8 +258,8 @@ class AsyncWorker:
 
         `stop` stops it, and in the main thread SIGTERM, SIGINT and SIGHUP do; SIGHUP only if the
         program neither handles nor ignores it. At the first signal no more jobs are taken, and
-        handlers have `grace` seconds to finish. At the second signal, or when this call is
-        cancelled, unfinished jobs are released at once.
+        handlers have `grace` seconds to finish. At the second SIGTERM or SIGINT, or when this call
+        is cancelled, unfinished jobs are released at once.
 
         A worker that does not end, because a call to the server does not return, is abandoned some
         seconds after its grace. This call then returns, and `abandoned` is the number of jobs that
@@ -305,7 +304,7 @@ class AsyncWorker:
                     return
                 await self.join()
             self._stops.clear()
-            self._signal, self._has_said_stop = "", False
+            self._signals, self._has_said_stop = ReceivedSignals(), False
             self._state = None
             self._client = self._twinned()
         self.handlers = joined(self._sets)  # some may have been registered meanwhile
@@ -413,12 +412,11 @@ class AsyncWorker:
                 yield
         finally:
             self._process_end, state = None, self._state
-            is_asked = state is not None and (self._signal or state.has_given_up)
+            is_asked = state is not None and (self._signals.last or state.has_given_up)
             process_end.finish(state.deadline if state and is_asked else None)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # signal passes it
-        self._signal = self._signal or signal.Signals(number).name
-        self.stop(0 if self._stops else None)
+    def _on_signal(self, name: str) -> None:
+        self.stop(self._signals.receive(name, is_stopping=self.stopping))
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -514,7 +512,7 @@ class AsyncWorker:
                 helper.close()
             if state.isolator is not None and (left := state.isolator.close()):
                 state.abandoned.add(left)
-            is_free = await runners.close(1.0)
+            have_tasks_ended = await runners.close(1.0)
             try:
                 await self._lifespan.stop()
             finally:
@@ -522,7 +520,7 @@ class AsyncWorker:
                 wake.close()
                 self._say_end(state, monotonic() - began)
                 if self._process_end is not None:
-                    self._process_end.has_tasks = not is_free
+                    self._process_end.has_tasks = not have_tasks_ended
 
     def _registration(self) -> AsyncRegistration:
         own, kind, queues = self.options, type(self).__name__, [*self.options.queues]
@@ -558,10 +556,9 @@ class AsyncWorker:
         self._has_said_stop = True
         running, left = self.status().running, state.deadline - monotonic()
         if running and left > 0:
-            again = "a second Ctrl-C or SIGTERM ends it at once" if self._signal else ""
-            text = "%s: %s stops; it waits up to %s for %s%s"
-            told = (self._signal or "stop()", self.name, span(left), waits_for(running))
-            state.log.info(text, *told, again and f"; {again}")
+            subject, hint = self._signals.last or "stop()", self._signals.hint
+            text, waits = "%s: %s stops; it waits up to %s for %s%s", waits_for(running)
+            state.log.info(text, subject, self.name, span(left), waits, hint)
 
     async def _work(self, state: WorkerState, wake: AsyncSignal) -> None:
         while True:

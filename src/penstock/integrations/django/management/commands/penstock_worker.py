@@ -14,9 +14,9 @@ OPTIONS = ["queues", "concurrency", "grace", "time_limit", "max_jobs", "name", "
 
 
 class Command(BaseCommand):
-    """Runs the worker of the project until SIGTERM or SIGINT."""
+    """Runs the worker of the project until a signal stops it."""
 
-    help = "Run the handlers and tasks of all apps until SIGTERM or SIGINT."
+    help = "Run the handlers and tasks of all apps until SIGTERM, Ctrl-C or SIGHUP."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options; those that are not given have the defaults of `Worker`."""
