@@ -10,15 +10,18 @@ from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from threading import Barrier, current_thread
 from types import SimpleNamespace
 from typing import Any
 
 import django
 import pytest
 from django.conf import settings
+from django.core.cache import caches
 from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 from django.test import override_settings
+from django.utils.translation import activate, get_language
 
 from penstock import Penstock, Worker
 from penstock.integrations import django as integration
@@ -323,6 +326,40 @@ def test_connections_are_closed_after_each_job(
     assert before == [None] * 5 + [used[4], None, used[6]]
     assert None not in used
     used[-1].close()  # its thread has ended, and from Python 3.13 on that is a warning
+
+
+def test_caches_belong_to_the_threads_of_a_worker(
+    brief_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs of a thread share them, jobs of two threads do not. A language is that of its job. A
+    cache that can't be made fails the handler that uses it.
+    """
+    options = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    options["broken"] = {"BACKEND": "nosuch.Cache"}
+    both, seen = Barrier(2), dict[str, list[Any]]()
+
+    def handle(job: Any) -> None:
+        if job.body == "broken":
+            caches["broken"].get("x")
+        seen.setdefault(current_thread().name, []).append(caches["default"])
+        assert get_language() == "en-us"
+        activate("de")
+        both.wait(60)
+
+    integration.client.cache_clear()
+    server = brief_backend.sync_client()
+    monkeypatch.setattr(integration, "Penstock", lambda _, **options: Penstock(server, **options))
+    handlers = integration.Handlers()
+    handlers.handler(None)(handle)
+    with override_settings(CACHES=options), integration.client() as client:
+        queue = client.queue("q")
+        queue.configure(max_attempts=1)
+        queue.enqueue_many(["broken", *range(6)])
+        Worker(client, "q", handlers, burst=True, concurrency=2).run()
+        assert [view.body for view in queue.peek(state="dead")] == ["broken"]
+    integration.client.cache_clear()
+    first, second = [{id(one) for one in found} for found in seen.values()]
+    assert (len(first), len(second), first & second) == (1, 1, set())
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 try:
     from django.conf import settings
+    from django.core.cache import caches
     from django.db import close_old_connections
     from django.utils.module_loading import autodiscover_modules
 except ModuleNotFoundError as error:
@@ -37,7 +39,7 @@ from penstock.core.middleware import Middleware, RunEvent
 from penstock.integrations.django.running import configured_backends, run_task
 from penstock.worker import Handlers, Worker
 
-__all__ = ["DatabaseConnections", "client", "handlers", "make_worker"]
+__all__ = ["CacheConnections", "DatabaseConnections", "client", "handlers", "make_worker"]
 
 MODULES = ("tasks", "jobs")
 """Modules of each app that a worker imports."""
@@ -64,6 +66,35 @@ class DatabaseConnections(Middleware):
             close_old_connections()
 
 
+class CacheConnections(Middleware):
+    """Gives each run of a handler the `caches` of its thread, with their connections.
+
+    Django keeps caches in context variables, and each run has a context of its own. So without this
+    each job would make its own caches, and connect to their servers again.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+
+    @contextmanager
+    def run(self, event: RunEvent) -> Iterator[None]:
+        """Return the context of one run of a handler."""
+        del event
+        if not hasattr(self._thread, "caches"):
+            self._thread.caches = _make_caches()
+        for alias, cache in self._thread.caches.items():
+            caches[alias] = cache
+        yield
+
+
+def _make_caches() -> dict[str, Any]:
+    found = {}
+    for alias in caches:
+        with suppress(Exception):  # the handler that uses it will fail
+            found[alias] = caches[alias]
+    return found
+
+
 @functools.cache
 def client() -> Penstock:
     """Return the client of the project, made from the setting `PENSTOCK`.
@@ -74,7 +105,11 @@ def client() -> Penstock:
     given = getattr(settings, "PENSTOCK", {})
     url = given.get("URL") or os.environ.get("PENSTOCK_URL") or "redis://localhost:6379/0"
     options = dict(given.get("OPTIONS", {}))
-    options["middleware"] = [DatabaseConnections(), *options.get("middleware", ())]
+    options["middleware"] = [
+        DatabaseConnections(),
+        CacheConnections(),
+        *options.get("middleware", ()),
+    ]
     return Penstock(url, **options)
 
 
