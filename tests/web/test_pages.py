@@ -17,6 +17,7 @@ import penstock
 from penstock import Handlers, Penstock, Queue, Worker
 from penstock.core.workers import worker_entry
 from penstock.spark.calls import Staged, about_staged, staged_chunk
+from penstock.web import files
 from penstock.wire.keys import worker_key, workers_key
 from tests.support.keyspace import Raw, advance, dump
 from tests.web.conftest import Open
@@ -361,12 +362,37 @@ def test_workers(ps: Penstock, raw: Raw, page: Browser) -> None:
 
 
 def test_the_files_of_the_page(page: Browser) -> None:
-    """Each has the media type that browsers ask for; nothing else of the machine is served."""
+    """Each has the media type that browsers ask for; nothing else of the machine is served.
+
+    A browser that has a file already does not get it again.
+    """
     for name, kind in (("style.css", "text/css"), ("page.js", "text/javascript")):
         answer = page.get(f"/static/{name}")
         assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, kind)
+        tag = answer.headers["etag"]
+        for known in (tag, f'"other", W/{tag}', "*"):
+            again = page.get(f"/static/{name}", headers={"if-none-match": known})
+            assert (again.status, again.html, again.headers["etag"]) == (304, "", tag), known
+        changed = page.get(f"/static/{name}", headers={"if-none-match": '"other"'})
+        assert (changed.status, changed.html) == (200, answer.html)
     for name in ("nothing.js", "..%2fapp.py", "%2e%2e", "%00"):
         assert page.get(f"/static/{name}").status == 404, name
+
+
+def test_entries_of_other_kinds(
+    page: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory among the static files is left out; an unknown ending is that of any bytes."""
+    (tmp_path / "static" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "static" / "font.woff2").write_bytes(b"font")
+    monkeypatch.setattr(files, "PACKAGE", tmp_path)
+    files.static_files.cache_clear()
+    try:
+        answer = page.get("/static/font.woff2")
+        assert (answer.html, answer.headers["content-type"]) == ("font", "application/octet-stream")
+        assert [*files.static_files()] == ["font.woff2"]
+    finally:
+        files.static_files.cache_clear()
 
 
 @pytest.mark.slow
