@@ -16,6 +16,7 @@ import redis
 
 from penstock import AsyncJob, AsyncWorker, Handlers, Penstock, Queue, Worker
 from penstock.core.operations import QueueOps, Taken
+from penstock.core.policy import RetryPolicy
 from penstock.embedded import EmbeddedServer
 from penstock.errors import NotPermitted, QueueDamaged
 from penstock.wire.keys import QueueKeys
@@ -144,6 +145,26 @@ def test_a_malformed_record(ps: Penstock, q: Queue, raw: Raw) -> None:
     worker.run()
     assert worker.status().stats.counts == {"done": 4}
     assert worker.status().held == 0
+
+
+def test_an_exception_that_can_not_be_judged(ps: Penstock, q: Queue) -> None:
+    """Its job fails by the general policy: a rule for exceptions does not concern it."""
+
+    class Broken(Exception):
+        @property
+        def __class__(self) -> Any:
+            raise Broken
+
+    def fails() -> None:
+        raise Broken
+
+    rules = dict.fromkeys((Exception, RuntimeError), RetryPolicy(max_attempts=1))
+    handlers = Handlers()
+    handler = handlers.handler("fails", retry=RetryPolicy(base=600, on=rules))(fails)
+    handler.enqueue(q)
+    Worker(ps, q, handlers, burst=True).run()
+    [view] = q.peek(state="scheduled")
+    assert view.error == "UnclearError: the handler's exception could not be described"
 
 
 @pytest.mark.parametrize("lease", [0.5, 0.7, 0], ids="{} s".format)

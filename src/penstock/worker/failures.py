@@ -18,12 +18,22 @@ if TYPE_CHECKING:
     from tenacity.stop import stop_base
     from tenacity.wait import wait_base
 
-__all__ = ["Backoff", "stored_policy"]
+__all__ = ["Backoff", "UnclearError", "stored_policy"]
 
 logger = get_logger("penstock.worker")
 
 UNDECIDED = -1
 """A delay that leaves the decision to the next policy."""
+
+
+class UnclearError(BaseException):
+    """Stands for an exception of a handler that raises others when it is looked at.
+
+    The handler has not raised it. So it is no `Exception`, and rules for that do not cover it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the handler's exception could not be described")
 
 
 class Backoff:

@@ -20,6 +20,7 @@ from penstock.core.results import encoded_value
 from penstock.core.views import Settings
 from penstock.worker._async.hand_over import hand_over
 from penstock.worker.arguments import Unfit
+from penstock.worker.failures import UnclearError
 from penstock.worker.handlers import Handlers
 from penstock.worker.limits import TimeLimit
 from penstock.worker.messages import is_last, prospect
@@ -46,8 +47,6 @@ NO_NAMES: Mapping[str, Any] = {}
 """No arguments by name."""
 RESULT_BYTES = 65536
 """Most bytes of a value that is kept, unless the queue has another setting."""
-UNCLEAR = "it failed, and the failure could not be described"
-"""The error of a job whose exception raises others."""
 
 
 class AsyncHandlerRunner:
@@ -170,8 +169,9 @@ class AsyncHandlerRunner:
                 return [_unfinished(job) for job in jobs]
             return self._judged(handler, jobs, error)
         except BaseException:  # noqa: BLE001  # an exception that fails must not keep the jobs
-            _say(logging.WARNING, jobs[0], "%r: %s", jobs[0], UNCLEAR)
-            return [handler.failed(job, RuntimeError(UNCLEAR)) for job in jobs]
+            unclear = UnclearError()
+            _say(logging.WARNING, jobs[0], "%r has failed: %s", jobs[0], unclear)
+            return [handler.failed(job, unclear) for job in jobs]
 
     def _finish(
         self,
