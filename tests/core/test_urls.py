@@ -168,6 +168,7 @@ def test_a_client_whose_host_cannot_be_looked_up() -> None:
         (f"redis://{'a' * 64}:6379", "1 to 63 characters"),
         (f"redis://{'a' * 63}.{'é' * 60}/0", "1 to 63 characters"),
         ("redis+sentinel://a,b..c:26379/jobs", "1 to 63 characters"),
+        ("redis://\u05d0a:6379", "characters that IDNA allows"),
     ],
 )
 def test_urls_that_are_refused(url: str, reason: str) -> None:

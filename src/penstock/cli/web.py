@@ -12,7 +12,7 @@ from penstock.cli.app import Session, command
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Option
 from penstock.core.logs import get_logger
-from penstock.core.urls import LABELS, bracketed, has_labels, host_and_port
+from penstock.core.urls import HOST_NAME_FAULT, bracketed, can_be_looked_up, host_and_port
 
 __all__ = ["web"]
 
@@ -56,8 +56,8 @@ def web(
         if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette", "jinja2"):
             raise
         raise Failed("this command needs more packages: pip install 'penstock[web]'") from None
-    if not has_labels(host):
-        raise Failed(f"argument --host: {host!r}: {LABELS}")
+    if not can_be_looked_up(host):
+        raise Failed(f"argument --host: {host!r}: {HOST_NAME_FAULT}")
     auth = _auth(user)
     if auth is None and not is_loopback(host):
         told = f"{host} is reachable from other machines: give --user, and set ${PASSWORD}"

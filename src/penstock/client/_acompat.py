@@ -28,7 +28,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.core.urls import LABELS, has_labels
+from penstock.core.urls import HOST_NAME_FAULT, can_be_looked_up
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as async_timeout
@@ -203,9 +203,9 @@ def connect(conn: RedisConnection) -> None:
             error.__context__.__traceback__ = None  # see `caught`
         raise
     except UnicodeError:
-        if has_labels(getattr(conn, "host", "")):
+        if can_be_looked_up(getattr(conn, "host", "")):
             raise
-        raise RedisConnectionError(LABELS) from None
+        raise RedisConnectionError(HOST_NAME_FAULT) from None
 
 
 async def aprobe(conn: AsyncRedisConnection, seconds: float) -> bool:

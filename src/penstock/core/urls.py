@@ -13,11 +13,11 @@ from penstock.errors import BadArgument
 
 __all__ = [
     "HIDDEN",
-    "LABELS",
+    "HOST_NAME_FAULT",
     "bracketed",
+    "can_be_looked_up",
     "check_url",
     "fault_of",
-    "has_labels",
     "host_and_port",
     "redacted",
     "shown",
@@ -27,7 +27,10 @@ __all__ = [
 SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 PLACE = r"(?:\[[0-9A-Fa-f:.%]+\]|([\w.-]*))(?::\d{1,5})?"
-LABELS = "in a host name each part between two dots has 1 to 63 characters"
+HOST_NAME_FAULT = (
+    "in a host name each part between two dots has 1 to 63 characters, all of them characters that "
+    "IDNA allows"
+)
 HIDDEN = "<not shown>"
 IN_OPTION = r"[?&]\w*(?i:username|password)="
 IN_TEXT = re.compile(
@@ -47,8 +50,8 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def has_labels(host: str) -> bool:
-    """Return whether the parts of a host name have lengths that can be looked up."""
+def can_be_looked_up(host: str) -> bool:
+    """Return whether a host name has a form for DNS: lengths and characters of its parts."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -109,8 +112,8 @@ def fault_of(url: str) -> str:
         named = re.fullmatch(PLACE, place)
         if named is None:
             return "must be a URL with a host name and a port such as redis://host:6379/0"
-        if not has_labels(named[1] or ""):
-            return LABELS
+        if not can_be_looked_up(named[1] or ""):
+            return HOST_NAME_FAULT
     if found[1].lower() in SCHEMES[:2] and not re.fullmatch(r"/?[0-9]*/?", path):
         return (
             "after the host a URL has the number of a database, as in redis://host:6379/0; the "
