@@ -366,6 +366,13 @@ def test_an_unknown_executable_starts_no_copies_of_itself(monkeypatch: pytest.Mo
         HeartbeatProcess("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")
 
 
+def test_an_embedded_interpreter_starts_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program in which Python runs may have no executable for it."""
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(BadArgument, match=r"interpreter, and sys\.executable names none: use"):
+        HeartbeatProcess("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")
+
+
 def test_a_frozen_program_starts_no_copies_of_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

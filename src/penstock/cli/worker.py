@@ -29,7 +29,7 @@ from penstock.worker.health import HealthFile, HealthServer, Probed, health_prob
 from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import LogFormat, set_up
 from penstock.worker.options import Order
-from penstock.worker.processes import Line, missing_for_processes
+from penstock.worker.processes import Line, reason_against_processes
 from penstock.worker.signals import handle_signals
 from penstock.worker.supervisor import BROKEN, DRAINED, UNSTARTED, Supervisor
 from penstock.worker.target import AnyWorker, NoWorker, load
@@ -118,9 +118,9 @@ def worker(
     if processes is None and limit is None and not reload:
         _work(target, changes, answer, log_level, log_format, trial=trial)
         return
-    if missing := missing_for_processes():
+    if reason := reason_against_processes():
         several = {"processes": processes, "max_memory": limit, "reload": reload or None}
-        raise _bad(next(name for name, value in several.items() if value is not None), missing)
+        raise _bad(next(name for name, value in several.items() if value is not None), reason)
     set_up(log_level, log_format)
     if limit is not None:
         _need("psutil", "max_memory", "cli")
@@ -219,7 +219,7 @@ def _apply(changes: Mapping[str, Any], made: AnyWorker, target: str) -> None:
         more["queues"] = parse_queues(changes["queues"])
     if number := os.environ.get(NUMBER):
         more["name"] = f"{changes.get('name') or made.name}-{number}"
-    if made.options.isolate is None and not missing_for_processes():
+    if made.options.isolate is None and not reason_against_processes():
         more["isolate"] = target
     made.change(**{**changes, **more})
 

@@ -30,7 +30,7 @@ from penstock.wire.keys import QueueKeys, split_name
 from penstock.wire.scripts import script
 from penstock.worker._sync.heartbeat import CANNOT_RENEW, renew_each
 from penstock.worker.packing import packed, unpacked
-from penstock.worker.processes import Line, Process, missing_for_processes
+from penstock.worker.processes import Line, Process, reason_against_processes
 from penstock.worker.put_off import PutOff
 from penstock.worker.signals import GROUP_SIGNALS
 from penstock.worker.terms import PAUSE, Term, due, next_renewal
@@ -75,8 +75,8 @@ class HeartbeatProcess:
             raise BadArgument(
                 "heartbeat", "process", "needs a URL as the worker's source, or heartbeat='thread'"
             )
-        if missing := missing_for_processes():
-            raise BadArgument("heartbeat", "process", f"{missing}: use heartbeat='thread'")
+        if reason := reason_against_processes():
+            raise BadArgument("heartbeat", "process", f"{reason}: use heartbeat='thread'")
         self._config = {"source": source, "prefix": prefix, "owner": owner}
         self._process: Process | None = None
         self._numbers = itertools.count(1)  # never used again, as the address of a job would be

@@ -22,7 +22,7 @@ from penstock.worker.calling import is_queue
 from penstock.worker.functions import is_target, qualified
 from penstock.worker.handlers import Handlers
 from penstock.worker.monitor import Monitor
-from penstock.worker.processes import missing_for_processes
+from penstock.worker.processes import reason_against_processes
 from penstock.worker.registered import seconds_of
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ class WorkerOptions:
         isolate: object = self.isolate
         if isolate is not None and not (isinstance(isolate, str) and is_target(isolate)):
             raise BadArgument("isolate", isolate, 'must have the form "module:name"')
-        if isolate is not None and (missing := missing_for_processes()):
-            raise BadArgument("isolate", isolate, f"{missing}: omit it")
+        if isolate is not None and (reason := reason_against_processes()):
+            raise BadArgument("isolate", isolate, f"{reason}: omit it")
 
     def _converted(self) -> dict[str, Any]:
         """Return the queues with their weights, and the durations in seconds."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.worker.runners import in_thread
 
-__all__ = ["LINE", "Line", "Process", "ending", "missing_for_processes"]
+__all__ = ["LINE", "Line", "Process", "ending", "reason_against_processes"]
 
 LINE = "PENSTOCK_LINE"
 """The environment variable with the file descriptor of a process's end of the line."""
@@ -211,17 +211,21 @@ class Process:
             return self._popen.wait()
 
 
-def missing_for_processes() -> str:
-    """Return what this program needs before it can start processes; empty = nothing.
+def reason_against_processes() -> str:
+    """Return the reason why this program can't start processes; empty = it can.
+
+    The text follows a subject: "the demo needs a Unix".
 
     In a frozen program `sys.executable` is the program itself, so each process would be a copy of
-    it, and start others. A process whose line is not inherited is such a copy.
+    it, and start others. If the variable is still set, this process was started as a helper but
+    runs the program: it is such a copy.
     """
     if os.name != "posix":  # a process inherits one end of a socket
         return "needs a Unix"
-    is_frozen = getattr(sys, "frozen", False) or "__compiled__" in globals()
-    if is_frozen or LINE in os.environ or not sys.executable:
+    if getattr(sys, "frozen", False) or "__compiled__" in globals() or LINE in os.environ:
         return "needs a Python interpreter, and this program is frozen"
+    if not sys.executable:
+        return "needs a Python interpreter, and sys.executable names none"
     return ""
 
 

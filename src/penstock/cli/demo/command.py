@@ -17,7 +17,7 @@ from penstock.cli.demo.screen import screen
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Option, directory
 from penstock.embedded import EmbeddedServer
-from penstock.worker.processes import missing_for_processes
+from penstock.worker.processes import reason_against_processes
 
 __all__ = ["clean", "demo"]
 
@@ -41,8 +41,8 @@ def demo(
         penstock demo
         penstock demo --path . --workers 4
     """
-    if missing := missing_for_processes():
-        raise Failed(f"the demo {missing}")
+    if reason := reason_against_processes():
+        raise Failed(f"the demo {reason}")
     root = path or standard_library()
     listing = list_files(root, "" if path else ".py")
     if not listing:
