@@ -691,6 +691,7 @@ async def test_options(ps: AsyncPenstock, q: AsyncQueue) -> None:
         "log_jobs": False,
         "order": "weighted",
         "time_limit": None,
+        "at_most_once": None,
     }
     worker.change(throttle=0)
     await worker.start()

@@ -668,6 +668,7 @@ def test_options(ps: Penstock, q: Queue) -> None:
         "log_jobs": False,
         "order": "weighted",
         "time_limit": None,
+        "at_most_once": None,
     }
     worker.change(throttle=0)
     worker.start()

@@ -275,7 +275,7 @@ async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:
             async with async_timeout(None if limit is None else limit + connecting):
                 await conn.connect()
         is_real = isinstance(getattr(conn, "_reader", None), asyncio.StreamReader)
-        for piece in _pieces(packed, is_real):
+        for piece in _pieces(packed) if is_real and len(packed) > PIECE else (packed,):
             async with async_timeout(limit):
                 await conn.send_packed_command((piece,), check_health=False)
     except asyncio.TimeoutError as error:
@@ -289,7 +289,7 @@ def send(conn: RedisConnection, packed: bytes) -> None:
     """Send a packed command, each piece of it within the connection's time-out."""
     if not getattr(conn, "is_connected", True):  # or one under Sentinel would not ask where to
         connect(conn)
-    pieces = _pieces(packed, isinstance(getattr(conn, "_sock", None), socket.socket))
+    pieces = _pieces(packed) if len(packed) > PIECE and not sliced(conn) else (packed,)
     try:
         conn.send_packed_command(pieces, check_health=False)
     except RedisConnectionError as error:
@@ -298,10 +298,8 @@ def send(conn: RedisConnection, packed: bytes) -> None:
         raise
 
 
-def _pieces(packed: bytes, is_real: bool) -> Sequence[bytes]:
-    """Return a packed command in pieces; as a whole if there is no socket, as with fakeredis."""
-    if not is_real or len(packed) <= PIECE:
-        return (packed,)
+def _pieces(packed: bytes) -> Sequence[bytes]:
+    """Return a packed command in pieces. fakeredis has no socket, and needs it as a whole."""
     return [packed[at : at + PIECE] for at in range(0, len(packed), PIECE)]
 
 
@@ -649,7 +647,7 @@ def asliced(conn: AsyncRedisConnection) -> bool:  # noqa: ARG001  # the twin nee
 
 def sliced(conn: RedisConnection) -> bool:
     """Return True if a blocking command blocks while it is sent, as with fakeredis."""
-    return type(conn).__module__.partition(".")[0] == "fakeredis"
+    return any(kind.__module__.startswith("fakeredis.") for kind in type(conn).__mro__)
 
 
 apool = AsyncConnectionPool
