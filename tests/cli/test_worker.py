@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from penstock import Penstock
+from penstock import Durable, Penstock
+from penstock import Worker as PlainWorker
 from penstock.cli.watching import resident
-from penstock.cli.worker import parse_queues, parse_size
+from penstock.cli.worker import apply_options, parse_queues, parse_size
 from penstock.embedded import EmbeddedServer
 from penstock.worker.log import LogFormatter
 from penstock.worker.target import NoWorker, load
@@ -170,6 +171,29 @@ def test_queues_and_sizes() -> None:
     assert [parse_size(text) for text in ("100", "1k", "1.5K", "512M", "512MB", "2G")] == [
         100, 1 << 10, 1536, 512 << 20, 512 << 20, 2 << 30,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text, durable",
+    [
+        ("2", Durable(2)),
+        ("fsynced", Durable(fsynced=True)),
+        ("2,fsynced,timeout=0.5", Durable(2, fsynced=True, timeout=0.5)),
+    ],
+)
+def test_confirmations(text: str, durable: Durable) -> None:
+    """They are a number of replicas, the disk, and a timeout, in this order."""
+    made = PlainWorker("redis://127.0.0.1:1", "q", print)
+    apply_options({"at_most_once": text}, made, "app:worker")
+    assert made.options.at_most_once == durable
+
+
+@pytest.mark.parametrize("text", ["", "two", "fsynced,2", "timeout=1", "2,timeout=0", "1001", "2,"])
+def test_confirmations_that_are_refused(text: str, run_cli: Cli) -> None:
+    """The message names the option, the value and the form."""
+    refused = run_cli("worker", "app:worker", f"--at-most-once={text}")
+    assert refused.code == 2
+    assert f"argument --at-most-once: {text!r}: must be such as 2 or" in refused.err
 
 
 def test_one_process_is_this_one(worker: Worker, told: Told) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +20,7 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.cli.watching import calling_on_change, resident
+from penstock.core.durable import Durable
 from penstock.core.logs import get_logger
 from penstock.core.urls import host_and_port
 from penstock.wire.keys import DEFAULT_PREFIX
@@ -53,6 +54,7 @@ def worker(
     time_limit: Annotated[float | None, Option(low=0.001)] = None,
     burst: bool = False,
     max_jobs: Annotated[int | None, Option(low=1)] = None,
+    at_most_once: Annotated[str | None, Option(metavar="N[,fsynced][,timeout=S]")] = None,
     max_memory: Annotated[str | None, Option(metavar="SIZE")] = None,
     name: str | None = None,
     reload: bool = False,
@@ -86,6 +88,7 @@ def worker(
         time_limit: time limit of a call, for handlers without one of their own.
         burst: end when there is no job to take.
         max_jobs: replace a process after this many jobs.
+        at_most_once: replicas, and disks, that must confirm deliveries with lease 0; 0 = none.
         max_memory: replace a process that, with its children, uses more, such as 512M or 2G.
         name: name of the worker.
         reload: for development: restart when a .py file changes in the current directory or below.
@@ -108,11 +111,10 @@ def worker(
     options = {
         "queues": queues, "order": order, "concurrency": concurrency, "prefetch": prefetch,
         "grace": grace, "burst": burst or None, "max_jobs": max_jobs, "name": name,
-        "log_jobs": log_jobs or None, "time_limit": time_limit,
+        "log_jobs": log_jobs or None, "time_limit": time_limit, "at_most_once": at_most_once,
     }  # fmt: skip
     changes = {option: value for option, value in options.items() if value is not None}
-    if queues is not None:
-        parse_queues(queues)
+    parse_options(changes)
     limit = None if max_memory is None else parse_size(max_memory)
     answer = partial(_answer_probes, host=health_host, port=health_port, file=health_file)
     if processes is None and limit is None and not reload:
@@ -158,7 +160,7 @@ def _work(
     line = None if inherited is None else SupervisorLine(inherited)
     try:
         made = load(target)
-        _apply(changes, made, target)
+        apply_options(changes, made, target)
     except NoWorker as error:
         output.complain(str(error))
         for line_of_trace in error.trace:
@@ -208,15 +210,13 @@ def _run(made: AnyWorker) -> None:
         raise SystemExit(UNSTARTED if is_unfit else 1) from error
 
 
-def _apply(changes: Mapping[str, Any], made: AnyWorker, target: str) -> None:
+def apply_options(changes: Mapping[str, Any], made: AnyWorker, target: str) -> None:
     """Change the worker that `target` names.
 
     Raises:
         BadArgument: the worker refuses a value.
     """
-    more: dict[str, Any] = {}
-    if "queues" in changes:
-        more["queues"] = parse_queues(changes["queues"])
+    more = parse_options(changes)
     if number := os.environ.get(NUMBER):
         more["name"] = f"{changes.get('name') or made.name}-{number}"
     if made.options.isolate is None and not reason_against_processes():
@@ -269,6 +269,12 @@ def healthy(
     output.write("healthy")
 
 
+def parse_options(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of those options that are texts with a form of their own."""
+    parsers = {"queues": parse_queues, "at_most_once": parse_durable}
+    return {name: parse(changes[name]) for name, parse in parsers.items() if name in changes}
+
+
 def parse_queues(text: str) -> list[str] | dict[str, int]:
     """Parse names, or names with weights if one has a weight: in "emails:8,low" low has 1.
 
@@ -283,6 +289,18 @@ def parse_queues(text: str) -> list[str] | dict[str, int]:
         found[queue] = weight
     weighted = re.search(r":[0-9]{1,9}(,|$)", text)
     return found if weighted else list(found)
+
+
+def parse_durable(text: str) -> Durable:
+    """Parse confirmations such as "2,fsynced,timeout=0.5": of replicas, of disks, or of both."""
+    replicas = r"([0-9]{1,4})(?:,(fsynced))?"
+    split = re.fullmatch(rf"(?:{replicas}|(fsynced))(?:,timeout=([0-9.]{{1,9}}))?", text)
+    with suppress(BadArgument, ValueError):
+        if split:
+            number = int(split[1]) if split[1] else None
+            timeout = float(split[4]) if split[4] else None
+            return Durable(number, fsynced=bool(split[2] or split[3]), timeout=timeout)
+    raise _bad("at_most_once", f"{text!r}: must be such as 2 or 2,fsynced,timeout=0.5")
 
 
 def parse_size(text: str) -> int:
