@@ -1118,7 +1118,7 @@ async def test_a_connection_that_was_closed_meanwhile(
 ) -> None:
     """An idle connection is checked before use, so a restart causes no unknown outcome."""
     q, proxy = proxied
-    monkeypatch.setattr(connections, "FRESH", -1.0)
+    monkeypatch.setattr(connections, "IDLE_BEFORE_TEST", -1.0)
     with pytest.raises(QueueEmpty):
         await q.get(timeout=0.01)  # now there are two connections
     proxy.cut()

@@ -90,7 +90,7 @@ def late(command: Command) -> bytes:
 
 def test_a_long_command_has_time_for_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time-out counts from the end of sending; the next short command has the usual one."""
-    monkeypatch.setattr(sockets, "SLOWEST", 1000)
+    monkeypatch.setattr(sockets, "SLOW_LINE_BYTES_PER_SECOND", 1000)
     with Stub(late) as stub, Penstock(f"{stub.url}?socket_timeout={LIMIT}") as client:
         connection = client.backend.node.link.take()
         for _ in range(2):  # the first one opens the connection
@@ -103,7 +103,7 @@ async def test_a_long_command_of_asyncio_has_time_for_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same holds in asyncio."""
-    monkeypatch.setattr(sockets, "SLOWEST", 1000)
+    monkeypatch.setattr(sockets, "SLOW_LINE_BYTES_PER_SECOND", 1000)
     with Stub(late) as stub:
         async with AsyncPenstock(f"{stub.url}?socket_timeout={LIMIT}") as client:
             connection = client.backend.node.link.take()

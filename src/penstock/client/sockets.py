@@ -23,11 +23,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import AsyncRedisConnection, RedisConnection, asend, send, sliced
 
-__all__ = ["AsyncSocket", "Socket", "asocket_of", "lateness", "socket_of"]
+__all__ = ["AsyncSocket", "Socket", "asocket_of", "extra_time_for", "socket_of"]
 
-SIZE = 16384
-"""Most bytes of one read, and of a short command: its time-out begins when it is sent."""
-SLOWEST = 100_000
+READ_SIZE = 16384
+"""Most bytes of one read."""
+SHORT_COMMAND = 16384
+"""Most bytes of a short command. Its time-out begins when it is sent."""
+SLOW_LINE_BYTES_PER_SECOND = 100_000
 """Bytes per second of a slow line. The buffers of a network or a proxy may hold a whole command, so
 the reply to a long one has this much more time."""
 
@@ -60,7 +62,9 @@ class AsyncSocket:
         self._timer: asyncio.TimerHandle | None = None
         self._is_late = False
 
-    async def trip(self, packed: bytes = b"", *, keep: bool = False, late: float = 0.0) -> Any:
+    async def trip(
+        self, packed: bytes = b"", *, keep: bool = False, extra_time: float = 0.0
+    ) -> Any:
         """Send packed commands, if any, and return the next reply. An error reply is raised.
 
         If there is no connection, it is opened first. Short commands are handed to the event loop:
@@ -70,18 +74,18 @@ class AsyncSocket:
         Args:
             packed: the commands.
             keep: leave the connection open after a cancellation; the next trip gets the reply.
-            late: seconds by which the begin of the reply may be late.
+            extra_time: extra seconds to wait for the first byte of the reply.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: no reply; the connection is closed.
         """
         conn, stream, parser = self._conn, self._stream, self._parser
-        if stream is None or parser is None or conn._reader is not stream or len(packed) > SIZE:
+        is_other = conn._reader is not stream
+        if stream is None or parser is None or is_other or len(packed) > SHORT_COMMAND:
             return await self._slow_trip(packed, keep=keep)
-        limit = conn.socket_timeout
-        span = math.inf if limit is None else limit
-        if limit is not None:
-            self._until = monotonic() + limit + late
+        limit = math.inf if conn.socket_timeout is None else conn.socket_timeout
+        if limit < math.inf:
+            self._until = monotonic() + limit + extra_time
             if self._timer is None:
                 self._set_timer(limit)
         try:
@@ -89,9 +93,9 @@ class AsyncSocket:
                 conn._writer.write(packed)
             reply = parser.gets(False)
             while reply is self._nothing:
-                parser.feed(await stream.read(SIZE) or self._missing())
+                parser.feed(await stream.read(READ_SIZE) or self._missing())
                 reply = parser.gets(False)
-                self._until = monotonic() + span
+                self._until = monotonic() + limit
         except OSError as error:
             await conn.disconnect(nowait=True)
             raise typed(error) from error
@@ -110,7 +114,7 @@ class AsyncSocket:
 
     async def _slow_trip(self, packed: bytes, *, keep: bool) -> Any:
         """Send by redis-py, which may connect first. Read by it, too, if need be."""
-        conn, late = self._conn, lateness(packed)
+        conn, extra_time = self._conn, extra_time_for(packed)
         if packed:
             self.has_sent = False
             await asend(conn, packed)
@@ -118,9 +122,9 @@ class AsyncSocket:
         if conn._reader is not self._stream:
             self._adopt(conn._reader)
         if self._parser is not None:
-            return await self.trip(keep=keep, late=late)
+            return await self.trip(keep=keep, extra_time=extra_time)
         limit = conn.socket_timeout
-        conn.socket_timeout = limit and limit + late
+        conn.socket_timeout = limit and limit + extra_time
         try:
             return await conn.read_response(disable_decoding=True)
         finally:
@@ -166,7 +170,7 @@ class Socket:
         self._sock: socket.socket | None = None
         self._parser: hiredis.Reader | None = None
         self._nothing: object = None
-        self._buffer = bytearray(SIZE)
+        self._buffer = bytearray(READ_SIZE)
 
     def __del__(self) -> None:
         """Close the connection, before the garbage collector finds its socket open.
@@ -185,7 +189,7 @@ class Socket:
             redis.exceptions.ConnectionError, TimeoutError: no reply; the connection is closed.
         """
         conn, sock, parser = self._conn, self._sock, self._parser
-        if sock is None or parser is None or conn._sock is not sock or len(packed) > SIZE:
+        if sock is None or parser is None or conn._sock is not sock or len(packed) > SHORT_COMMAND:
             return self._slow_trip(packed)
         try:
             if packed:
@@ -212,7 +216,7 @@ class Socket:
 
     def _slow_trip(self, packed: bytes) -> Any:
         """Send by redis-py, which may connect first. Read by it, too, if need be."""
-        conn, late = self._conn, lateness(packed)
+        conn, extra_time = self._conn, extra_time_for(packed)
         if packed:
             self.has_sent = False
             send(conn, packed)
@@ -220,9 +224,9 @@ class Socket:
         if conn._sock is not self._sock:
             self._adopt(conn._sock)
         sock, limit = self._sock, conn.socket_timeout
-        if sock is None or limit is None or not late:
+        if sock is None or limit is None or not extra_time:
             return self._read()
-        self._limit(sock, limit + late)
+        self._limit(sock, limit + extra_time)
         try:
             return self._read()
         finally:
@@ -299,9 +303,9 @@ def _limit_by_kernel(sock: socket.socket, seconds: float) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, spec)
 
 
-def lateness(packed: bytes) -> float:
-    """Return the seconds by which the reply to a command may be late because of its length."""
-    return len(packed) / SLOWEST if len(packed) > SIZE else 0.0
+def extra_time_for(packed: bytes) -> float:
+    """Return the extra seconds to wait for the first byte of the reply to a long command."""
+    return len(packed) / SLOW_LINE_BYTES_PER_SECOND if len(packed) > SHORT_COMMAND else 0.0
 
 
 def typed(error: OSError) -> Exception:

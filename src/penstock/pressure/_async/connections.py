@@ -47,7 +47,7 @@ HOPS = 9
 """Most MOVED redirections that a call follows, within 2 s at most."""
 AT_ONCE = 1024
 """Most bytes of a packet that every network and server takes in one part."""
-FRESH = 0.25
+IDLE_BEFORE_TEST = 0.25
 """Seconds without use after which a connection is tested before a call is sent on it."""
 
 
@@ -288,8 +288,8 @@ class AsyncPressureServer(AsyncServer):
         connection = await self._taken()
         connection.calls += 1
         try:
-            if monotonic() > connection.used + FRESH:
-                await connection.open(FRESH)
+            if monotonic() > connection.used + IDLE_BEFORE_TEST:
+                await connection.open(IDLE_BEFORE_TEST)
             reply = await self._sent(connection, call)
         except BaseException as error:
             await self.failed(connection, error)
@@ -320,8 +320,8 @@ class AsyncPressureServer(AsyncServer):
         try:
             if self.has_moved(watched.conn):
                 await watched.close()
-            if monotonic() > watched.connection.used + FRESH:
-                await watched.connection.open(FRESH)
+            if monotonic() > watched.connection.used + IDLE_BEFORE_TEST:
+                await watched.connection.open(IDLE_BEFORE_TEST)
         except BaseException:
             await watched.close()
             raise

@@ -48,7 +48,7 @@ HOPS = 9
 """Most MOVED redirections that a call follows, within 2 s at most."""
 AT_ONCE = 1024
 """Most bytes of a packet that every network and server takes in one part."""
-FRESH = 0.25
+IDLE_BEFORE_TEST = 0.25
 """Seconds without use after which a connection is tested before a call is sent on it."""
 
 
@@ -285,8 +285,8 @@ class PressureServer(Server):
         connection = self._taken()
         connection.calls += 1
         try:
-            if monotonic() > connection.used + FRESH:
-                connection.open(FRESH)
+            if monotonic() > connection.used + IDLE_BEFORE_TEST:
+                connection.open(IDLE_BEFORE_TEST)
             reply = self._sent(connection, call)
         except BaseException as error:
             self.failed(connection, error)
@@ -316,8 +316,8 @@ class PressureServer(Server):
         try:
             if self.has_moved(watched.conn):
                 watched.close()
-            if monotonic() > watched.connection.used + FRESH:
-                watched.connection.open(FRESH)
+            if monotonic() > watched.connection.used + IDLE_BEFORE_TEST:
+                watched.connection.open(IDLE_BEFORE_TEST)
         except BaseException:
             watched.close()
             raise

@@ -18,9 +18,9 @@ from penstock.client._acompat import (
     asend,
     asliced,
 )
-from penstock.client._async.transport.connection import FRESH, PROBE_TIMEOUT, monotonic
+from penstock.client._async.transport.connection import IDLE_BEFORE_TEST, PROBE_TIMEOUT, monotonic
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT
-from penstock.client.sockets import SLOWEST
+from penstock.client.sockets import SLOW_LINE_BYTES_PER_SECOND
 from penstock.core.calls import Call
 from penstock.core.flows import POLL_INTERVAL
 from penstock.wire.codes import Code
@@ -77,11 +77,11 @@ class AsyncBlockingConnection:
         taken, self._taken = self._taken, None
         return taken
 
-    async def freshen(self) -> None:
+    async def close_if_dead(self) -> None:
         """Close the connection if nothing is pending on it and it does not answer."""
         if self.reader is None and self._is_open:
-            is_fresh = monotonic() <= self._since + FRESH
-            if self.has_moved or not (is_fresh or await aprobe(self._conn, PROBE_TIMEOUT)):
+            was_idle = monotonic() > self._since + IDLE_BEFORE_TEST
+            if self.has_moved or (was_idle and not await aprobe(self._conn, PROBE_TIMEOUT)):
                 await self.drop()
 
     @property
@@ -144,7 +144,8 @@ class AsyncBlockingConnection:
         if call is None:
             return
         try:
-            reply = await AsyncReader(self._conn).read(STOP_TIMEOUT + MOST_BYTES / SLOWEST)
+            limit = STOP_TIMEOUT + MOST_BYTES / SLOW_LINE_BYTES_PER_SECOND
+            reply = await AsyncReader(self._conn).read(limit)
         except ResponseError:  # the script is not loaded, for example: nothing was taken
             return
         code, answered = (0, b"") if reply is PENDING else reply[:2]

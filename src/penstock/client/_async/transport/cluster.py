@@ -471,7 +471,7 @@ async def _used(
 ) -> T:
     connection = server.take()
     try:
-        await server.freshen(connection)
+        await server.close_if_dead(connection)
         if asking:  # for one command: if the script has to be loaded, all begins again
             await connection.command("ASKING")
         result = await use(connection)

@@ -49,9 +49,9 @@ logger = get_logger("penstock")
 
 monotonic = time.monotonic
 
-FRESH = 1.0
+IDLE_BEFORE_TEST = 1.0
 """Seconds without use after which a connection is tested before a call is sent on it: a load
-balancer or a NAT may have dropped it, and tells neither side."""
+balancer or a NAT may have dropped it, and informs neither side."""
 PROBE_TIMEOUT = 1.0
 """Seconds that a server has to answer this test; then another connection is opened."""
 SLICE_MS = 100
@@ -555,30 +555,30 @@ class AsyncProducerConnection(Producer):
         """True if the connection is encrypted."""
         return "SSL" in type(self._conn).__name__
 
-    async def freshen(self, fresh: float = FRESH) -> bool:
-        """Close the connection if it was idle for so many seconds and does not answer.
+    async def close_if_dead(self, idle_limit: float = IDLE_BEFORE_TEST) -> bool:
+        """Close the connection if it was idle for more than `idle_limit` seconds and is dead.
 
         Returns:
             True if it was open and did not answer.
         """
-        is_fresh = monotonic() <= self.used + fresh
+        was_idle = monotonic() > self.used + idle_limit
         self.used = monotonic()
-        if is_fresh:
+        if not was_idle:
             return False
         limit = min(self._conn.socket_timeout or PROBE_TIMEOUT, PROBE_TIMEOUT)
-        is_open = not aclosed(self._conn)
-        if is_open and await aprobe(self._conn, limit):
+        was_dead = not aclosed(self._conn)
+        if was_dead and await aprobe(self._conn, limit):
             return False
         await self.close()
-        return is_open
+        return was_dead
 
-    async def open(self, fresh: float = FRESH) -> bool:
+    async def open(self, idle_limit: float = IDLE_BEFORE_TEST) -> bool:
         """Connect unless there is an open connection; return True if it connected.
 
         Args:
-            fresh: seconds without use after which the connection is tested.
+            idle_limit: seconds without use after which the connection is tested.
         """
-        await self.freshen(fresh)
+        await self.close_if_dead(idle_limit)
         if not aclosed(self._conn):
             return False
         await self.close()

@@ -237,7 +237,7 @@ class AsyncEndReader:
         for spot, keys in spots.items():
             line = self._lines.setdefault(spot, _ReadingLine(spot[0]))
             if line.waiter.reader is None and "XREAD" not in spot[0].unavailable:
-                await line.waiter.freshen()
+                await line.waiter.close_if_dead()
                 line.keys = set(keys)
                 if not line.waiter.is_sliced:
                     await line.waiter.watch(self._places(keys), BLOCK)

@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from penstock.client._acompat import AsyncRedisConnection, asleep
 from penstock.client._async.transport.blocking import UNBLOCK, AsyncBlockingConnection
 from penstock.client._async.transport.connection import (
-    FRESH,
+    IDLE_BEFORE_TEST,
     AsyncProducerConnection,
     monotonic,
 )
@@ -186,7 +186,7 @@ class AsyncServer:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
         connection = await self._taken()
         if not self._sends_once:
-            await self.freshen(connection)
+            await self.replace_if_dead(connection)
         else:
             had_opened, began = connection.has_opened, monotonic()
             if await self._open(connection) and had_opened:
@@ -194,10 +194,10 @@ class AsyncServer:
                 self._note_dropped(began, began)
         return connection
 
-    async def freshen(self, connection: AsyncProducerConnection) -> None:
+    async def replace_if_dead(self, connection: AsyncProducerConnection) -> None:
         """Open a connection anew if it was idle and does not answer."""
         now = monotonic()
-        if not await connection.freshen():
+        if not await connection.close_if_dead():
             return
         if self._complaints.allows("idle"):
             logger.info("%s does not answer on an idle connection: opening another", self.address)
@@ -249,8 +249,8 @@ class AsyncServer:
             except IndexError:
                 connection = AsyncProducerConnection(self.factory())
             now = monotonic()
-            if now > connection.used + FRESH:
-                await self.freshen(connection)
+            if now > connection.used + IDLE_BEFORE_TEST:
+                await self.replace_if_dead(connection)
             connection.used = now
         if caller is None:
             caller = connection

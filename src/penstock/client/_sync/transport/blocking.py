@@ -19,9 +19,9 @@ from penstock.client._acompat import (
     send,
     sliced,
 )
-from penstock.client._sync.transport.connection import FRESH, PROBE_TIMEOUT, monotonic
+from penstock.client._sync.transport.connection import IDLE_BEFORE_TEST, PROBE_TIMEOUT, monotonic
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
-from penstock.client.sockets import SLOWEST
+from penstock.client.sockets import SLOW_LINE_BYTES_PER_SECOND
 from penstock.core.calls import Call
 from penstock.core.flows import POLL_INTERVAL
 from penstock.wire.codes import Code
@@ -78,11 +78,11 @@ class BlockingConnection:
         taken, self._taken = self._taken, None
         return taken
 
-    def freshen(self) -> None:
+    def close_if_dead(self) -> None:
         """Close the connection if nothing is pending on it and it does not answer."""
         if self.reader is None and self._is_open:
-            is_fresh = monotonic() <= self._since + FRESH
-            if self.has_moved or not (is_fresh or probe(self._conn, PROBE_TIMEOUT)):
+            was_idle = monotonic() > self._since + IDLE_BEFORE_TEST
+            if self.has_moved or (was_idle and not probe(self._conn, PROBE_TIMEOUT)):
                 self.drop()
 
     @property
@@ -145,7 +145,8 @@ class BlockingConnection:
         if call is None:
             return
         try:
-            reply = Reader(self._conn).read(STOP_TIMEOUT + MOST_BYTES / SLOWEST)
+            limit = STOP_TIMEOUT + MOST_BYTES / SLOW_LINE_BYTES_PER_SECOND
+            reply = Reader(self._conn).read(limit)
         except ResponseError:  # the script is not loaded, for example: nothing was taken
             return
         code, answered = (0, b"") if reply is PENDING else reply[:2]

@@ -468,7 +468,7 @@ def _used(
 ) -> T:
     connection = server.take()
     try:
-        server.freshen(connection)
+        server.close_if_dead(connection)
         if asking:  # for one command: if the script has to be loaded, all begins again
             connection.command("ASKING")
         result = use(connection)

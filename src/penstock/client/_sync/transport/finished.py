@@ -230,7 +230,7 @@ class EndReader:
         for spot, keys in spots.items():
             line = self._lines.setdefault(spot, _ReadingLine(spot[0]))
             if line.waiter.reader is None and "XREAD" not in spot[0].unavailable:
-                line.waiter.freshen()
+                line.waiter.close_if_dead()
                 line.keys = set(keys)
                 if not line.waiter.is_sliced:
                     line.waiter.watch(self._places(keys), BLOCK)

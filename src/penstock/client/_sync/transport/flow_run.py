@@ -185,7 +185,7 @@ class FlowRun(Generic[T]):
             if spot not in self._pending:
                 own = {key: sources[key] for key in keys}
                 waiter = server.waiter()
-                waiter.freshen()
+                waiter.close_if_dead()
                 self._pending[spot] = _PendingPop(waiter, own)
             waiter = self._pending[spot].waiter
             if not waiter.is_sliced:

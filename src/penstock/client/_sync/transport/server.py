@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from penstock.client._acompat import RedisConnection, sleep
 from penstock.client._sync.transport.blocking import UNBLOCK, BlockingConnection
 from penstock.client._sync.transport.connection import (
-    FRESH,
+    IDLE_BEFORE_TEST,
     ProducerConnection,
     monotonic,
 )
@@ -174,7 +174,7 @@ class Server:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
         connection = self._taken()
         if not self._sends_once:
-            self.freshen(connection)
+            self.replace_if_dead(connection)
         else:
             had_opened, began = connection.has_opened, monotonic()
             if self._open(connection) and had_opened:
@@ -182,10 +182,10 @@ class Server:
                 self._note_dropped(began, began)
         return connection
 
-    def freshen(self, connection: ProducerConnection) -> None:
+    def replace_if_dead(self, connection: ProducerConnection) -> None:
         """Open a connection anew if it was idle and does not answer."""
         now = monotonic()
-        if not connection.freshen():
+        if not connection.close_if_dead():
             return
         if self._complaints.allows("idle"):
             logger.info("%s does not answer on an idle connection: opening another", self.address)
@@ -236,8 +236,8 @@ class Server:
             except IndexError:
                 connection = ProducerConnection(self.factory())
             now = monotonic()
-            if now > connection.used + FRESH:
-                self.freshen(connection)
+            if now > connection.used + IDLE_BEFORE_TEST:
+                self.replace_if_dead(connection)
             connection.used = now
         if caller is None:
             caller = connection
