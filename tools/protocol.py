@@ -40,7 +40,7 @@ __all__ = ["Reply", "arguments", "commands", "main", "replies", "updated"]
 
 PART = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 CONNECTION_COMMANDS = (
-    "blpop", "client|id", "client|unblock", "evalsha", "info", "script|load", "xread"
+    "blpop", "client|id", "client|unblock", "evalsha", "info", "ping", "script|load", "xread",
 )  # fmt: skip
 CLIENT_COMMANDS = (
     "del", "hdel", "hget", "hgetall", "hlen", "hmget", "hscan", "hset", "hsetnx", "mget",

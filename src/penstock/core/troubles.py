@@ -42,7 +42,8 @@ TYPES = {
 """The types of a queue's keys, as the command TYPE names them."""
 PREAMBLE = r"^Error (-?\d+) (?:while )?connecting to \S+\. "
 NEEDED = (
-    "+@read +@write +@blocking +client|id +client|unblock +evalsha +info +script|load +time +wait"
+    "+@read +@write +@blocking +client|id +client|unblock +evalsha +info +ping +script|load "
+    "+time +wait"
 )
 """The rules that allow all commands of the scripts (protocol/core.md, Access, has the fewest)."""
 COMMAND = r"run the '([^']+)' command"
