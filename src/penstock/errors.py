@@ -287,8 +287,9 @@ class ReadOnlyReplica(ServerError, ReadOnlyError):
 class OutcomeUnknown(PenstockError, RedisConnectionError):
     """The connection failed after the call was sent, so its outcome is not known.
 
-    The call was not repeated, because it must not run twice. The cause (`__cause__`) is redis-py's
-    exception.
+    The call was not repeated, because it must not run twice; or it was long, and the server closed
+    the connection at each repeat: the body may be too large for it or a proxy. The cause
+    (`__cause__`) is redis-py's exception.
     """
 
 
@@ -330,7 +331,7 @@ class OutOfMemory(PenstockError):
 
 
 class BodyTooLarge(PenstockError):
-    """The server refuses a call of this size; nothing was written.
+    """The server refuses a call because of its size; nothing was written.
 
     Send a smaller body, or keep it elsewhere and send its address.
     """

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Penstock, Queue
-from penstock.core import reply_limit
+from penstock.core import calls, reply_limit
 from penstock.core.calls import Call
 from penstock.core.operations import QueueOps
 from penstock.core.operations.consuming import Taken
@@ -66,6 +66,18 @@ def test_a_reserve_asks_for_less(url: str, q: Queue, caplog: pytest.LogCaptureFi
     assert connections(url) == before + 1  # of this count itself
     (told,) = [text for text in caplog.messages if "was lost" in text]
     assert told.startswith("queue 'q': a reply of reserve_plain about up to 400 jobs was lost")
+
+
+def test_a_long_call_asks_for_less(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call with long arguments, too: its reply may be what is too large."""
+    monkeypatch.setattr(calls, "LONG", 1000)
+    with Penstock(url) as ps:
+        q = ps.queue("small")
+        q.enqueue_many([b"small"] * 400 + [BODY * 3] * 500)
+        outcomes, more = q.settle(q.reserve(400, block=0), 400)
+        assert len(outcomes) == 400
+        assert 0 < len(more) <= 60
+        assert q.stats().acked == 400
 
 
 async def test_tasks_ask_for_less(url: str, q: Queue) -> None:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
-from penstock import AsyncPenstock, BodyTooLarge, IncompleteEnqueue, OutcomeUnknown, Penstock
-from penstock.client._sync.transport import server as server_module
+from penstock import (
+    AccessDenied,
+    AsyncPenstock,
+    BodyTooLarge,
+    IncompleteEnqueue,
+    OutcomeUnknown,
+    Penstock,
+)
 from penstock.client._sync.transport.node import Node
+from penstock.core.calls import Wait
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
 from tests.connection.stub import Command, Stub, info
+from tests.support.proxy import Proxy
 
 MUCH = b"x" * 2_000_000
+LONG = b"x" * 70_000
 TOO_LONG = 30.0
 """Seconds; a call that is repeated takes twice as long."""
 LIMITS = pytest.mark.parametrize("setting", ["proto-max-bulk-len", "client-query-buffer-limit"])
@@ -92,18 +102,71 @@ def test_bodies_that_are_too_large_together(
         assert [one.id for one in added] == [view.id for view in q.peek(10)]
 
 
-def test_a_cut_is_no_sign_of_the_size_while_the_server_is_down(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A server that ends during a long call and does not answer after it is not reached."""
-    monkeypatch.setattr(server_module, "DOUBT", 0.1)
+def test_cuts_do_not_show_that_nothing_was_written(server: EmbeddedServer) -> None:
+    """A proxy closes the connection in place of the replies: no job is added twice."""
+    with Proxy(server.address) as proxy, Penstock(proxy.url) as ps:
+        q = ps.queue("q")
+        q.enqueue(b"first")
+        for add in (partial(q.enqueue_many, [b"x" * 1000] * 100), partial(q.enqueue, LONG)):
+            for _ in range(3):
+                proxy.eat_reply(after=b"x" * 1000)
+            with pytest.raises(OutcomeUnknown, match="is unknown; the body may be too large"):
+                add()
+        assert q.stats().ready == 1 + 100 + 1
+
+
+async def test_cuts_of_jobs_that_go_together(server: EmbeddedServer) -> None:
+    """Concurrent calls of asyncio do not repeat their jobs either."""
+    with Proxy(server.address) as proxy:
+        async with AsyncPenstock(proxy.url) as ps:
+            q = ps.queue("q")
+            await q.enqueue(b"first")
+            for _ in range(3):
+                proxy.eat_reply(after=b"x" * 1000)
+            calls = [q.enqueue(b"a") for _ in range(4)]
+            calls += [q.enqueue(b"x" * 1000) for _ in range(100)]
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+            assert any(isinstance(end, OutcomeUnknown) for end in ends)
+            assert (await q.stats()).ready == 1 + 104
+
+
+def test_a_lost_reply_to_a_long_call(server: EmbeddedServer) -> None:
+    """The call is repeated, even by a user who may not run PING."""
+    with redis.Redis.from_url(server.url) as raw:
+        raw.execute_command("ACL", "SETUSER", "w", "on", ">p", "~*", "+@all", "-ping")
+    with Proxy(server.address) as proxy, Penstock(proxy.url.replace("//", "//w:p@")) as ps:
+        q = ps.queue("q")
+        q.enqueue(b"first")
+        proxy.eat_reply(after=b"x" * 1000)
+        assert q.enqueue(LONG)
+        assert q.stats().ready == 2
+
+
+def test_a_cut_is_no_sign_of_the_size_while_the_server_is_down() -> None:
+    """A server that ends during a long call is not reached; one of several is asked once more."""
     alive = [True]
 
     def answer(command: Command) -> bytes:
         alive[0] &= command[0] != b"EVALSHA"
         return info(redis_version="7.0.0") if alive[0] else b""
 
+    with Stub(answer) as stub, Penstock(stub.url, retry_for=2) as ps:
+        link, opened = ps.backend.node.link, stub.connections
+        link.send_once()
+        with pytest.raises(redis.ConnectionError) as caught:
+            link.run(ps.queue("q").ops.enqueue([MUCH]))
+        assert not isinstance(caught.value, OutcomeUnknown)
+        assert stub.connections <= opened + 2
+
+
+def test_a_refused_login_is_not_hidden_by_a_lost_confirmation() -> None:
+    """The server asks for a password at the call, and closes the connection at the WAIT."""
+
+    def answer(command: Command) -> bytes:
+        replies = {b"EVALSHA": b"-NOAUTH Authentication required.\r\n", b"WAIT": b""}
+        return replies.get(command[0], info(role="master", connected_slaves="1"))
+
     with Stub(answer) as stub, Penstock(stub.url, retry_for=0) as ps:
-        call = ps.queue("q").ops.enqueue([MUCH])
-        with pytest.raises(redis.ConnectionError):
+        call = ps.queue("q").ops.enqueue([b"a"], wait=Wait(1, 100, expected=1))
+        with pytest.raises(AccessDenied):
             ps.backend.node.link.run(call)

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from penstock import (
+    BodyTooLarge,
     CannotSync,
     DeliveryNotReplicated,
     NotReplicated,
     OutOfMemory,
+    PenstockError,
     QueueClosed,
     QueueDamaged,
     QueueFull,
@@ -208,7 +210,10 @@ def test_a_lost_race_leaves_no_entry_in_the_registry() -> None:
         flow.answer(None)
 
 
-def test_a_full_server_leaves_no_entry_in_the_registry() -> None:
+@pytest.mark.parametrize("error", [OutOfMemory, BodyTooLarge])
+def test_a_server_that_refuses_a_job_leaves_no_entry_in_the_registry(
+    error: type[PenstockError],
+) -> None:
     """It adds nothing. Of a call that was sent again the first may have made the queue."""
     for resent in (0.0, 5.0):
         flow = enqueue()
@@ -216,11 +221,11 @@ def test_a_full_server_leaves_no_entry_in_the_registry() -> None:
         created = flow.answer(None)
         created.call.resent = resent
         if resent:
-            with pytest.raises(OutOfMemory):
-                flow.fail(OutOfMemory())
+            with pytest.raises(error):
+                flow.fail(error())
         else:
-            assert flow.fail(OutOfMemory()) == Unregister(registered.ops, registered.epoch)
-            with pytest.raises(OutOfMemory):
+            assert flow.fail(error()) == Unregister(registered.ops, registered.epoch)
+            with pytest.raises(error):
                 flow.answer(None)
 
 

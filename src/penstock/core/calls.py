@@ -90,7 +90,6 @@ class Call(Generic[R_co]):
         resent: when the call was sent again by our clock, 0 = it was not. Set by the executor.
         confirmed: the result of the wait. Set by the executor.
         losses: how often its reply was lost. Set by `ReplyLimit`.
-        cuts: how often a repeat was cut off by a server that answers. Set by the executor.
     """
 
     script: Script
@@ -106,7 +105,6 @@ class Call(Generic[R_co]):
     resent: float = 0.0
     confirmed: Confirmed = NOTHING
     losses: int = 0
-    cuts: int = 0
 
     @property
     def is_long(self) -> bool:

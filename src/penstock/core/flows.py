@@ -180,8 +180,9 @@ def create_and_run(
     try:
         reply = yield Run(call)
     except (*REFUSALS, OutOfMemory, BodyTooLarge) as error:
-        # Without memory nothing was written, unless an earlier try of this call has made the queue.
-        if not (isinstance(error, OutOfMemory) and call.resent):
+        # Nothing was written, unless an earlier try, without a reply, has made the queue. The
+        # scripts know a repeat, so their own refusals hold for the earlier try, too.
+        if isinstance(error, REFUSALS) or not call.resent:
             with suppress(Exception):  # the refusal counts more than a leftover
                 yield Unregister(ops, epoch)
         raise

@@ -189,13 +189,17 @@ class AsyncCluster:
         caller.calls += 1
         patience = Patience(0.0 if brief else self._retry_for, monotonic)
 
-        async def exchange(connection: AsyncProducerConnection) -> Reply:
-            if not patience.is_unsure:
-                return await connection.exchange(call, caller)
-            call.doubt()
-            return await connection.exchange_again(call, caller)
+        async def act(server: AsyncServer, *, asking: bool = False) -> Reply:
+            if patience.is_unsure:
+                call.doubt()
 
-        act = partial(_used, use=exchange, call=call)
+            def exchange(connection: AsyncProducerConnection) -> Awaitable[Reply]:
+                if asking or not patience.is_unsure:  # ASKING holds for one command
+                    return connection.exchange(call, caller)
+                return connection.exchange_again(call, caller)
+
+            return await _used(server, exchange, call=call, asking=asking)
+
         try:
             reply, resent = await self._tried(slot, act, call.script.name, patience)
         except BaseException as error:
@@ -471,7 +475,7 @@ async def _used(
 ) -> T:
     connection = server.take()
     try:
-        await server.close_if_dead(connection)
+        await server.replace_if_dead(connection)
         if asking:  # for one command: if the script has to be loaded, all begins again
             await connection.command("ASKING")
         result = await use(connection)

@@ -6,7 +6,7 @@ import asyncio  # async only
 import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress  # async only
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -24,6 +24,7 @@ from penstock.client._acompat import (
 from penstock.client._async.transport.failures import (
     CHANGES,
     FAILURES,
+    MAY_BE_TOO_LARGE,
     TOO_LARGE,
     loses_reply,
     refuses_size,
@@ -39,7 +40,13 @@ from penstock.core.reply_limit import size_of
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
 from penstock.core.troubles import ScriptsRefused, reason_of
 from penstock.core.views import number_in
-from penstock.errors import BodyTooLarge, DeliveryNotReplicated, NotReplicated, ProtocolError
+from penstock.errors import (
+    BodyTooLarge,
+    DeliveryNotReplicated,
+    NotReplicated,
+    OutcomeUnknown,
+    ProtocolError,
+)
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.packing import pack, with_record, words
@@ -58,8 +65,10 @@ SLICE_MS = 100
 """Limit in ms of one WAIT or WAITAOF."""
 AOF_SETTINGS = "*append*"
 """Pattern for CONFIG GET: appendonly, appendfsync, no-appendfsync-on-rewrite."""
-CUTS = 2
-"""Repeats of a long call that are cut off before it is held for too large."""
+LONG_CALL_REPEATS = 2
+"""Number of repeats of a long call by a server that answers other commands."""
+SIZE_LIMITS = ("proto-max-bulk-len", "client-query-buffer-limit")
+"""Settings of the most bytes of an argument: a server can't run a call with a longer one."""
 BUSY_PAUSE = 0.05
 """Seconds until a busy server is asked again for a confirmation."""
 REPLICA_COUNT_AGE = 1.0
@@ -139,8 +148,11 @@ class AsyncProducerConnection(Producer):
                 await ashield(self._give_back(call, nonce))
             raise
         # async only]
-        except (ResponseError, *FAILURES):
-            reply = await self._loaded(call, packed, how, asked)
+        except FAILURES:
+            self._note_lost_reply(call)
+            raise
+        except ResponseError:
+            reply = await self._load_and_rerun(call, packed, how, asked)
         if type(reply) is not list or len(reply) < 2 or reply[1] != nonce:
             await self.close()
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
@@ -153,19 +165,43 @@ class AsyncProducerConnection(Producer):
         """Send a call again whose reply was lost.
 
         Raises:
-            BodyTooLarge: the server has cut it off repeatedly, and answers otherwise.
+            BodyTooLarge, OutcomeUnknown: the server closes the connection during each repeat of a
+                long call, and answers other commands. Its settings show that it can't have run the
+                call, or they don't.
             As `exchange`.
         """
-        if not call.is_long:
-            return await self.exchange(call, caller)
-        await self.command("PING")
+        repeats = 0
+        while call.is_long and size_of(call) < 2:  # else the reply may be what is too large
+            await self._check_answers()
+            try:
+                return await self.exchange(call, caller)
+            except RedisConnectionError as error:
+                repeats += 1
+                if type(error) is not RedisConnectionError:  # such as that it is loading its data
+                    raise
+                if repeats == LONG_CALL_REPEATS:
+                    if await self._has_limit_below(max(map(len, call.args))):
+                        text = "the server closes the connection during the call"
+                        raise BodyTooLarge(f"{text}: {TOO_LARGE}") from error
+                    raise OutcomeUnknown(f"{call.script.name}: {MAY_BE_TOO_LARGE}") from error
+            await self.close()
+        return await self.exchange(call, caller)
+
+    async def _has_limit_below(self, size: int) -> bool:
+        """Return True if a setting of the server is below this size of an argument."""
+        limits: list[str] = []
+        with suppress(ResponseError, *FAILURES):
+            for name in SIZE_LIMITS:
+                limits += _pairs(await self.command("CONFIG", "GET", name)).values()
+        return any(int(limit) < size for limit in limits)
+
+    async def _check_answers(self) -> None:
+        """Raise an error if the server is not ready. A user may not be allowed to run PING."""
         try:
-            return await self.exchange(call, caller)
-        except RedisConnectionError as error:
-            call.cuts += type(error) is RedisConnectionError  # not if it is loading its data
-            if call.cuts < CUTS:
+            await self.command("PING")
+        except ResponseError as error:
+            if transient(error):
                 raise
-        raise BodyTooLarge(f"the server closes the connection during the call: {TOO_LARGE}")
 
     async def exchange_each(
         self, calls: Sequence[Call[Any]], callers: Sequence[Producer]
@@ -226,12 +262,10 @@ class AsyncProducerConnection(Producer):
             )
             logger.warning(text, ops.name, call.script.name, reason_of(caught()))
 
-    async def _loaded(
+    async def _load_and_rerun(
         self, call: Call[object], packed: bytes, how: Syncing | None, asked: bytes
     ) -> Any:
-        """Load an unknown script and run it. Any other error is raised again."""
-        if isinstance(caught(), FAILURES):
-            self._note_lost_reply(call)
+        """Load an unknown script and run it. Any other refusal is raised again."""
         is_over = transient(caught()) and not isinstance(caught(), CHANGES)
         if is_over or refuses_size(caught()):
             raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection

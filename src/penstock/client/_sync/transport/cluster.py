@@ -190,13 +190,17 @@ class Cluster:
         caller.calls += 1
         patience = Patience(0.0 if brief else self._retry_for, monotonic)
 
-        def exchange(connection: ProducerConnection) -> Reply:
-            if not patience.is_unsure:
-                return connection.exchange(call, caller)
-            call.doubt()
-            return connection.exchange_again(call, caller)
+        def act(server: Server, *, asking: bool = False) -> Reply:
+            if patience.is_unsure:
+                call.doubt()
 
-        act = partial(_used, use=exchange, call=call)
+            def exchange(connection: ProducerConnection) -> Reply:
+                if asking or not patience.is_unsure:  # ASKING holds for one command
+                    return connection.exchange(call, caller)
+                return connection.exchange_again(call, caller)
+
+            return _used(server, exchange, call=call, asking=asking)
+
         try:
             reply, resent = self._tried(slot, act, call.script.name, patience)
         except BaseException as error:
@@ -468,7 +472,7 @@ def _used(
 ) -> T:
     connection = server.take()
     try:
-        server.close_if_dead(connection)
+        server.replace_if_dead(connection)
         if asking:  # for one command: if the script has to be loaded, all begins again
             connection.command("ASKING")
         result = use(connection)

@@ -23,6 +23,7 @@ from penstock.core.troubles import raise_explained
 from penstock.errors import (
     BodyTooLarge,
     NotPermitted,
+    OutcomeUnknown,
     OutOfMemory,
     ProtocolError,
     QueueDamaged,
@@ -31,7 +32,7 @@ from penstock.errors import (
 
 FAILURES = (RedisConnectionError, RedisTimeoutError, ProtocolError)
 """Errors of a call without an answer."""
-UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
+UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError, OutcomeUnknown)
 CHANGES = (AskError, ClusterDownError, TryAgainError)
 """Errors of a cluster about a slot that has moved (MOVED is an AskError) or is in migration."""
 PASSING = (
@@ -55,6 +56,11 @@ COMMAND_REFUSAL = (
 TOO_LARGE = (
     "the body is too large for this server: send less at once, or raise its proto-max-bulk-len and "
     "client-query-buffer-limit"
+)
+MAY_BE_TOO_LARGE = (
+    "the connection is closed during the call each time: the outcome is unknown; the body may be "
+    "too large for this server or a proxy: look for the job, send less at once, or raise "
+    "proto-max-bulk-len and client-query-buffer-limit"
 )
 
 

@@ -48,9 +48,6 @@ from penstock.errors import (
 logger = get_logger("penstock")
 T = TypeVar("T")
 
-DOUBT = 1.0
-"""Fewest seconds of repeats of a long call, which tell a server that refuses its size from one that
-is down."""
 SILENCE = 1.0
 """Seconds of repeats after which the log says so."""
 OPENS_AT_ONCE = 0.5
@@ -105,7 +102,11 @@ class Server:
         self.factory = partial(self.factory, **settings)
 
     def send_once(self) -> None:
-        """Repeat no failed call from now on: another node may run it."""
+        """Repeat no failed call from now on: another node may run it.
+
+        A long call whose connection was closed is an exception. It is repeated while the server
+        answers PING, at most `LONG_CALL_REPEATS` times, because its size would fail on each node.
+        """
         self._sends_once = True
 
     def give_up_soon(self) -> None:
@@ -221,11 +222,12 @@ class Server:
 
         Args:
             call: the script with its arguments.
-            brief: whether to try it twice at most.
+            brief: whether to try it twice at most; a long one `LONG_CALL_REPEATS` times more.
             caller: numbers the call; None = the connection, with its next number.
 
         Raises:
-            OutOfMemory, QueueDamaged: the server refused it.
+            OutOfMemory, BodyTooLarge, QueueDamaged: the server refused it.
+            OutcomeUnknown: as in `ProducerConnection.exchange_again`.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
         if self._primary is not None or self._sends_once:
@@ -379,9 +381,9 @@ class Server:
                 errors.append(failure)
                 raise
 
-        seconds = 0.0 if brief else self._retry_for
         try:
-            return self._repeated(repeat, max(seconds, DOUBT) if call.is_long else seconds)
+            seconds = 0.0 if brief or self._sends_once else self._retry_for
+            return self._repeated(repeat, seconds)
         except ResponseError as refusal:
             if errors and transient(refusal):
                 raise errors.pop(0) from refusal  # it may have run before: this does not tell
