@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,8 +23,11 @@ from penstock.client._sync.transport.node import Node
 from penstock.core.calls import Wait
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
+from penstock.wire.keys import SLOTS
 from tests.connection.stub import Command, Stub, info
+from tests.support.backends import clustered
 from tests.support.proxy import Proxy
+from tests.support.twins import wait_for
 
 MUCH = b"x" * 2_000_000
 LONG = b"x" * 70_000
@@ -67,6 +71,20 @@ def test_one_of_several_nodes_refuses_a_body(server: EmbeddedServer) -> None:
     """The node is not taken for one that is down."""
     limit(server, "client-query-buffer-limit")
     with Penstock([server.url]) as ps:
+        with pytest.raises(BodyTooLarge):
+            ps.queue("q").enqueue(MUCH)
+        assert ps.queue("q").enqueue(b"a")
+
+
+@pytest.mark.slow
+def test_a_cluster_refuses_a_body(make_server: Callable[..., EmbeddedServer]) -> None:
+    """The error is that of a single server, also without a time for repeats."""
+    server = clustered(make_server)
+    with redis.Redis.from_url(server.url) as raw:
+        raw.execute_command("CLUSTER ADDSLOTS", *range(SLOTS))
+        wait_for(lambda: raw.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+    limit(server, "client-query-buffer-limit")
+    with Penstock(server.url, retry_for=0) as ps:
         with pytest.raises(BodyTooLarge):
             ps.queue("q").enqueue(MUCH)
         assert ps.queue("q").enqueue(b"a")
