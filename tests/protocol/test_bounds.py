@@ -63,11 +63,13 @@ NOT_DELAYS = [
 ]  # fmt: skip
 NOT_TTLS = ["0", "", "inf", "-1", "1e3", str(YEARS + 1), str(1 << 51)]
 SHORT = ["1", "999", "1000"]
-CHUNK = f"80 9\n1;d={'a' * 74}\nx"
+CHUNK = f"80 99\n1;d={'a' * 74}\nx"
 HANDED = (EPOCH, "1-abc", "", "#", "")
 CALLS: list[tuple[str, str, list[str], tuple[Any, ...]]] = [
     ("enqueue", "delay", NOT_DELAYS, ("", "?", "", 0, "", "1\nx")),
     ("claim", "delay", NOT_DELAYS, ("", "?", "", 0, "", "", "1;d=a\nx")),
+    ("enqueue", "delay", ["1000,5000", "0,0"], ("", "?", "", 0, "", "1;t=3000\nx")),
+    ("claim", "delay", ["1000,5000"], ("", "?", "", 0, "", "u", "1;d=a\nx", "1;d=b\nx")),
     ("claim", "delay", NOT_DELAYS, ("", "0,?", "", 0, "", "", "1;d=a\nx", "1;d=b\nx")),
     ("stage", "delay", NOT_DELAYS, (3, "a:0", 60_000, "? 7\n1;d=a\nx")),
     ("hand_over", "delays", ["inf", "1e3", str(YEARS + 1)], (*HANDED, "?", "1\nx")),
@@ -78,10 +80,15 @@ CALLS: list[tuple[str, str, list[str], tuple[Any, ...]]] = [
     ("enqueue", "ttl", SHORT, ("", 1000, "", 0, "", "1\nx", "1;t=?\nx")),
     ("enqueue", "ttl", SHORT, ("", f"@{T0 + 1000}", "", 0, "", "1;l=5;t=?;p=3,,\nx")),
     ("claim", "ttl", SHORT, ("", f"@{T0 + 1000}", "", 0, "", "", "1;t=?;d=a\nx")),
-    ("claim", "ttl", SHORT, ("", f"0,@{T0 + 1000}", "", 0, "", "ud", "1;d=b\nx", "1;t=?;d=a\nx")),
+    ("claim", "ttl", SHORT, ("", f"0,@{T0 + 1000}", "", 0, "", "", "1;d=b\nx", "1;t=?;d=a\nx")),
     ("stage", "ttl", SHORT, (3, "a:0", 60_000, f"@{T0 + 1000} {CHUNK}" + "1;t=?;d=b\nx")),
+    ("stage", "ttl", NOT_TTLS, (3, "a:0", 60_000, f"0 {CHUNK}1;l=5;t=?;d=b\nx")),
+    ("stage", "window", NOT_TTLS, (3, "a:0", 60_000, f"0 {CHUNK}1;c=json;d=b;w=?;u=e\nx")),
+    ("stage", "lease", ["inf", "", "2073600001"], (3, "a:0", 60_000, f"0 {CHUNK}1;l=?;d=b\nx")),
     ("hand_over", "ttl", SHORT, (*HANDED, "0 1000", "1\nx", "1;t=?\nx")),
     ("claim", "window", NOT_TTLS, ("", 0, "", 0, "", "", "1;d=a;w=?\nx")),
+    ("claim", "window", NOT_TTLS, ("", 0, "", 0, "", "", "1;d=a;wx=1\nx", "1;d=a;w=?\nx")),
+    ("claim", "window", NOT_TTLS[2:3], ("", 0, "", 0, "", "", "1;d=a;w=?", "1;d=b;w=inf\nx")),
     ("claim", "window", NOT_TTLS, ("", 0, "", 0, "", "e", "1;c=json;d=a;w=?;u=e\nx")),
     ("ack", "kept", NOT_TTLS[2:], (EPOCH, "1-abc\n?", "", "#", "1 0 5")),
     ("settle", "kept", NOT_TTLS[2:], (EPOCH, "1-abc\n?", 0, 7, "eve", "", "#", "1 0 5")),

@@ -6,7 +6,7 @@
 ---                  ids are taken until their jobs start, e = the ids are taken from now on for their windows, whatever
 ---                  happens to the jobs
 ---          record  1 to 1000 of them, each with a field `d`
----          delay   as in enqueue; with mode '' also one for each record, separated by commas
+---          delay   as in enqueue; or, if mode has no u, d and q, one for each record, separated by commas
 ---          nonce, producer, create, bound, wait, role   as in enqueue
 --- BOUNDS   bound? 0 9007199254740991  wait 0 3162240000000
 --- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
@@ -31,6 +31,9 @@
 ---                                                            or its priority on an ordered queue
 ---          {-21, nonce}                                      no such open batch
 --- FROM none, ready, active  TO ready, scheduled, active
+if string.find(mode, '[udq]') and string.find(delay, ',', 1, true) then
+  return {-19, nonce, 'delay', string.sub(delay, 1, 200)}
+end
 local given = records
 local asked = #given
 local sweep_limit = 100 + 2 * asked

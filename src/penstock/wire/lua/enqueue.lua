@@ -5,7 +5,7 @@
 ---          producer  the id of the calling producer: 16 hex digits
 ---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch; '&' and the number of the
 ---                  callback of an open batch that the jobs join (protocol/batches.md)
----          delay   ms from now; or '@' and an absolute time in ms
+---          delay   ms from now; or '@' and an absolute time in ms. It is that of all records
 ---          bound   '' or the most jobs that may wait; the queue's max_length applies as well
 ---          wait    ms for which the producer will wait if the queue is full; 0 = not at all
 ---          role    '' or the producer's exclusive role: fence and token of acquire, joined by a dash
@@ -33,8 +33,11 @@
 --- FROM none  TO ready, scheduled
 local n, room_needed = #records, #records
 local sweep_limit = 100 + 2 * n
---@include lib/check_producer (gives: keyed, raw, now, delay_ms, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
+--@include lib/check_producer (gives: keyed, raw, now, delay_ms, delays, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
 --@include lib/check_open_batch
+if delays and delays[2] then
+  return {-19, nonce, 'delay', string.sub(delay, 1, 200)}
+end
 if n > 1000 then
   return {-10, nonce, 1001}
 end

@@ -23,7 +23,7 @@
 --@include lib/check_epoch
 --@include lib/now (gives: change)
 --@include lib/is_lease
---@include lib/is_span
+--@include lib/is_duration
 --@include lib/keep_results
 local numbers = {number, string.find(common, '\n', 1, true) and value or nil}
 --@include lib/read_results (gives: results_of)
@@ -39,14 +39,14 @@ for i = 1, n do
   end
 end
 for delay in string.gmatch(delays, '[^ ]+') do
-  if not is_span(delay, 0) then
+  if not is_duration(delay, 0) then
     return {-19, nonce, 'delays', string.sub(delay, 1, 200)}
   end
   waits[#waits + 1] = tonumber(delay)
 end
---@include lib/short_ttl
+--@include lib/expired_ttl
 for i = 1, n do
-  local ttl = short_ttl(records[i], waits[i] or 0)
+  local ttl = expired_ttl(records[i], waits[i] or 0)
   if ttl then
     return {-19, nonce, 'ttl', ttl}
   end

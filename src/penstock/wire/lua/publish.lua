@@ -25,10 +25,11 @@
 if redis.call('HGET', commit, 'era') ~= (redis.call('GET', writes) or '') then
   return {-18, nonce}
 end
-local mode, chunk, records = '', redis.call('HGET', stage, field), {} -- `stage` has checked their ttls
+local mode, chunk, records = '', redis.call('HGET', stage, field), {} -- empty, so check_ttls skips them: `stage` has checked
 --@include lib/read_staged (gives: batch_name, batch_ends, batch_rows, batch_era)
 local delay, asked, given, rest = '0', 0, {}, nil
 if chunk then
+  --@include lib/wrong_time
   local stop = string.find(chunk, '\n', 1, true)
   local sizes, ends = string.sub(chunk, 1, stop - 1), stop
   delay = string.match(sizes, '^%S+')
@@ -42,7 +43,13 @@ if chunk then
       break
     end
     asked = asked + 1
-    given[asked] = string.sub(chunk, ends + 1, ends + size)
+    local record, name = string.sub(chunk, ends + 1, ends + size), nil
+    repeat -- a promised job must be added: older scripts staged times out of bounds
+      local _, mended
+      name, _, mended = wrong_time(record, 0)
+      record = mended or record
+    until not name
+    given[asked] = record
     ends = ends + size
   end
 end

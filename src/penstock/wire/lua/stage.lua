@@ -11,7 +11,9 @@
 ---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is stored
 ---          {-6, nonce, version}  written by a newer protocol
 ---          {-18, nonce}          the earlier chunks of this attempt are gone: nothing is stored
----          {-19, nonce, name, value}  malformed argument: a delay, or a ttl that does not end after it
+---          {-10, nonce, index}  record number index is one that `publish` would refuse with this code
+---          {-19, nonce, name, value}  malformed argument: a delay, or of a record the lease, ttl or window, or a ttl that does not
+---                                end after the delay
 --@include lib/check_version
 --@include lib/read_promise (gives: promised_batch)
 if promised_batch and promised_batch >= tonumber(batch) then
@@ -24,19 +26,28 @@ end
 --@include lib/read_staged (gives: batch_name, batch_rows)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
---@include lib/is_span
+--@include lib/is_duration
 --@include lib/read_delays
-local delays, longest = read_delays(string.match(chunk, '^%S*'), now)
-if not delays then
-  return {-19, nonce, 'delay', longest}
+local delays, longest, malformed = read_delays(string.match(chunk, '^%S*'), now)
+if malformed then
+  return {-19, nonce, 'delay', malformed}
 end
---@include lib/short_ttl
+--@include lib/expired_ttl
+--@include lib/wrong_time
 local row, at = 0, string.find(chunk, '\n', 1, true) + 1
-for size in string.gmatch(longest > 0 and string.match(chunk, '^%S*([^\n]*)') or '', '%d+') do
+for size in string.gmatch(string.match(chunk, '^%S*([^\n]*)'), '%d+') do -- once promised, no record can be refused
   row = row + 1
-  local short = short_ttl(string.sub(chunk, at, at + 63), delays[row] or longest)
-  if short then -- `publish` can't refuse it any more
-    return {-19, nonce, 'ttl', short}
+  local stop = math.min(string.find(chunk, '\n', at, true) or math.huge, at + size)
+  local header = string.sub(chunk, at, stop - 1)
+  local name, value = wrong_time(header, now)
+  local ttl = longest > 0 and expired_ttl(header, delays[row] or longest)
+  if name or ttl then
+    return {-19, nonce, name or 'ttl', value or ttl}
+  end
+  local is_endless = size + 0 > 4096 and (#header > 16383 or stop == at + size)
+  if is_endless or string.byte(header) ~= 49 or not string.find(header, ';d=[^;]')
+    or string.find(header, '^1;l=0') and not string.find(header, '^1;l=0%d*;t=') then
+    return {-10, nonce, row}
   end
   at = at + size
 end

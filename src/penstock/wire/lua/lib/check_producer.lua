@@ -1,11 +1,10 @@
--- Check if this producer may add jobs now. Gives delay_ms (until the jobs may be delivered; of several the
--- longest) and delays (of the first jobs, if the argument is no number), the capacity (limit) and
--- the expired jobs.
+-- Check if this producer may add jobs now. Gives delay_ms (the longest delay), delays (one for each record; nil = all
+-- have delay_ms), the capacity (limit) and the expired jobs.
 --- NEEDS  ready held active scheduled parked tickets once tally expiry meta wake space dedup windows nonce producer
 ---        epoch replicas uses full create paused max_length bound delay off role seen sweep_limit v before finished
 ---        urgent batches dead members
 --- SETS   epoch off uses
---- GIVES  keyed seed raw now changes is_lease is_span delay_ms delays created limit wake_empty space_empty waiting drop_bodies change end_of expired
+--- GIVES  keyed seed raw now changes is_lease is_duration delay_ms delays created limit wake_empty space_empty waiting drop_bodies change end_of expired
 ---        expired_once nothing has_urgent remove_expired write_dedup write_dedup_and_wake
 --@include lib/check_version
 --@include lib/now (gives: changes, raw)
@@ -69,14 +68,15 @@ local waiting = 0
 --@include lib/release_dedup
 --@include lib/keep_results
 --@include lib/find_expired
---@include lib/is_span
+--@include lib/is_duration
 local delays, delay_ms = nil, 0
-if is_span(delay, 0) then
+if is_duration(delay, 0) then
   delay_ms = delay + 0
 else
+  local malformed
   --@include lib/read_delays
-  delays, delay_ms = read_delays(delay, raw)
-  if not delays then
-    return {-19, nonce, 'delay', delay_ms}
+  delays, delay_ms, malformed = read_delays(delay, raw)
+  if malformed then
+    return {-19, nonce, 'delay', malformed}
   end
 end

@@ -1,7 +1,7 @@
 -- Check the n records of `list`: version 1, and headers of at most 16384 bytes. Gives has_policies (some job has a
 -- policy of its own), priorities (those above 0 by place; nil = none) and has_results (some job's result is kept), and an empty
 -- table for large bodies; adds the ends of ttl to ttl_ends.
---- NEEDS  held urgent expiry nonce n list is_lease is_span ms now has_header record_index ttl_ends ids keyed
+--- NEEDS  held urgent expiry nonce n list is_lease is_duration ms now has_header record_index ttl_ends ids keyed
 --- SETS   ttl_ends
 --- GIVES  has_policies priorities has_results bodies
 local head, ttl, stop, big, has_policies, has_results, living = nil, nil, nil, false, false, false, 0
@@ -16,12 +16,12 @@ for i = 1, n do
       return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
     end
     ttl = string.match(record, '^1[;l=%d]*;t=([^;\n]*)')
-    if ttl and not is_span(ttl, 1) then
+    if ttl and not is_duration(ttl, 1) then
       return {-19, nonce, 'ttl', string.sub(ttl, 1, 200)}
     end
     stop = ttl and string.format('%.0f', (ms - now > 2592000000 and now or ms) + ttl)
-    has_policies = has_policies or string.sub(head, -2) == ';p'
-    has_results = has_results or string.sub(head, -2) == ';k'
+    has_policies = has_policies or string.sub(head or '', -2) == ';p'
+    has_results = has_results or string.sub(head or '', -2) == ';k'
   end
   -- at most once (l=0) needs a ttl: nothing else removes a job that is not acknowledged
   if version ~= 49 or third == 108 and zero == 48 and not ttl or not has_header(record) then

@@ -2,7 +2,7 @@
 -- Gives added (records to add, with added_due, 0 = at once, added_names and dedup_values), answers (for the reply),
 -- rewritten (number -> new record) and moved (number -> new due time).
 --- NEEDS  ready held active scheduled parked once tally expiry meta dedup windows nonce asked mode delay_ms delays
----        given is_lease is_span now end_of uses keyed
+---        given is_lease is_duration now end_of uses keyed
 --- GIVES  split_body has_header result_ttl names all_free header_of added added_names added_due dedup_values answers rewritten
 ---        moved window_pairs orphans room_needed dedup_pairs record_index has_ttls new_counters notes own_place
 --@include lib/split_body (gives: has_header)
@@ -12,7 +12,7 @@ end
 redis.call('HLEN', held)
 local names, owners, latest, all_free = {}, {}, {}, mode == ''
 do
-  local match, sub, checked = string.match, string.sub, ' ' -- the window of the record before, or the begin of the field in its place
+  local match, sub, same_window = string.match, string.sub, ' ' -- the window of the record before, or the begin of another field
   for i = 1, asked do
     local record = given[i]
     local name, behind = match(record, '^1;d=([^;\n]+)()')
@@ -29,12 +29,12 @@ do
       all_free = false
     end
     names[i], latest[name] = name, i
-    if sub(record, behind, behind + #checked - 1) ~= checked then
+    if sub(record, behind, behind + #same_window - 1) ~= same_window then
       local window = match(record, '^;w=([^;\n]*)', behind)
-      if window and not is_span(window, 1) then
+      if window and not is_duration(window, 1) then
         return {-19, nonce, 'window', sub(window, 1, 200)}
       end
-      checked = match(record, '^;w=%d+[;\n]', behind) or match(record, '^;?.', behind)
+      same_window = match(record, '^;w=%d+[;\n]', behind) or match(record, '^;?[^;w]', behind) or ' '
     end
   end
 end

@@ -20,7 +20,7 @@ local function drop_results(most, added, bytes_added, bounds)
       due = due and n < most and (tonumber(page[i + 1]) <= results_from + now or count - n > max_count or bytes > max_bytes)
       if due then
         local size, results, name = string.match(page[i], '^>(%d+) (%d+) (.*)$')
-        if not name then -- a job: older scripts took a ttl of 2^51, which never ends
+        if not name then -- a job, not a result: older scripts allowed a ttl that puts it among the results
           size, results, name = 0, 1, page[i]
           count = count + 1
         end

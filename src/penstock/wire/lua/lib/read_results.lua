@@ -9,9 +9,9 @@ local results_of, line_end = nothing, string.find(common, '\n', 1, true)
 if line_end then
   local times, spans = string.sub(common, line_end + 1), {}
   common = string.sub(common, 1, line_end - 1)
-  --@include lib/is_span
+  --@include lib/is_duration
   for span in string.gmatch(times, '[^ ]+') do
-    if not is_span(span, 0) then
+    if not is_duration(span, 0) then
       return {-19, nonce, 'kept', string.sub(span, 1, 200)}
     end
     spans[#spans + 1] = span
