@@ -187,14 +187,14 @@ class QueueFull(PenstockError):
         text: the message.
         waiting: number of waiting jobs.
         limit: the queue's limit; 0 = not known.
-        swept: number of expired jobs that the refused call removed; try again if there are any.
+        expired: number of expired jobs that the refused call removed; try again if there are any.
     """
 
-    def __init__(self, text: str = "", waiting: int = 0, limit: int = 0, swept: int = 0) -> None:
+    def __init__(self, text: str = "", waiting: int = 0, limit: int = 0, expired: int = 0) -> None:
         super().__init__(text)
         self.waiting = waiting
         self.limit = limit
-        self.swept = swept
+        self.expired = expired
 
 
 class QueueEmpty(PenstockError):

@@ -326,7 +326,7 @@ class Producing(Waiting):
                     reply = self.client.backend.node.run(call)
                     break
                 except QueueFull as full:
-                    if not full.swept:
+                    if not full.expired:
                         return Code.FULL
                 except QueuePaused:
                     return Code.PAUSED

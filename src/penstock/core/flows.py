@@ -137,7 +137,7 @@ def enqueue(
             call, reply = yield from create_and_run(ops, build)
         except QueueFull as full:
             room = full.limit - full.waiting
-            if full.swept:
+            if full.expired:
                 continue
             if is_last:
                 yield from _leave_producer(ops, waited)

@@ -96,9 +96,9 @@ def refusal(queue: str, raw: Sequence[Any]) -> PenstockError:
     if code == Code.NEWER:
         return _newer(queue, told[0])
     if code == Code.FULL:
-        waiting, limit, swept = told
+        waiting, limit, expired = told
         text = f"queue {queue!r} is full: {waiting} jobs wait, the limit is {limit}"
-        return QueueFull(text, waiting, limit, swept)
+        return QueueFull(text, waiting, limit, expired)
     if code == Code.PAUSED:
         return QueuePaused(f"queue {queue!r} is paused ({told[0].decode()}): resume() ends that")
     if code == Code.STALE_CALL:

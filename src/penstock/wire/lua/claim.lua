@@ -17,7 +17,7 @@
 ---                               0 duplicate, -2 only one of the two has lease 0; number, state and header (version, lease
 ---                               and ttl): of the job that has the id (3: of the added one); state: ready, scheduled, active,
 ---                               once, or window = done, then number and header are empty
----          {-3, nonce, waiting, limit, swept}                as in enqueue
+---          {-3, nonce, waiting, limit, expired}              as in enqueue
 ---          {-4, nonce, paused}                               as in enqueue
 ---          {-5, nonce}                                       as in enqueue
 ---          {-6, nonce, version}                              written by a newer protocol

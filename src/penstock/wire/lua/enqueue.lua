@@ -14,8 +14,8 @@
 --- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  added: numbers first, first + 1, ...;
 ---                                                            scheduled: 1, or 0 = ready; replicas: the queue's setting
----          {-3, nonce, waiting, limit, swept}                full; nothing added; swept > 0: ended jobs were removed,
----                                                            try again
+---          {-3, nonce, waiting, limit, expired}              full; nothing added; expired > 0: so many expired jobs were
+---                                                            removed, try again
 ---          {-4, nonce, paused}                               paused for producers; nothing added
 ---          {-5, nonce}                                       no such queue: register it, then create
 ---          {-6, nonce, version}                              written by a newer protocol

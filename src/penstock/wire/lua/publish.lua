@@ -8,7 +8,7 @@
 --- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  as in
 ---                               claim, of the jobs that were moved
----          {-3, nonce, waiting, limit, swept}                as in enqueue
+---          {-3, nonce, waiting, limit, expired}              as in enqueue
 ---          {-4, nonce, paused}                               as in enqueue
 ---          {-5, nonce}                                       as in enqueue
 ---          {-6, nonce, version}                              written by a newer protocol

@@ -14,7 +14,7 @@
 ---                                                            or moved, or the last job of a run now has not ended
 ---          {0, nonce}                                        the schedule has no such tick, or another value; or the
 ---                                                            tick is not due; nothing changed
----          {-3, nonce, waiting, limit, swept}                as in enqueue, as are all that follow: the tick stays
+---          {-3, nonce, waiting, limit, expired}              as in enqueue, as are all that follow: the tick stays
 ---          {-4, nonce, paused}                               paused for producers
 ---          {-5, nonce}                                       no such queue
 ---          {-6, nonce, version}                              written by a newer protocol
