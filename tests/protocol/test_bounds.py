@@ -96,7 +96,9 @@ CALLS: list[tuple[str, str, list[str], tuple[Any, ...]]] = [
 SETTINGS = {
     "backoff_base": ["0", "inf", str(YEARS + 1)], "dead_age": ["nan", "1e3"], "max_length": ["0"],
     "result_ttl": [str(1 << 51)], "dead_max": ["-1", str(1 << 53)], "burst": ["100001"],
-    "rate": ["5", "0/5", "inf/5", "1/86400001", "9999999/5"], "configured": ["inf"],
+    "rate": ["5", "0/5", "inf/5", "1/86400001", "9999999/5", "0005/09", "5/9/", "5/9/0"],
+    "configured": ["inf"], "paused": ["xyz", "in out"], "ordered": ["7", "0"], "closed": ["0"],
+    "per_key": ["007", "0"], "epoch": ["", "e1e1e1e1"],
 }  # fmt: skip
 
 

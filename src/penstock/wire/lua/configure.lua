@@ -13,24 +13,28 @@
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
----          {-19, nonce, name, value}     malformed argument: lease; value: of another setting; or ordered,
+---          {-19, nonce, name, value}     malformed argument: lease; value: of another setting, or of none; or ordered,
 ---                                        while jobs have priorities
 --@include lib/check_version
 local created, drops = 0, {}
 --@include lib/now (gives: changes, change)
 --@include lib/is_lease
 --@include lib/all_fields
-local function is_setting(field, value)
-  if field == 'rate' then
-    local count, period, parts = string.match(value, '^(%d+)/(%d+)/?(%d*)$')
-    return count and count + 0 >= 1 and count + 0 <= 1000000 and period + 0 >= 1 and period + 0 <= 86400000 and #parts < 4
+local function is_setting(field, value) -- '' drops a setting
+  local words = ({paused = {['in'] = true, out = true, all = true}, closed = {['1'] = true}, ordered = {['1'] = true}})[field]
+  if words then
+    return value == '' or words[value]
+  elseif field == 'rate' then
+    local count, period, parts = string.match(value, '^([1-9]%d*)/([1-9]%d*)(.*)$')
+    return value == '' or count and count + 0 <= 1000000 and period + 0 <= 86400000 and (parts == '' or string.find(parts, '^/[1-9]%d?%d?$'))
   end
   local span, whole = 3162240000000, 9007199254740991
-  local bounds = ({backoff_base = {1, span}, backoff_cap = {1, span}, dead_age = {1, span}, result_ttl = {1, span},
+  local bounds = ({lease = {1, span}, backoff_base = {1, span}, backoff_cap = {1, span}, dead_age = {1, span}, result_ttl = {1, span},
     max_length = {1, whole}, burst = {1, 100000}, per_key = {1, whole}, max_attempts = {0, whole}, max_crashes = {0, whole},
     max_releases = {0, whole}, max_snoozes = {0, whole}, replicas = {0, whole}, dead_max = {0, whole}, results_max = {0, whole},
     results_bytes = {0, whole}, result_size = {0, whole}, configured = {0, whole}})[field]
-  return not bounds or string.find(value, '^%d+$') and value + 0 >= bounds[1] and value + 0 <= bounds[2]
+  local is_whole = value == '0' or string.find(value, '^[1-9]%d*$')
+  return bounds and (value == '' or is_whole and value + 0 >= bounds[1] and value + 0 <= bounds[2])
 end
 if not epoch then
   local anew = string.sub(create, 1, 1) == '!'
@@ -64,7 +68,7 @@ for i = 1, #fields, 2 do
   local field, value = fields[i], fields[i + 1]
   if field == 'lease' and value ~= '' and not is_lease(value, 1) then
     return {-19, nonce, 'lease', string.sub(value, 1, 200)}
-  elseif value ~= '' and not is_setting(field, value) then
+  elseif not is_setting(field, value) then
     return {-19, nonce, 'value', string.sub(field .. ' ' .. value, 1, 200)}
   end
   if field == 'configured' then
