@@ -427,6 +427,22 @@ async def test_figures_of_each_node(three: Nodes, q: AsyncQueue, ps: AsyncPensto
         assert not (await single.queue("q").stats()).nodes
 
 
+async def test_a_stored_setting_out_of_bounds_holds_back_no_other(
+    three: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a setting that earlier scripts stored out of bounds, the others are copied."""
+    await one_on_each(three)
+    async with three.of(0) as single:
+        await single.queue("q").configure(lease=7)
+        await single.queue("q").pause("out")
+    three.backends[0].sync_client().hset(QueueKeys("q")["meta"], "per_key", "007")
+    async with three.client() as ps:
+        await ps.queue("q").stats()
+        assert await ps.queue("q").reserve(3, block=0) == []
+    assert [await stored(three, number) for number in range(3)] == [(7, "out", False)] * 3
+    assert "setting per_key of 'q' was not stored on" in caplog.text
+
+
 async def test_each_partition_gets_the_settings(three: Nodes) -> None:
     """Every partition on every node gets the settings."""
     async with three.of(1) as single:

@@ -420,6 +420,22 @@ def test_figures_of_each_node(three: Nodes, q: Queue, ps: Penstock) -> None:
         assert not single.queue("q").stats().nodes
 
 
+def test_a_stored_setting_out_of_bounds_holds_back_no_other(
+    three: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a setting that earlier scripts stored out of bounds, the others are copied."""
+    one_on_each(three)
+    with three.of(0) as single:
+        single.queue("q").configure(lease=7)
+        single.queue("q").pause("out")
+    three.backends[0].sync_client().hset(QueueKeys("q")["meta"], "per_key", "007")
+    with three.client() as ps:
+        ps.queue("q").stats()
+        assert ps.queue("q").reserve(3, block=0) == []
+    assert [stored(three, number) for number in range(3)] == [(7, "out", False)] * 3
+    assert "setting per_key of 'q' was not stored on" in caplog.text
+
+
 def test_each_partition_gets_the_settings(three: Nodes) -> None:
     """Every partition on every node gets the settings."""
     with three.of(1) as single:

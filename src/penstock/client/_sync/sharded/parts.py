@@ -27,6 +27,7 @@ from penstock.core.operations import QueueOps
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.views import QueuePage, ScanPage
 from penstock.errors import (
+    BadArgument,
     IncompleteSettle,
     PenstockError,
     WrongQueue,
@@ -315,8 +316,25 @@ class ShardedParts(Queue):
                     found[home] = stored
             for home, fields in nodes.to_store(found).items() if found else ():
                 part = self._brief(home, number)
-                self._best_effort(home, partial(part._configured, fields))
+                self._best_effort(home, partial(self._store_settings, home, part, fields))
                 logger.info("settings of %r: now stored on %s, too", self.name, home.address)
+
+    def _store_settings(self, home: NodeClient, part: Queue, fields: list[Any]) -> None:
+        """Store the settings of another node, except those that the script refuses."""
+        while True:
+            try:
+                part._configured(fields)
+                return
+            except BadArgument as error:
+                name = error.argument
+                if name == "value":
+                    name = error.value.partition(" ")[0]
+                if name not in fields[2::2]:
+                    raise
+                text = "setting %s of %r was not stored on %s, where it is refused: %s"
+                logger.warning(text, name, self.name, home.address, error)
+            at = fields[::2].index(name) * 2
+            fields = fields[:at] + fields[at + 2 :]
 
     def _best_effort(self, home: NodeClient, ask: Callable[[], T]) -> T | None:
         try:
