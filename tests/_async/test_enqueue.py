@@ -312,7 +312,7 @@ async def test_a_ttl_must_outlive_the_time_until_at(q: AsyncQueue, raw: Raw) -> 
         partial(q.enqueue, "x", at=late, lease=0, ttl=60),
         partial(q.enqueue, mail.job("eve")),
     ):
-        with pytest.raises(BadArgument, match=r"ttl='60000': must be ms, .* longer than the time"):
+        with pytest.raises(BadArgument, match=r"ttl=60\.0: must be longer than the time"):
             await call()
     assert dump(raw) == before
     assert (await q.enqueue("x", at=late, ttl=7200)).state == "scheduled"

@@ -34,7 +34,7 @@ def test_a_number_beyond_its_bounds_is_refused(script: Script, backend: Backend)
     before = dump(scene.raw)
     for bound in script.bounds:
         wrong = [bound.least - 1, bound.most + 1, "inf", "nan", "1e2", "0x1", " 1", "1.5"]
-        for value in wrong if bound.may_lack else [*wrong, ""]:
+        for value in wrong if bound.may_be_empty else [*wrong, ""]:
             assert refused(scene, script, bound, value), (bound.name, value)
     assert dump(scene.raw) == before
 

@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 
-from penstock.core.refusals import FORMS
+from penstock.core.refusals import FORMS, refusal
 from penstock.pressure.keys import OF_ROLE, PressureKeys
 from penstock.wire.codes import Code
 from penstock.wire.keys import KINDS, STAGING
@@ -176,8 +176,19 @@ def test_every_lua_file_of_pressure_is_used() -> None:
 
 
 def test_malformed_arguments_have_a_text() -> None:
-    """The client has a text for each argument that a script refuses by its name (-19)."""
+    """The client has a text for each argument that a script refuses (-19) by other than BOUNDS."""
     found = {
-        name for one in all_scripts() for name in re.findall(r"\{-19, nonce, '(\w+)'", one.source)
+        name
+        for one in all_scripts()
+        for name in re.findall(r"\{-19, nonce, '(\w+)'", one.source)
+        if name not in {bound.name for bound in one.bounds}
     }
     assert found | {"from", "to"} == set(FORMS)  # survey takes these two names from a table
+
+
+def test_the_error_of_a_number_has_its_bounds() -> None:
+    """The client takes the bounds from the header of the script that refused the number."""
+    for one in all_scripts():
+        for bound in one.bounds:
+            error = refusal("q", [Code.MALFORMED, b"1", bound.name.encode(), b"x"], one.bounds)
+            assert bound.name in FORMS or f"from {bound.least} to {bound.most}" in str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock.core.partitions import read_count
@@ -24,21 +24,19 @@ from penstock.errors import (
     WrongEpoch,
 )
 from penstock.wire.codes import Code
+from penstock.wire.scripts import Bound
 
 __all__ = ["REFUSALS", "NotPlain", "Unstaged", "refusal"]
 
-BOUNDED = (
-    "batch", "body", "bound", "count", "delay", "expected", "horizon", "idle", "keep", "limit",
-    "most", "n", "next", "rows", "seed", "skip", "start", "tag", "wait", "window",
-)  # fmt: skip
-"""Whole numbers that scripts check by the bounds in their headers."""
+SECONDS = ("lease", "ttl")
+"""Arguments that scripts read in ms, and callers give in seconds."""
 FORMS = {
-    **dict.fromkeys(BOUNDED, "must be a whole number within its bounds: see protocol/scripts.md"),
+    **dict.fromkeys(("delay", "window"), "must be ms, at most 3162240000000 (100 years)"),
     **dict.fromkeys(
         ("delays", "kept"), "must be ms, at most 3162240000000 (100 years), separated by blanks"
     ),
-    "ttl": "must be ms, at most 3162240000000 (100 years), and longer than the time until the job"
-    " may run",
+    "ttl": "must be longer than the time until the job may run (its delay, or at), and at most 100"
+    " years",
     "value": "must be a setting within its bounds: protocol/core.md names them",
     "number": "must be a job number: ms, a dash, ten digits, without leading zeros; 1000 at most",
     **dict.fromkeys(("fence", "from", "to"), "must be what an earlier reply has returned"),
@@ -46,13 +44,13 @@ FORMS = {
     "progress": "must name a job of the call, and be at most 1024 bytes",
     "owner": "must be at most 200 bytes without a line feed",
     "asked": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
-    "lease": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
+    "lease": "must be at most 24 days, and end before 2094-09-07",
     "what": "must be run or alone; of a tick also skip or move",
     "hash": "must be 16 small hex digits",
     "priority": "can't be used with ordered=True: use per_key, or another queue",
     "ordered": "can't be set while jobs have priorities: wait until they have ended, then sweep()",
 }
-"""The form of each argument that a script checks."""
+"""The form of each argument that a script checks, besides those in its BOUNDS."""
 
 
 class NotPlain(PenstockError):
@@ -82,12 +80,13 @@ REFUSALS = (
 """The errors of `refusal`. The script has run, and the queue is unchanged."""
 
 
-def refusal(queue: str, raw: Sequence[Any]) -> PenstockError:
+def refusal(queue: str, raw: Sequence[Any], bounds: Iterable[Bound]) -> PenstockError:
     """Return the error for a reply with a negative code.
 
     Args:
         queue: the queue's name.
         raw: the reply.
+        bounds: those of the script.
     """
     code, _, *told = raw
     if code in TEXTS:
@@ -116,7 +115,7 @@ def refusal(queue: str, raw: Sequence[Any]) -> PenstockError:
         text = "must be a record of this version with a header of at most 16384 bytes"
         return BadArgument("records", told[0], text)
     name, value = (part.decode("utf-8", "replace") for part in told)
-    return BadArgument(name, value, FORMS[name])
+    return _malformed(name, value, bounds)
 
 
 TEXTS: dict[int, tuple[type[PenstockError], str]] = {
@@ -147,3 +146,11 @@ def _newer(queue: str, version: bytes) -> PenstockError:
     shown = version.decode("utf-8", "replace")
     text = f"queue {queue!r} was written by version {shown} of the protocol: upgrade penstock"
     return UnsupportedVersion(text)
+
+
+def _malformed(name: str, value: str, bounds: Iterable[Bound]) -> PenstockError:
+    if name in FORMS:
+        is_ms = name in SECONDS and value.isdecimal()
+        return BadArgument(name, int(value) / 1000 if is_ms else value, FORMS[name])
+    least, most = next((one.least, one.most) for one in bounds if one.name == name)
+    return BadArgument(name, value, f"must be a whole number from {least} to {most}")

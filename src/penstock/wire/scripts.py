@@ -8,8 +8,8 @@ uses the names of the header and no index:
     ARGV c [number...]   local c = ARGV[1], and `numbers`, a table of the others
     META seen lease=old  local seen, old = ..., from one HMGET of `meta`, with DEFAULTS
     META @a=note         the same, of the field `@` and the value of `a`
-    BOUNDS c 1 9  e? 0 1 refuse (-19) an argument that is no whole number within its bounds, before
-                         anything is read; with `?` it may also be empty
+    BOUNDS c 1 9  e? 0 1 refuse (-19) an argument that is not a whole number, or is out of bounds,
+                         before anything is read; with `?` it may also be empty
 
 `--@include lib/now` puts a file into the body. The header of that file declares the names through
 which it meets the body; tests/protocol/test_includes.py compares them with its code:
@@ -63,13 +63,13 @@ class Bound(NamedTuple):
     Attributes:
         name: of the argument.
         least, most: the lowest and the highest value.
-        may_lack: whether it may be empty.
+        may_be_empty: whether it may be empty.
     """
 
     name: str
     least: int
     most: int
-    may_lack: bool
+    may_be_empty: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Script:
         keys: the key kinds, in the order of KEYS.
         args: the names of the fixed arguments, in the order of ARGV.
         rest: the names of the repeated arguments at the end of ARGV, empty if there are none.
-        bounds: those of arguments, which the script checks first.
+        bounds: bounds of whole-number arguments; the script checks them first.
         meta: the fields of `meta` that the script reads first, each with its local name.
         header: the whole header, without its `---`.
         bindings: Lua that declares the names of the header.
@@ -141,8 +141,8 @@ def _bind(names: tuple[str, ...], table: str) -> str:
 
 def _check_bounds(bounds: Iterable[Bound]) -> str:
     lines = ""
-    for name, least, most, may_lack in bounds:
-        given = f"{name} ~= '' and " if may_lack else ""
+    for name, least, most, may_be_empty in bounds:
+        given = f"{name} ~= '' and " if may_be_empty else ""
         digits = "^%-?%d+$" if least < 0 else "^%d+$"
         low = f"{name} + 0 >= {least} and " if least else ""  # quicker than tonumber
         lines += (
@@ -179,7 +179,7 @@ def script(name: str) -> Script:
     if rest:
         bindings += f"local {rest[0]}s = {{unpack(ARGV, {len(args) + 1})}}\n"
     listed = re.findall(r"(\w+)(\??) (-?\d+) (-?\d+)", header_field(header, "BOUNDS"))
-    bounds = tuple(Bound(arg, int(low), int(high), bool(lacks)) for arg, lacks, low, high in listed)
+    bounds = tuple(Bound(arg, int(low), int(high), bool(mark)) for arg, mark, low, high in listed)
     bindings += _check_bounds(bounds) + _bind_meta(meta)
     source = "".join(head) + bindings + _resolved(body)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()

@@ -279,7 +279,7 @@ class AsyncNode:
             repeated = is_adding and call.parse(raw).repeat == 1
             role_lease.answered(code, call.resent or sent, repeated=repeated)
         if code < 0:
-            raise refusal(ops.name, raw)
+            raise refusal(ops.name, raw, call.script.bounds)
         return raw
 
     async def _repair(self, ops: Operations, call: Call[object]) -> None:
@@ -302,7 +302,7 @@ class AsyncNode:
             told = f"queue {ops.name!r} has lost its meta key, which this user may not restore"
             raise QueueDamaged(f"{told}: any call of a user that may write does") from error
         if raw[0] < 0:
-            raise refusal(ops.name, raw)
+            raise refusal(ops.name, raw, repair.script.bounds)
         made = repair.parse(raw).epoch.decode()
         leftovers = [f"{ops.crc:08x}{epoch}" for epoch in listed if epoch != made]
         if leftovers:
