@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from penstock import QueueFull, QueuePaused
+from penstock import BadArgument, QueueFull, QueuePaused
 from penstock.spark import sink
 from penstock.spark.options import Write
 from penstock.spark.sink import Packer, RecordBatch, patiently
@@ -58,6 +59,21 @@ def test_memory_of_many_small_batches_is_bounded(monkeypatch: pytest.MonkeyPatch
     assert sorted(got) == list(enumerate(keys))
     lengths = [len(batch.records) for _, batch in batches]
     assert lengths == [2, 2, 2, 1, 1, 1, 1, 1] * 2 + [11, 7]  # eleven records are too many
+
+
+def test_a_refused_ttl_names_its_row() -> None:
+    """Of the rows with this ttl it is that of the latest time; other errors stay."""
+    batch = RecordBatch()
+    for name, ttl, delay in (("a", 9, "@9000"), ("b", 5, "@4000"), ("c", 5, "@5000"), ("d", 5, 0)):
+        batch.records.append(b"1;l=9;t=%d;p=3,,;d=%b;i=x\nbody" % (ttl * 1000, name.encode()))
+        batch.delays.append(delay)
+    row = "row 'c' starts at 1970-01-01T00:00:05+00:00: the ttl must be longer"
+    with pytest.raises(BadArgument, match=re.escape(f"ttl=5.0: {row}")), batch.naming_rows():
+        raise BadArgument("ttl", 5.0, "must be longer")
+    for error in (BadArgument("ttl", 7.0, "short"), BadArgument("n", "5", "wrong")):
+        with pytest.raises(BadArgument) as caught, batch.naming_rows():
+            raise error
+        assert caught.value is error
 
 
 class Server:

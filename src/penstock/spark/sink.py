@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from functools import partial
 from itertools import chain
 from time import monotonic, sleep
@@ -49,6 +52,30 @@ class RecordBatch:
         """Return the delay of some records as scripts read it: one, or one for each."""
         found = self.delays[at:end]
         return found[0] if len(set(found)) == 1 else ",".join(map(str, found))
+
+    @contextmanager
+    def naming_rows(self) -> Iterator[None]:
+        """Name the row if its ttl is refused, as it ends before the absolute time of its job."""
+        try:
+            yield
+        except BadArgument as error:
+            raise self._with_row(error) from None
+
+    def _with_row(self, error: BadArgument) -> BadArgument:
+        if error.argument != "ttl" or not isinstance(error.value, float):
+            return error
+        ttl = b";t=%d" % round(error.value * 1000)
+        starts: list[tuple[int, bytes]] = []
+        for delay, record in zip(self.delays, self.records, strict=True):
+            front, _, rest = record.partition(b";d=")
+            if isinstance(delay, str) and ttl + b";" in front + b";":
+                starts.append((int(delay[1:]), re.split(b"[;\n]", rest)[0]))
+        if not starts:
+            return error
+        at, name = max(starts)  # the server compared all at one time, so it refused the latest
+        start = datetime.fromtimestamp(at / 1000, timezone.utc).isoformat()
+        reason = f"row {name.decode()!r} starts at {start}: the ttl {error.reason}"
+        return BadArgument("ttl", error.value, reason)
 
 
 class Packer(Generic[K]):
@@ -151,7 +178,8 @@ class Sink:
     def _put(self, queue: Queue, batch: RecordBatch, at: int, n: int, block: float) -> int:
         chunk = batch.records[at : at + n]
         terms = replace(self._terms, delay=batch.delay(at, at + n), block=block)
-        reply, confirmed = add_when_room(queue, chunk, terms, in_parts=False)
+        with batch.naming_rows():
+            reply, confirmed = add_when_room(queue, chunk, terms, in_parts=False)
         confirm(queue, reply, confirmed, terms.wait)
         self._added += reply.count
         return len(chunk)

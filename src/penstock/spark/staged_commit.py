@@ -86,7 +86,8 @@ class StagedAttempt:
             field, chunk = f"{self.token}:{self.chunks}", staged_chunk(batch.delay(), batch.records)
             args = (self._at.batch, field, self._options.stage_ttl, chunk)
             try:
-                reply = self._shard.run(about_staged(self._shard.ops, "stage", self._at, *args))
+                with batch.naming_rows():
+                    reply = self._shard.run(about_staged(self._shard.ops, "stage", self._at, *args))
             except Unstaged:
                 raise _gone(self._options) from None
             if isinstance(reply, StageGone):
