@@ -3,21 +3,26 @@
 --- GIVES  wrong_time
 local wrong_time
 do
-  local years = 3162240000000
-  local times = {
-    {name = 'lease', pattern = '^1;l=()([^;\n]*)()', least = 0, most = 2073600000},
-    {name = 'ttl', pattern = '^1[;l=%d]*;t=()([^;\n]*)()', least = 1, most = years},
-    {name = 'window', pattern = '^1[^\n]-;d=[^;\n]+;w=()([^;\n]*)()', least = 1, most = years},
-  }
-  wrong_time = function(record, now)
-    for i, time in ipairs(times) do
-      local begins, text, ends = string.match(record, time.pattern)
-      local ms = text and (string.find(text, '^%d+$') and text + 0 or math.huge)
-      local most = i == 1 and math.min(time.most, 3934712855551 - now) or time.most -- the end of a lease fits into a score
-      if ms and (ms < time.least or ms > most) then
-        local nearest = string.format('%.0f', math.max(time.least, math.min(ms, most)))
-        return time.name, string.sub(text, 1, 200), string.sub(record, 1, begins - 1) .. nearest .. string.sub(record, ends)
-      end
+  local years, match = 3162240000000, string.match
+  local function mend(record, name, least, most, begins, text, ends)
+    local ms = text and (string.find(text, '^%d+$') and text + 0 or math.huge)
+    if ms and (ms < least or ms > most) then
+      local nearest = string.format('%.0f', math.max(least, math.min(ms, most)))
+      return name, string.sub(text, 1, 200), string.sub(record, 1, begins - 1) .. nearest .. string.sub(record, ends)
     end
+  end
+  wrong_time = function(record, now)
+    local third, name, text, mended = string.byte(record, 3), nil, nil, nil
+    if third == 108 then -- the end of a lease fits into a score
+      name, text, mended = mend(record, 'lease', 0, math.min(2073600000, 3934712855551 - now), match(record, '^1;l=()([^;\n]*)()'))
+    end
+    if not name and (third == 108 or third == 116) then
+      name, text, mended = mend(record, 'ttl', 1, years, match(record, '^1[;l=%d]*;t=()([^;\n]*)()'))
+    end
+    local at = not name and string.find(record, ';d=', 1, true)
+    if at then
+      name, text, mended = mend(record, 'window', 1, years, match(record, '^;d=[^;\n]+;w=()([^;\n]*)()', at))
+    end
+    return name, text, mended
   end
 end
