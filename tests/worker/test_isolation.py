@@ -216,6 +216,18 @@ def test_the_death_of_the_worker_with_an_endless_suspect(
     assert (stats.ready, stats.active, stats.crashed) == (1, 0, 2)
 
 
+@pytest.mark.slow  # it takes the seconds for which a process waits at its end
+def test_the_death_of_the_worker_with_a_deaf_suspect(crew: Crew, queue: Queue) -> None:
+    """When the worker is killed its process ends, even if a coroutine refuses to be cancelled."""
+    crashed_twice(queue, {"n": 0, "do": "deaf", "s": 60})
+    worker = started(crew, "asyncio", grace=0.1)
+    process = psutil.Process(begun(crew, worker, n=0)["pid"])
+    worker.kill()
+    process.wait(30)
+    stats = queue.stats()
+    assert (stats.ready, stats.active, stats.crashed) == (1, 0, 2)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_burst_waits_for_its_suspects(kind: str, crew: Crew, queue: Queue) -> None:
     """In burst mode suspects run one after the other, and all are done."""

@@ -2,162 +2,262 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import subprocess
 import sys
-import threading
-import time
-from contextlib import suppress
 
 import pytest
 
-from penstock import Queue
-from penstock.worker.process_end import ProcessEnd
+from penstock import Penstock, Queue
 
-PROGRAM = """
-import asyncio, sys, threading
+START = """
+import asyncio, os, signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from penstock import AsyncWorker, Worker
 from penstock.worker import process_end
 
-process_end.PATIENCE = 0.1
-url, kind = sys.argv[1:]
-pool, never = ThreadPoolExecutor(), threading.Event()
+process_end.EXIT_WAIT = 0.1
+url, pool, never = sys.argv[1], ThreadPoolExecutor(), threading.Event()
 
-def block():
-    print("begun", flush=True)
+def stop(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def block(_=None):
+    stop()
     never.wait(20)
+
+def do_own():
+    time.sleep(0.6)
+    print("done", flush=True)
 
 def handle(job):
     pool.submit(block).result()
 
 async def handle_async(job):
-    await asyncio.get_running_loop().run_in_executor(pool, block)
-
-if kind == "coroutine":
-    asyncio.run(AsyncWorker(url, "work", handle_async, grace=0).run())
-else:
-    Worker(url, "work", handle, grace=0).run()
-print("returned", flush=True)
+    await asyncio.to_thread(block)
 """
 
+KEPT = {
+    "submit": """
+Worker(url, "work", handle, grace=0).run()
+print("done")
+""",
+    "map": """
+def handle(job):
+    with ThreadPoolExecutor() as own:
+        list(own.map(block, range(2)))
+Worker(url, "work", handle, grace=0).run()
+print("done")
+""",
+    "pool": """
+async def handle(job):
+    await asyncio.get_running_loop().run_in_executor(pool, block)
+asyncio.run(AsyncWorker(url, "work", handle, grace=0).run())
+print("done")
+""",
+    "to_thread": """
+async def main():
+    await AsyncWorker(url, "work", handle_async, grace=0).run()
+    print("done")
+asyncio.run(main())
+""",
+    "gather": """
+async def handle(job):
+    await asyncio.gather(asyncio.to_thread(block), asyncio.sleep(20))
+async def main():
+    await AsyncWorker(url, "work", handle, grace=0).run()
+    print("done")
+asyncio.run(main())
+""",
+    "refuse": """
+async def handle(job):
+    stop()
+    for _ in range(400):
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.05)
+async def main():
+    await AsyncWorker(url, "work", handle, grace=0).run()
+    print("done")
+asyncio.run(main())
+""",
+    "the loop ends": """
+async def handle(job):
+    never.set()
+    await asyncio.to_thread(time.sleep, 20)
+async def main():
+    running = asyncio.ensure_future(AsyncWorker(url, "work", handle).run())
+    await asyncio.to_thread(never.wait, 20)
+    print("done")
+asyncio.run(main())
+""",
+    # The program's own work goes on beside the handler that was given up.
+    "own call": """
+began = threading.Event()
+def own():
+    began.set()
+    do_own()
+Worker(url, "work", lambda job: (ThreadPoolExecutor().submit(own), handle(job)), grace=0).run()
+""",
+    "own thread": """
+threading.Thread(target=do_own).start()
+Worker(url, "work", handle, grace=0).run()
+""",
+    "own task": """
+async def own():
+    try:
+        await asyncio.sleep(20)
+    finally:
+        await asyncio.sleep(0.6)
+        print("done", flush=True)
+async def main():
+    task = asyncio.ensure_future(own())
+    await AsyncWorker(url, "work", handle_async, grace=0).run()
+asyncio.run(main())
+""",
+    "own main": """
+async def main():
+    await AsyncWorker(url, "work", handle_async, grace=0).run()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)
+    await asyncio.sleep(0.6)
+    print("done", flush=True)
+asyncio.run(main())
+""",
+    "own lines": """
+Worker(url, "work", handle, grace=0).run()
+do_own()
+""",
+}
+"""Programs whose stopped workers have given up a handler that goes on for 20 seconds."""
+
+FREE = {
+    "own call": """
+worker = Worker(url, "none", handle, grace=0)
+worker.on_start(stop)
+worker.run()
+pool.submit(do_own)
+""",
+    "own task": """
+async def own():
+    try:
+        await asyncio.sleep(20)
+    finally:
+        await asyncio.sleep(0.6)
+        print("done", flush=True)
+async def main():
+    task = asyncio.ensure_future(own())
+    await asyncio.to_thread(int)
+    worker = AsyncWorker(url, "none", handle_async, grace=0)
+    worker.on_start(stop)
+    await worker.run()
+asyncio.run(main())
+""",
+    "handler ends": """
+def handle(job):
+    pool.submit(stop).result()
+    time.sleep(0.2)
+Worker(url, "work", handle, grace=0).run()
+pool.submit(do_own)
+""",
+    "own thread at the end": """
+worker = Worker(url, "none", handle, grace=0)
+worker.on_start(stop)
+worker.run()
+threading.Thread(target=do_own).start()
+""",
+}
+"""Programs whose workers leave nothing behind that keeps the process."""
+
+BESIDE = """
+began = threading.Event()
+def wait(job):
+    began.set()
+    never.wait(20)
+Worker(url, "beside", wait).start()
+began.wait(20)
+"""
 
 RAISES = """
-import sys, threading
-from penstock import Worker
-
 begun = threading.Event()
 
 def handle(job):
     begun.set()
-    threading.Event().wait(20)
+    never.wait(20)
 
-worker = Worker(sys.argv[1], "work", handle)
+worker = Worker(url, "work", handle)
 worker.start()
 begun.wait(20)
 raise RuntimeError("the program's own")
 """
 
+LOCKED = """
+process_end.LAST_STEPS = 0.5
+process_end.end_activities = {"locked": never.wait, "raises": sys.exit}[sys.argv[2]]
+process_end.end_process()
+"""
 
-@pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """An event in the place of the end of the process."""
-    event = threading.Event()
-    monkeypatch.setattr("penstock.worker.process_end.end_process", event.set)
-    monkeypatch.setattr("penstock.worker.process_end.PATIENCE", 0.02)
-    monkeypatch.setattr("threading._register_atexit", lambda _: None)
-    return event
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "not asked"])
-def test_an_executor_keeps_the_event_loop(ended: threading.Event, is_asked: bool) -> None:
-    """After a stop, a call in `asyncio.to_thread` does not keep the process.
-
-    If neither the process was asked to end nor a job was given up, it is a call of the program.
-    """
-
-    async def main() -> None:
-        end = ProcessEnd()
-        asyncio.get_running_loop().run_in_executor(None, ended.wait, 30 if is_asked else 0.1)
-        end.finish(time.monotonic() if is_asked else None)
-
-    asyncio.run(main())
-    assert ended.is_set() == is_asked
+def ran(program: str, url: str) -> subprocess.CompletedProcess[str]:
+    """Return the end of a program."""
+    command = [sys.executable, "-c", START + program, url]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
 
-def test_a_coroutine_keeps_the_event_loop(ended: threading.Event) -> None:
-    """A coroutine that refuses to be cancelled does not keep the process either.
-
-    The time counts from the end of the loop, also if that has ended the worker.
-    """
-
-    async def refuse() -> None:
-        while not ended.is_set():
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.01)
-
-    async def work() -> None:
-        end = ProcessEnd()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            end.has_tasks = True
-            end.finish(None)
-
-    async def main() -> None:
-        tasks = [asyncio.create_task(work()), asyncio.create_task(refuse())]
-        await asyncio.wait(tasks, timeout=0.01)
-
-    asyncio.run(main())
-    assert ended.is_set()
-
-
-def test_nothing_keeps_the_process(ended: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then no task is left that waits for its end."""
-    monkeypatch.setattr("threading.enumerate", lambda: [threading.main_thread()])
-
-    async def main() -> None:
-        before = asyncio.all_tasks()
-        end = ProcessEnd()
-        await asyncio.sleep(0)
-        end.finish(time.monotonic())
-        _, left = await asyncio.wait(asyncio.all_tasks() - before, timeout=30)
-        assert not left
-
-    asyncio.run(main())
-    assert not ended.is_set()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["thread", "coroutine"])
-def test_the_interpreter_is_kept(kind: str, queue: Queue, worker_url: str) -> None:
-    """A stopped worker does not wait for a handler's call in an executor; its job is given back."""
+@pytest.mark.parametrize("case", KEPT)
+def test_a_given_up_handler_does_not_keep_the_process(
+    case: str, queue: Queue, worker_url: str
+) -> None:
+    """The process ends, but not before its own work; the job is given back."""
     queue.enqueue(1)
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, worker_url, kind],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "begun\n"
-        program.send_signal(signal.SIGTERM)
-        out, err = program.communicate(timeout=60)
-    assert (program.returncode, out) == (1, "returned\n")
-    assert "a worker did not end in time" in err
-    assert "ThreadPoolExecutor-0_0" in err
+    ended = ran(KEPT[case], worker_url)
+    assert (ended.returncode, ended.stdout) == (1, "done\n"), ended.stderr
+    assert "a worker did not end in time" in ended.stderr
     stats = queue.stats()
     assert (stats.ready, stats.active, stats.nacked) == (1, 0, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("case", FREE)
+def test_the_work_of_the_program_goes_on(case: str, queue: Queue, worker_url: str) -> None:
+    """Without a handler that keeps the process, the program ends by itself."""
+    queue.enqueue(1)
+    ended = ran(FREE[case], worker_url)
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+    assert "did not end in time" not in ended.stderr
+
+
+@pytest.mark.parametrize("case", ["submit", "to_thread"])
+def test_another_worker_gives_its_jobs_back(case: str, queue: Queue, worker_url: str) -> None:
+    """A worker in the background gives its jobs back before the process is ended."""
+    queue.enqueue(1)
+    with Penstock(worker_url) as client:
+        beside = client.queue("beside")
+        beside.enqueue(1)
+        ended = ran(BESIDE + KEPT[case], worker_url)
+        assert (ended.returncode, ended.stdout) == (1, "done\n"), ended.stderr
+        assert "a worker did not end in time" in ended.stderr
+        for one in (queue, beside):
+            stats = one.stats()
+            assert (stats.ready, stats.active, stats.nacked) == (1, 0, 0)
+
+
 def test_a_program_ends_around_its_worker(queue: Queue, worker_url: str) -> None:
     """If the program raises while a worker runs in the background, its jobs are given back."""
     queue.enqueue(1)
-    program = [sys.executable, "-c", RAISES, worker_url]
-    ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
+    ended = ran(RAISES, worker_url)
     assert ended.returncode == 1
     assert "RuntimeError: the program's own" in ended.stderr
     stats = queue.stats()
     assert (stats.ready, stats.active, stats.nacked) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["locked", "raises"])
+def test_the_process_ends_although_a_step_fails(kind: str) -> None:
+    """Neither a lock of a handler nor an exception keeps a process that is to end."""
+    command = [sys.executable, "-c", START + LOCKED, "url", kind]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1, ended.stderr

@@ -187,6 +187,10 @@ class Limits:
                 return True
         return False
 
+    def busy_threads(self) -> list[int]:
+        """Return the ids of the threads that run handlers."""
+        return [ident for ident, run in list(self._runs.items()) if run.item is not None]
+
     def _watch(self, watched: _Watched) -> None:
         with self._changed:
             is_next = all(watched.until < other.until for other in list(self._watched))

@@ -453,7 +453,6 @@ def _hand_back(state: WorkerState) -> None:
     for job in jobs:
         state.put_back(job, HANDED_BACK)
     if jobs:
-        state.has_given_up = True
         state.log.warning("%d unfinished jobs are given back", len(jobs))
 
 

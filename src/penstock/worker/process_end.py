@@ -1,126 +1,231 @@
-"""The end of a process that handlers keep from ending after its worker was stopped.
+"""Ends a process that handlers would keep alive after its worker has stopped.
 
 `asyncio.run` waits for coroutines that refuse to be cancelled, and for the threads of
-`asyncio.to_thread`. The interpreter waits for the threads of all executors, also for daemons, and
-for other threads that are no daemons. A handler whose blocking call runs there was given up with
-its job, but it would keep the process for as long as the call takes.
+`asyncio.to_thread`. The interpreter waits for the threads of all executors. The worker has given
+the job of such a handler back, but the blocking call would keep the process for as long as it
+takes.
+
+A program may do work of its own after its worker, so only a call that is known to be a handler's
+counts, and the process ends only when nothing else in it works any more.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
+import faulthandler
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.thread import _threads_queues, _WorkItem
 from contextlib import suppress
+from contextvars import Context
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from penstock.core.logs import get_logger
-from penstock.worker.runners import in_thread
+from penstock.worker.runners import (
+    EXIT_WAIT,
+    AsyncRunners,
+    Runners,
+    end_activities,
+    in_thread,
+    main_has_ended,
+    origin,
+)
 
 __all__ = ["ProcessEnd", "end_process"]
 
 logger = get_logger("penstock")
 
-PATIENCE = 2.0
-"""Seconds in which the process has to end after the program and the grace have ended."""
-_waiting = set[asyncio.Task[None]]()
-"""Tasks that wait for the end of their event loop, which does not keep them."""
+LOOK = 0.1
+"""Seconds between two looks at calls of handlers that were given up."""
+LAST_STEPS = 10.0
+"""Most seconds for the steps before the end: a handler may hold a lock that one of them needs."""
 
 
 class ProcessEnd:
-    """Ends the process if handlers of a stopped worker keep it, with exit code 1.
+    """Ends the process if nothing but given-up handlers keeps it, with exit code 1.
 
-    The program may go on for long after its worker. So the time counts from the end of its event
-    loop, which cancels all tasks, or from the moment when the interpreter begins to join threads.
-
-    Attributes:
-        has_tasks: whether coroutines have refused to be cancelled.
+    It does nothing until a running handler is given up that may keep the process. Then a thread
+    watches this handler until it ends.
     """
 
     def __init__(self) -> None:
-        self.has_tasks = False
-        self._pid = os.getpid()
-        self._threads: list[threading.Thread] = []
-        self._until: float | None = None
-        self._is_loop_over = False
+        self._calls: dict[threading.Thread, _WorkItem[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
         with suppress(RuntimeError):  # there is none
             self._loop = asyncio.get_running_loop()
-        if self._loop is not None:
-            self._task = self._loop.create_task(self._wait(self._loop), name="penstock-end")
-            _waiting.add(self._task)
-            self._task.add_done_callback(_waiting.discard)
 
-    async def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            await loop.create_future()
-        except asyncio.CancelledError:  # no other code knows this task
-            self._is_loop_over = True
-            self._watch(self._keep_loop)
-            raise
+    def note_calls(self, runners: Runners | AsyncRunners) -> None:
+        """Watch the calls in executors of handlers that are given up now.
 
-    def finish(self, deadline: float | None) -> None:
-        """Prepare for the end of the program, after that of its worker.
-
-        Args:
-            deadline: when the grace ends by the monotonic clock, if the process was asked to end or
-                handlers were given up; None = threads that still run are the program's own.
+        They are calls that a coroutine has made, or for whose futures a thread waits.
         """
-        if deadline is not None:
-            # Those of the loop's executor were started in the main thread, so they are no daemons.
-            found = [one for one in threading.enumerate() if not one.daemon]
-            self._threads = [one for one in found if one is not threading.main_thread()]
-            # It has no public name. Functions of `atexit` are called after threads were joined.
-            register: Callable[..., object] = getattr(threading, "_register_atexit", _ignore)
-            register(self._watch_exit)
-        if deadline is not None or self.has_tasks:
-            self._until = deadline or 0.0
-        if self._task is not None and not (self._threads or self.has_tasks):
-            self._task.cancel()
-        if self._is_loop_over:
-            self._watch(self._keep_loop)
+        mark, stacks = runners.mark_of_running(), sys._current_frames()
+        waiting = [stacks[ident] for ident in runners.limits.busy_threads() if ident in stacks]
+        if mark is None and not waiting:
+            return
+        awaited = {id(one) for frame in waiting for one in _awaited(frame)}
+        for thread in list(_threads_queues):
+            item = _item_of(stacks.get(thread.ident or 0))
+            if item is not None and (
+                awaited.intersection((id(thread), id(item.future)))
+                or (mark is not None and any(one.get(origin) is mark for one in _contexts(item)))
+            ):
+                self._calls[thread] = item
+        self._watch()
 
-    def _keep_loop(self) -> bool:
-        is_open = self._loop is not None and not self._loop.is_closed()
-        return is_open and (self.has_tasks or any(one.is_alive() for one in self._threads))
+    def note_tasks(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Watch the tasks of handlers that refuse to be cancelled."""
+        self._tasks.update(tasks)
+        self._watch()
 
-    def _watch_exit(self) -> None:
-        if self._pid == os.getpid():
-            are_joined = threading.Event()
-            atexit.register(are_joined.set)
-            self._watch(lambda: not are_joined.is_set())
+    def _watch(self) -> None:
+        if (self._calls or self._tasks) and (self._thread is None or not self._thread.is_alive()):
+            with suppress(RuntimeError):  # no thread starts while the interpreter ends
+                self._thread = in_thread(self._end_process_if_kept, "penstock-end")
 
-    def _watch(self, is_kept: Callable[[], bool]) -> None:
-        if self._until is not None and is_kept():
-            until = max(self._until, time.monotonic()) + PATIENCE
-            in_thread(lambda: self._end_unless_free(until, is_kept), "penstock-end")
-
-    def _end_unless_free(self, until: float, is_kept: Callable[[], bool]) -> None:
-        while is_kept():
-            if time.monotonic() > until:
+    def _end_process_if_kept(self) -> None:
+        since = time.monotonic()
+        while self._do_handlers_go_on():
+            if not self._has_all_else_ended():
+                since = time.monotonic()
+            elif time.monotonic() >= since + EXIT_WAIT:
                 end_process()
-                return
-            time.sleep(0.02)
+            time.sleep(LOOK)
+
+    def _do_handlers_go_on(self) -> bool:
+        stacks = sys._current_frames()
+        for thread, item in list(self._calls.items()):
+            if _item_of(stacks.get(thread.ident or 0)) is not item:
+                del self._calls[thread]
+        if self._loop is None or self._loop.is_closed():
+            self._tasks.clear()
+        self._tasks.difference_update([task for task in list(self._tasks) if task.done()])
+        return bool(self._calls or self._tasks)
+
+    def _has_all_else_ended(self) -> bool:
+        stacks = sys._current_frames()
+        if not (main_has_ended.is_set() or self._is_loop_ending(stacks)):
+            return False
+        for thread in threading.enumerate():
+            frame = stacks.get(thread.ident or 0)
+            if thread in _threads_queues:
+                item = _item_of(frame)
+                if item is not None and item is not self._calls.get(thread):
+                    return False
+            elif not (thread.daemon or thread is threading.main_thread() or _is_joining(frame)):
+                return False
+        return all(child.daemon for child in _children())
+
+    def _is_loop_ending(self, stacks: dict[int, FrameType]) -> bool:
+        """Return whether `asyncio.run` waits for given-up handlers, and for nothing else."""
+        if self._loop is None or self._loop.is_closed():
+            return False
+        try:
+            left = asyncio.all_tasks(self._loop) - self._tasks
+        except RuntimeError:  # it changes too quickly
+            return False
+        names = [getattr(task.get_coro(), "__name__", "") for task in left]
+        if names:
+            return names == ["shutdown_default_executor"]
+        frames = _frames(stacks.get(threading.main_thread().ident or 0))
+        return any(frame.f_code.co_name == "_cancel_all_tasks" for frame in frames)
 
 
 def end_process() -> None:
-    """End the process at once, with exit code 1, and the processes of `multiprocessing` with it."""
+    """End the process at once, with exit code 1. First end other workers.
+
+    As at the end of any program, processes of `multiprocessing` that are daemons end with it.
+    """
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            faulthandler.dump_traceback_later(LAST_STEPS, exit=True, file=nowhere)
+            for step in (end_activities, _say_end, _kill_daemons, logging.shutdown, _flush):
+                with suppress(Exception):
+                    step()
+    finally:
+        os._exit(1)
+
+
+def _say_end() -> None:
     own = (threading.main_thread(), threading.current_thread())
     names = ", ".join(one.name for one in threading.enumerate() if one not in own)
     text = "a worker did not end in time; the process is ended with exit code 1. Its threads: %s"
     logger.error(text, names)
+
+
+def _kill_daemons() -> None:
+    for child in _children():
+        if child.daemon:
+            child.kill()  # forked ones have the signal handlers of the worker
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def _children() -> list[Any]:
     multiprocessing: Any = sys.modules.get("multiprocessing")
-    for child in multiprocessing.active_children() if multiprocessing else ():
-        child.kill()  # forked ones have the signal handlers of the worker
-    logging.shutdown()
-    os._exit(1)
+    return multiprocessing.active_children() if multiprocessing else []
 
 
-def _ignore(*_: object) -> None:
-    """Stand in for a function that this interpreter does not have."""
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _item_of(frame: FrameType | None) -> _WorkItem[Any] | None:
+    """Return the call that a thread of an executor runs; None = it is idle."""
+    for one in _frames(frame):
+        if one.f_code is _WorkItem.run.__code__:
+            item: _WorkItem[Any] | None = one.f_locals.get("self")
+            return item
+    return None
+
+
+def _awaited(frame: FrameType) -> Iterator[object]:
+    """Yield the futures and the threads of executors for which a thread waits."""
+    for one in _frames(frame):
+        if str(one.f_globals.get("__name__")).startswith("concurrent.futures."):
+            for value in list(one.f_locals.values()):
+                if isinstance(value, (list, set, tuple)):
+                    yield from list(value)
+                elif isinstance(value, Future):
+                    yield value
+                elif one.f_code.co_name == "shutdown":
+                    yield from list(getattr(value, "_threads", ()))
+
+
+def _contexts(item: Any) -> Iterator[Context]:
+    """Yield the contexts in which a call was made: of `to_thread`, of `run_in_executor`."""
+    function = item.fn if hasattr(item, "fn") else item.task[0]
+    context = getattr(getattr(function, "func", None), "__self__", None)
+    if isinstance(context, Context):
+        yield context
+    for callback in list(item.future._done_callbacks):
+        for cell in getattr(callback, "__closure__", None) or ():
+            if asyncio.isfuture(cell.cell_contents):
+                for _, made_in in list(getattr(cell.cell_contents, "_callbacks", None) or ()):
+                    yield made_in
+
+
+def _is_joining(frame: FrameType | None) -> bool:
+    """Return whether a thread only waits for the end of an executor of an event loop."""
+    run = threading.Thread.run.__code__
+    return any(
+        one.f_back is not None
+        and one.f_back.f_code is run
+        and one.f_code.co_name in ("_do_shutdown", "shutdown")
+        for one in _frames(frame)
+    )

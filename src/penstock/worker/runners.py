@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures.thread  # noqa: F401  # its threads are joined after `end_activities`
 import contextvars
 import os
 import queue
@@ -27,19 +28,27 @@ from penstock.worker.limits import NO_LIMITS, CancelledRun, Item, within
 from penstock.worker.registered import AnyHandler
 
 __all__ = [
+    "EXIT_WAIT",
     "Activity",
     "AsyncActivity",
     "AsyncRunners",
     "Item",
     "Runners",
     "ain_thread",
+    "end_activities",
     "in_thread",
+    "main_has_ended",
+    "origin",
 ]
 
 logger = get_logger("penstock")
 
-PATIENCE = 3.0
-"""Seconds for which a program that ends waits for its worker."""
+EXIT_WAIT = 3.0
+"""Seconds for which a program that ends waits for its workers, and for handlers given up."""
+main_has_ended = threading.Event()
+"""Set when the main thread has executed the program's code, and begins to join threads."""
+origin: contextvars.ContextVar[object] = contextvars.ContextVar("penstock_origin")
+"""In contexts of handlers that are coroutines: the mark of their runners."""
 
 T = TypeVar("T")
 
@@ -191,6 +200,13 @@ class Runners(DaemonThreads[Item]):
         """Return whether the worker has ended the run of these jobs, as they are cancelled."""
         return isinstance(error, CancelledRun) and jobs[0].cancelled
 
+    def mark_of_running(self) -> None:
+        """Return None: handlers are no coroutines."""
+
+    def unfinished(self) -> Sequence[asyncio.Task[None]]:
+        """Return nothing: handlers are no tasks."""
+        return ()
+
     def close(self, timeout: float) -> bool:
         """End each thread after its handler; wait at most so many seconds for all of them.
 
@@ -284,6 +300,7 @@ class AsyncRunners:
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._watch: asyncio.Task[None] | None = None
+        self._mark = object()
         self._threads: DaemonThreads[_ThreadCall] = DaemonThreads(
             count, f"{name}-thread", _ThreadCall.run
         )
@@ -291,6 +308,7 @@ class AsyncRunners:
 
     def start(self) -> None:
         """Watch for the end of the event loop."""
+        origin.set(self._mark)
         self._watch = self._loop.create_task(self._wait(), name=f"{self._name}-end")
 
     async def _wait(self) -> None:
@@ -400,6 +418,14 @@ class AsyncRunners:
             return False
         return self._is_over() or any(job.lost or job.cancelled for job in jobs)
 
+    def mark_of_running(self) -> object | None:
+        """Return the value of `origin` in handlers, if some run or the loop has cancelled them."""
+        return self._mark if self._task_of or self._is_over() else None
+
+    def unfinished(self) -> Sequence[asyncio.Task[None]]:
+        """Return the tasks of handlers that have not ended."""
+        return list(self._tasks)
+
     async def close(self, timeout: float) -> bool:
         """End the tasks; wait for them at most so many seconds.
 
@@ -426,7 +452,8 @@ def _complain(error: BaseException) -> None:
 class Activity:
     """A function that runs in a thread of its own.
 
-    If the program ends while it runs, it is stopped first: its thread is a daemon.
+    Its thread is a daemon, so at the program's end `stop` is called and the thread is joined for
+    `EXIT_WAIT` seconds: see `end_activities`.
 
     Args:
         main: the function.
@@ -436,23 +463,22 @@ class Activity:
 
     def __init__(self, main: Callable[[], None], name: str, stop: Callable[[], None]) -> None:
         self._main = main
-        self._stop = stop
+        self.stop = stop
         self.error: BaseException | None = None
         self._thread = in_thread(self._run, name)
 
     def _run(self) -> None:
-        atexit.register(self._end)
+        _activities.add(self)
         try:
             self._main()
         except BaseException as error:  # noqa: BLE001  # it is raised where it is joined
             self.error = error
         finally:
-            atexit.unregister(self._end)
+            _activities.discard(self)
 
-    def _end(self) -> None:
-        if not self.is_over:  # in a forked child it is over
-            self._stop()
-            self._thread.join(PATIENCE)
+    def wait(self, until: float) -> None:
+        """Wait until it has ended, or until a point in time of the monotonic clock."""
+        self._thread.join(max(0.0, until - time.monotonic()))
 
     @property
     def is_over(self) -> bool:
@@ -492,6 +518,31 @@ class AsyncActivity:
             return False
         self._task.result()
         return True
+
+
+_activities = set[Activity]()
+"""Those that run."""
+
+
+def end_activities() -> None:
+    """Stop all activities, then wait for all of them together."""
+    running = [one for one in list(_activities) if not one.is_over]  # none in a forked child
+    until = time.monotonic() + EXIT_WAIT
+    for activity in running:
+        activity.stop()
+    for activity in running:
+        activity.wait(until)
+
+
+def _end_main() -> None:
+    main_has_ended.set()
+    with suppress(Exception):  # else the interpreter would not join the program's threads
+        end_activities()
+
+
+with suppress(RuntimeError):  # the interpreter ends already
+    # Functions of `atexit` are called after threads were joined, when executors refuse calls.
+    getattr(threading, "_register_atexit", atexit.register)(_end_main)
 
 
 def in_thread(main: Callable[[], None], name: str) -> threading.Thread:

@@ -40,6 +40,7 @@ from penstock.worker.terms import NEAR, OVER, Term, begin, lengthened
 if TYPE_CHECKING:
     from penstock.worker.heartbeat_process import HeartbeatProcess
     from penstock.worker.isolation import Isolated, Isolator
+    from penstock.worker.process_end import ProcessEnd
 
 __all__ = ["CANCELLED", "HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
 
@@ -121,7 +122,7 @@ class WorkerState:
         complaints: limits the records about one subject.
         refused: returns the verdict on a job whose report its queue has refused with an error.
         abandoned: jobs that could be neither reported nor released at the end.
-        has_given_up: whether it has given back jobs whose handlers ran.
+        process_end: ends the process if handlers that were given up keep it; None = they may.
         report_error: why a job could be reported neither as done nor as failed.
         newer: the error of a queue that a newer penstock has written to.
         learned: the number of partitions of queues that turned out to have some.
@@ -173,7 +174,7 @@ class WorkerState:
         self.isolated: Isolated | None = None
         self.fail_refused: Callable[[Delivery, Exception], Verdict] = _failed
         self.abandoned: set[Delivery] = set()
-        self.has_given_up = False
+        self.process_end: ProcessEnd | None = None
         self.learned: dict[str, int] = {}
         self.report_error: Exception | None = None
         self.newer: UnsupportedVersion | None = None
@@ -610,6 +611,8 @@ class WorkerState:
     def abandon(self) -> list[Delivery]:
         """Return the unfinished jobs, to be released; tell their handlers."""
         held = list(self.held)
+        if self.process_end is not None:
+            self.process_end.note_calls(self.dispatcher.runners)  # a cancelled one is not found
         jobs = [job for job in held if not job.settled and not job.at_most_once]
         self.dispatcher.runners.lose(jobs)
         return jobs

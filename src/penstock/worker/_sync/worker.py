@@ -179,7 +179,7 @@ class Worker:
         self._client = self._twinned()
         self._lifespan = Lifespan()
         self._stops: list[float | None] = []
-        self._process_end: ProcessEnd | None = None  # None = the process is not its own
+        self._process_end: ProcessEnd | None = None  # None = it must not end the process
         self._signals = ReceivedSignals()
         self._has_said_stop = False
         self._state: WorkerState | None = None
@@ -195,8 +195,7 @@ class Worker:
     def _twinned(self) -> Penstock:
         """Return a separate client. Beside a helper process it has one node, like the helper."""
         has_url = isinstance(self._origin.backend.source, str)
-        is_alone = self.options.heartbeat == "process" and has_url
-        federation = False if is_alone else None
+        federation = False if has_url and self.options.heartbeat == "process" else None
         return twin_of(self._origin, owner=self.options.name, federation=federation)
 
     @property
@@ -264,8 +263,8 @@ class Worker:
         A worker that does not end, because a call to the server does not return, is abandoned some
         seconds after its grace. This call then returns, and `abandoned` is the number of jobs that
         the worker still holds. If a handler blocks the event loop, this call can't return: the
-        process ends with exit code 1. So it does if handlers keep it from ending after this call:
-        coroutines that refuse to be cancelled, and calls in threads of executors.
+        process ends with exit code 1. So it does at the end of the program if only handlers that
+        were given up keep it: coroutines that refuse to be cancelled, calls in executors.
 
         Args:
             signals: whether to act on signals.
@@ -330,7 +329,7 @@ class Worker:
             kept = {name: options.shown()[name] for name in ISOLATED}
             kept["name"] = f"{self.name}-isolated"
             state.isolator = Isolator(options.isolate, kept, state)
-        state.isolated = self._isolated
+        state.isolated, state.process_end = self._isolated, self._process_end
         self._handler_runner, state.fail_refused = handler_runner, handler_runner.fail_refused
         handler_runner.runners, handler_runner.finished = runners, state.finished
         handler_runner.settings_of = state.settings_of
@@ -405,14 +404,14 @@ class Worker:
         if not wanted or threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._process_end = process_end = ProcessEnd()
+        self._process_end = ProcessEnd()
+        if self._state is not None:  # `start` was called before
+            self._state.process_end = self._process_end
         try:
             with handling_signals(self._on_signal), shown_by_default():
                 yield
         finally:
-            self._process_end, state = None, self._state
-            is_asked = state is not None and (self._signals.last or state.has_given_up)
-            process_end.finish(state.deadline if state and is_asked else None)
+            self._process_end = None
 
     def _on_signal(self, name: str) -> None:
         self.stop(self._signals.receive(name, is_stopping=self.stopping))
@@ -495,9 +494,7 @@ class Worker:
                 helper.start()
             heartbeat.start()
             until = monotonic() + READY
-            while helper is not None and not (helper.is_ready() or state.stopping):
-                if monotonic() > until:
-                    break
+            while helper and monotonic() < until and not (helper.is_ready() or state.stopping):
                 wake.wait(0.02)
             if self._connected(state, wake):
                 self._say_start(state)
@@ -511,15 +508,15 @@ class Worker:
                 helper.close()
             if state.isolator is not None and (left := state.isolator.close()):
                 state.abandoned.add(left)
-            have_tasks_ended = runners.close(1.0)
+            runners.close(1.0)
+            if state.process_end is not None:
+                state.process_end.note_tasks(runners.unfinished())
             try:
                 self._lifespan.stop()
             finally:
                 self._client.close()
                 wake.close()
                 self._say_end(state, monotonic() - began)
-                if self._process_end is not None:
-                    self._process_end.has_tasks = not have_tasks_ended
 
     def _registration(self) -> Registration:
         own, kind, queues = self.options, type(self).__name__, [*self.options.queues]
