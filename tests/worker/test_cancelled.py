@@ -64,7 +64,10 @@ def test_a_loop_that_ends_under_its_worker(
 async def test_an_end_while_more_nodes_are_connected(
     worker_server: EmbeddedServer, queue: Queue, is_cancelled: bool
 ) -> None:
-    """A worker that ends while it connects to nodes that it has learned gives its jobs back."""
+    """A worker that ends while it connects to nodes that it has learned gives its jobs back.
+
+    Meanwhile it is stopping, also for its handlers.
+    """
     queue.enqueue(1)
     began, connecting = asyncio.Event(), asyncio.Event()
 
@@ -89,6 +92,7 @@ async def test_an_end_while_more_nodes_are_connected(
         worker._activity._task.cancel()
     with pytest.raises(asyncio.CancelledError if is_cancelled else ConfigurationError):
         await worker.join()
+    assert worker.stopping
     stats = queue.stats()
     assert (stats.ready, stats.active) == (1, 0)
 

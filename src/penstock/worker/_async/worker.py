@@ -36,7 +36,7 @@ from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.limits import Limits
 from penstock.worker.log import shown_by_default
-from penstock.worker.loop import leave, work
+from penstock.worker.loop import work
 from penstock.worker.messages import ended, started, waits_for
 from penstock.worker.monitor import LoopEvent, Monitor
 from penstock.worker.options import (
@@ -570,7 +570,8 @@ class AsyncWorker:
             try:
                 await self._connected(state, wake)
             except BaseException:
-                await ashield(home.drive(leave(state), wake))
+                self.stop(0)
+                await ashield(home.drive(work(state, self._looped), wake))  # it leaves at once
                 raise
             state.log.info("%s takes jobs of several nodes", self.name)
 

@@ -37,7 +37,7 @@ from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.limits import Limits
 from penstock.worker.log import shown_by_default
-from penstock.worker.loop import leave, work
+from penstock.worker.loop import work
 from penstock.worker.messages import ended, started, waits_for
 from penstock.worker.monitor import LoopEvent, Monitor
 from penstock.worker.options import (
@@ -569,7 +569,8 @@ class Worker:
             try:
                 self._connected(state, wake)
             except BaseException:
-                shield(home.drive(leave(state), wake))
+                self.stop(0)
+                shield(home.drive(work(state, self._looped), wake))  # it leaves at once
                 raise
             state.log.info("%s takes jobs of several nodes", self.name)
 
