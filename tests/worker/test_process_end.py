@@ -162,6 +162,17 @@ def handle(job):
 Worker(url, "work", handle, grace=0).run()
 pool.submit(do_own)
 """,
+    "a worker in a thread": """
+began = threading.Event()
+def handle(job):
+    began.set()
+    time.sleep(2)  # for a second, a worker that ends waits for its threads
+    print("done", flush=True)
+    worker.stop()
+worker = Worker(url, "work", handle)
+threading.Thread(target=worker.run).start()
+began.wait(20)
+""",
     "own thread at the end": """
 worker = Worker(url, "none", handle, grace=0)
 worker.on_start(stop)

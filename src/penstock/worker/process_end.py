@@ -68,18 +68,8 @@ class ProcessEnd:
 
         They are calls that a coroutine has made, or for whose futures a thread waits.
         """
-        mark, stacks = runners.mark_of_running(), sys._current_frames()
-        waiting = [stacks[ident] for ident in runners.limits.busy_threads() if ident in stacks]
-        if mark is None and not waiting:
-            return
-        awaited = {id(one) for frame in waiting for one in _awaited(frame)}
-        for thread in list(_threads_queues):
-            item = _item_of(stacks.get(thread.ident or 0))
-            if item is not None and (
-                awaited.intersection((id(thread), id(item.future)))
-                or (mark is not None and any(one.get(origin) is mark for one in _contexts(item)))
-            ):
-                self._calls[thread] = item
+        with suppress(Exception):  # it reads what other versions of Python may not have
+            self._calls.update(_calls_of(runners))
         self._watch()
 
     def note_tasks(self, tasks: Iterable[asyncio.Task[None]]) -> None:
@@ -177,6 +167,24 @@ def _flush() -> None:
 def _children() -> list[Any]:
     multiprocessing: Any = sys.modules.get("multiprocessing")
     return multiprocessing.active_children() if multiprocessing else []
+
+
+def _calls_of(runners: Runners | AsyncRunners) -> dict[threading.Thread, _WorkItem[Any]]:
+    """Return the calls in executors of handlers that run now, by thread."""
+    found = dict[threading.Thread, _WorkItem[Any]]()
+    mark, stacks = runners.mark_of_running(), sys._current_frames()
+    waiting = [stacks[ident] for ident in runners.limits.busy_threads() if ident in stacks]
+    if mark is None and not waiting:
+        return found
+    awaited = {id(one) for frame in waiting for one in _awaited(frame)}
+    for thread in list(_threads_queues):
+        item = _item_of(stacks.get(thread.ident or 0))
+        if item is not None and (
+            awaited.intersection((id(thread), id(item.future)))
+            or (mark is not None and any(one.get(origin) is mark for one in _contexts(item)))
+        ):
+            found[thread] = item
+    return found
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

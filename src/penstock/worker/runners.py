@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures.thread  # noqa: F401  # its threads are joined after `end_activities`
+import concurrent.futures.thread  # before `_end_main`: its threads are joined after that
 import contextvars
 import os
 import queue
@@ -535,13 +535,17 @@ def end_activities() -> None:
 
 
 def _end_main() -> None:
+    """End the activities before executors refuse calls, unless the program goes on in threads."""
     main_has_ended.set()
-    with suppress(Exception):  # else the interpreter would not join the program's threads
-        end_activities()
+    apart = {threading.main_thread(), *list(concurrent.futures.thread._threads_queues)}
+    if all(one.daemon or one in apart for one in threading.enumerate()):
+        with suppress(Exception):  # else the interpreter would not join the program's threads
+            end_activities()
 
 
+atexit.register(end_activities)
 with suppress(RuntimeError):  # the interpreter ends already
-    # Functions of `atexit` are called after threads were joined, when executors refuse calls.
+    # Functions of `atexit` are called after threads were joined.
     getattr(threading, "_register_atexit", atexit.register)(_end_main)
 
 
