@@ -102,6 +102,14 @@ Worker(url, "work", lambda job: (ThreadPoolExecutor().submit(own), handle(job)),
 threading.Thread(target=do_own).start()
 Worker(url, "work", handle, grace=0).run()
 """,
+    "own process": """
+import multiprocessing
+def own():
+    time.sleep(1.5)
+    do_own()
+multiprocessing.get_context("fork").Process(target=own).start()
+Worker(url, "work", handle, grace=0).run()
+""",
     "own task": """
 async def own():
     try:
