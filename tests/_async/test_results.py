@@ -183,7 +183,7 @@ async def test_a_job_that_is_done_after_its_ttl(q: AsyncQueue, raw: Raw) -> None
     advance(raw, q.ops, 10)
     assert [await outcome(q, job.id) for job in (late, removed)] == [JobExpired] * 2
     view = await q.show(late.id)
-    assert (view and view.state, (await q.stats()).expired) == ("expired", 2)
+    assert (view and view.state, (await q.stats()).unswept) == ("expired", 2)
     assert await jobs[0].ack()
     assert await outcome(q, late.id) is None
     await q.sweep()

@@ -184,7 +184,7 @@ def test_a_job_that_is_done_after_its_ttl(q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, 10)
     assert [outcome(q, job.id) for job in (late, removed)] == [JobExpired] * 2
     view = q.show(late.id)
-    assert (view and view.state, q.stats().expired) == ("expired", 2)
+    assert (view and view.state, q.stats().unswept) == ("expired", 2)
     assert jobs[0].ack()
     assert outcome(q, late.id) is None
     q.sweep()

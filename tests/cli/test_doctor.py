@@ -561,7 +561,7 @@ def test_staged_writes(cli: Cli, client: Penstock, real_backend: Backend) -> Non
     raw, ops, node = real_backend.sync_client(), client.queue("q").ops, client.backend.node
     at = Staged(node.id, "0a", 7)
     for number in range(2):
-        chunk = staged_chunk(0, [b"1\nx"])
+        chunk = staged_chunk(0, [b"1;d=%d\nx" % number])
         node.run(about_staged(ops, "stage", at, at.batch, f"one:{number}", 60_000, chunk))
     raw.hset("penstock:{q}:staged", "0b:1", "1 5")  # its time is over
     [told] = found(cli("doctor", "--json"), "staged", "ok")

@@ -101,7 +101,7 @@ class Driven:
         """Answer the last effect and return the next one. A list is a reply of a script."""
         if isinstance(self.effect, Run) and isinstance(value, list):
             if value[0] < 0:
-                return self.fail(refusal("q", value))
+                return self.fail(refusal("q", value, ()))
             value = self.effect.call.parse(value)
         self.effect = self._behind_sweeps(self._flow.send(value))
         return self.effect

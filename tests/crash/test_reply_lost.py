@@ -13,7 +13,6 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Outcome, Penstock
-from penstock.core import reply_limit
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.crash.tasks import CHUNK, QUEUE
@@ -142,14 +141,8 @@ def test_enqueue_many(
     check_invariant(raw)
 
 
-def test_reserve(
-    queue: Any,
-    lose: Callable[[str], Fault],
-    raw: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_reserve(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> None:
     """Jobs of the lost reply are delivered again after their lease, with one more crash."""
-    monkeypatch.setattr(reply_limit, "SUSPICION", 0.0)  # each loss counts as the first one
     for i in range(LOSSES):
         queue.enqueue_many([b"1", b"2", b"3", b"4"])
         fault = lose("reserve" if i else "reserve_plain")  # a clock ahead needs the full one

@@ -67,7 +67,7 @@ class Server:
         source = frozen(call.script.source, self.now_ms)
         reply = self.raw.execute_command("EVAL", source, *call.head, self._nonce, *args)
         if reply[0] < 0:
-            raise refusal("q", reply)
+            raise refusal("q", reply, ())
         return call.parse(reply)
 
     def drive(self, flow: Any) -> Any:
