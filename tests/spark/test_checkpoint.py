@@ -66,7 +66,7 @@ class Ground:
         for consumer, one in [(a.value[0], b) for a in slices for b in a.value[1]]:
             at = one.start
             while at < one.end:
-                args = (one.batch, at, one.end - at, 2)
+                args = (one.batch, at, min(1000, one.end - at), 2)
                 reply = shard.run(about_batch(shard.ops, "fetch", consumer, *args))
                 assert isinstance(reply, Fetch)
                 if reply.next <= at:
