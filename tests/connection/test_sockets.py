@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import warnings
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -186,3 +187,22 @@ def test_a_connection_in_garbage_is_closed(server: EmbeddedServer) -> None:
         gc.enable()
         client.close()
     assert told == []
+
+
+@pytest.mark.parametrize("limit", [0.05, None])
+async def test_redis_py_has_no_time_out_of_its_own_while_it_connects(limit: float | None) -> None:
+    """Before Python 3.12 that of a write swallows a cancellation; ours ends what takes too long."""
+    seen, closed = list[Any](), list[bool]()
+
+    async def connect() -> None:
+        seen.append(conn.socket_timeout)
+        await asyncio.sleep(60 if limit else 0)
+
+    async def disconnect(*, nowait: bool) -> None:
+        closed.append(nowait)
+
+    conn: Any = SimpleNamespace(socket_timeout=limit, connect=connect, disconnect=disconnect)
+    with pytest.raises(RedisTimeoutError) if limit else nullcontext():
+        await _acompat.aconnect(conn)
+    assert (seen, conn.socket_timeout) == ([None], limit)
+    assert closed == ([True] if limit else [])

@@ -19,10 +19,8 @@ from concurrent.futures import wait as wait_futures
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 
-from redis import ConnectionPool, RedisCluster
+from redis import ConnectionPool
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
-from redis.asyncio import RedisCluster as AsyncRedisCluster
-from redis.cluster import ClusterPipeline
 from redis.connection import HiredisRespSerializer
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
@@ -51,7 +49,6 @@ __all__ = [
     "RedisConnection",
     "Signal",
     "aclosed",
-    "acluster_settings",
     "aconnect",
     "afirst_ready",
     "ahold_interrupts",
@@ -61,8 +58,6 @@ __all__ = [
     "asleep",
     "async_timeout",
     "closed",
-    "cluster_nodes",
-    "cluster_settings",
     "connect",
     "first_ready",
     "hold_interrupts",
@@ -190,8 +185,21 @@ def hold_interrupts() -> Iterator[None]:
 
 
 async def aconnect(conn: AsyncRedisConnection) -> None:
-    """Connect."""
-    await conn.connect()
+    """Connect within the time-outs of the connection; a cancellation gets through, see `asend`.
+
+    Raises:
+        redis.exceptions.TimeoutError: not connected in time; the connection is closed.
+    """
+    limit, conn.socket_timeout = conn.socket_timeout, None
+    connecting = getattr(conn, "socket_connect_timeout", None) or 0
+    try:
+        async with async_timeout(None if limit is None else limit + connecting):
+            await conn.connect()
+    except asyncio.TimeoutError as error:
+        await conn.disconnect(nowait=True)
+        raise RedisTimeoutError("Timeout connecting to server") from error
+    finally:
+        conn.socket_timeout = limit
 
 
 def connect(conn: RedisConnection) -> None:
@@ -268,12 +276,10 @@ async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:
     Raises:
         redis.exceptions.TimeoutError: not sent in time; the connection is closed.
     """
+    if not conn.is_connected:
+        await aconnect(conn)
     limit, conn.socket_timeout = conn.socket_timeout, None
     try:
-        if not conn.is_connected:
-            connecting = getattr(conn, "socket_connect_timeout", None) or 0
-            async with async_timeout(None if limit is None else limit + connecting):
-                await conn.connect()
         is_real = isinstance(getattr(conn, "_reader", None), asyncio.StreamReader)
         for piece in _pieces(packed) if is_real and len(packed) > PIECE else (packed,):
             async with async_timeout(limit):
@@ -549,34 +555,6 @@ def _with_reply(readers: Sequence[Reader], timeout: float) -> list[Reader]:
             return [reader]  # closed, or TLS has read more than was asked for
         by_sock[sock] = reader
     return [by_sock[sock] for sock in _readable(by_sock, timeout)]
-
-
-def acluster_settings(source: object) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-    """Return what makes connections for a client of a cluster, and its keyword arguments.
-
-    None = `source` is no client of a cluster.
-    """
-    if not isinstance(source, AsyncRedisCluster):
-        return None
-    node = cluster_nodes(source)[0]
-    return node.connection_class, {**node.connection_kwargs, "redis_connect_func": None}
-
-
-def cluster_settings(source: object) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-    """Return the same as `acluster_settings`, its plain twin."""
-    if not isinstance(source, RedisCluster) or isinstance(source, ClusterPipeline):
-        return None
-    given = source.get_redis_connection(cluster_nodes(source)[-1]).connection_pool
-    own = source.user_on_connect_func
-    # That of redis-py makes replicas answer.
-    connect = own and (lambda conn: (conn.on_connect(), own(conn)))
-    return given.connection_class, {**given.connection_kwargs, "redis_connect_func": connect}
-
-
-def cluster_nodes(source: Any) -> list[Any]:
-    """Return the nodes that a client of a cluster knows; each has a host and a port."""
-    manager = source.nodes_manager
-    return [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
 
 
 class AsyncBackgroundTask:

@@ -15,13 +15,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 
-from penstock.client._acompat import (
-    AsyncLoopLock,
-    AsyncRedisConnection,
-    acluster_settings,
-    asleep,
-    cluster_nodes,
-)
+from penstock.client._acompat import AsyncLoopLock, AsyncRedisConnection, asleep
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
@@ -32,6 +26,7 @@ from penstock.client._async.transport.failures import (
 )
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import HURRY, own_factory, own_settings
+from penstock.client.lent_clusters import acluster_settings, cluster_nodes
 from penstock.core.calls import Argument, Call, Reply
 from penstock.core.cluster import NEAR, Address, Patience, by_slot, read_slots, slot_of
 from penstock.core.logs import get_logger

@@ -16,13 +16,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 
-from penstock.client._acompat import (
-    LoopLock,
-    RedisConnection,
-    cluster_nodes,
-    cluster_settings,
-    sleep,
-)
+from penstock.client._acompat import LoopLock, RedisConnection, sleep
 from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.connection import ProducerConnection, monotonic
 from penstock.client._sync.transport.failures import (
@@ -33,6 +27,7 @@ from penstock.client._sync.transport.failures import (
 )
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import HURRY, own_factory, own_settings
+from penstock.client.lent_clusters import cluster_nodes, cluster_settings
 from penstock.core.calls import Argument, Call, Reply
 from penstock.core.cluster import NEAR, Address, Patience, by_slot, read_slots, slot_of
 from penstock.core.logs import get_logger
