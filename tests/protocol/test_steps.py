@@ -372,7 +372,7 @@ def test_the_larger_a_call_the_more_it_removes(
         "settle": (20, EPOCH, "1-009", 49, 9, "eve", "", *active),
         "ack": (20, EPOCH, "1-009", "", *active),
         "bury": (20, EPOCH, "1-009", "", "", *active),
-        "sweep": (20, 60_000),
+        "sweep": (20, 600_000),
         "stats": (20,),
         "peek": (20, "dead", 0, 1, 0),
     }
