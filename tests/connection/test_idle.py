@@ -67,7 +67,7 @@ def test_the_first_call_after_an_idle_time(proxy: Proxy, is_lent: bool) -> None:
 
 
 async def test_the_first_call_of_asyncio_after_an_idle_time(proxy: Proxy) -> None:
-    """The same holds for the asyncio client."""
+    """An asyncio client sends its first call on a new connection at once."""
     async with AsyncPenstock(proxy.url + SILENCE, retry_for=0) as ps:
         await ps.queue("q").enqueue(b"x")
         for call in CALLS:

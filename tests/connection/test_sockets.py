@@ -103,7 +103,7 @@ def test_a_long_command_has_time_for_its_way(monkeypatch: pytest.MonkeyPatch) ->
 async def test_a_long_command_of_asyncio_has_time_for_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same holds in asyncio."""
+    """With asyncio, the time-out of a long command counts from the end of sending."""
     monkeypatch.setattr(sockets, "SLOW_LINE_BYTES_PER_SECOND", 1000)
     with Stub(late) as stub:
         async with AsyncPenstock(f"{stub.url}?socket_timeout={LIMIT}") as client:

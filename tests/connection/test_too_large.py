@@ -59,7 +59,7 @@ def test_a_body_that_is_too_large(server: EmbeddedServer, setting: str) -> None:
 
 @LIMITS
 async def test_a_body_that_is_too_large_in_asyncio(server: EmbeddedServer, setting: str) -> None:
-    """The same holds in asyncio."""
+    """An asyncio client refuses a body that is too large at once, and goes on with others."""
     limit(server, setting)
     async with AsyncPenstock(server.url, retry_for=60) as ps:
         with pytest.raises(BodyTooLarge, match=f"too large.*{setting}"):

@@ -1,4 +1,4 @@
-"""What a client of a cluster that the caller lends tells about its connections and nodes."""
+"""Connection settings and node addresses of a redis-py cluster client that the caller lends."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ EFFECT_OF_REFUSAL = {
     "XREAD": "calls that wait for a result look for it every 4 s",
     "BLMOVE": "waiting calls of pressure queues look every 0.5 s",
 }
-"""What happens without a command of a wait."""
+"""Effects on waits if the server refuses a command, for the log."""
 
 
 class AsyncServer:
