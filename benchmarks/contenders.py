@@ -12,9 +12,9 @@ from redis import Redis
 from benchmarks.plan import BODY
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.job import Job
-from penstock.core.calls import Call
-from penstock.core.job import set_result
-from penstock.core.results import results_of
+from penstock.core.calls.call import Call
+from penstock.core.jobs.job import set_result
+from penstock.core.jobs.results import results_of
 
 __all__ = [
     "Ids",

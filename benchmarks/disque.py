@@ -18,7 +18,7 @@ from benchmarks.cost import LIFE, Samples, life, stock, weigh
 from benchmarks.figures import Budget, Sample, Table, median, pairwise
 from benchmarks.machine import share_cores
 from benchmarks.plan import BODY, Plan
-from penstock.core.durable import Durable
+from penstock.core.values.durable import Durable
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.errors import EmbeddedServerError
 

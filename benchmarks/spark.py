@@ -25,7 +25,7 @@ from benchmarks.bed import Bed, Refused
 from benchmarks.figures import Budget, Table, median, pairwise
 from benchmarks.plan import BODY, Plan
 from penstock.client._sync.client import Penstock
-from penstock.core.dedup import Dedup
+from penstock.core.enqueuing.dedup import Dedup
 from penstock.embedded import EmbeddedServer, find_server
 
 __all__ = ["is_there", "spark"]

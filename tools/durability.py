@@ -51,13 +51,8 @@ if __name__ == "__main__":  # the library of this checkout, installed or not
 import redis
 
 from penstock import CannotSync, Durable, NotReplicated, Penstock
-from penstock.core.servers import ServerFacts, Syncing
-from penstock.embedded import (
-    PREFERENCE,
-    EmbeddedServer,
-    ServerBinary,
-    find_server,
-)
+from penstock.core.nodes.servers import ServerFacts, Syncing
+from penstock.embedded import PREFERENCE, EmbeddedServer, ServerBinary, find_server
 
 FILES = ("appendonlydir/appendonly.aof.1.incr.aof", "appendonly.aof")  # since Redis 7, and before
 STRACE = "strace -D -f -q -s0 --seccomp-bpf -e signal=SIGKILL -e trace=write,fsync,fdatasync"

@@ -21,20 +21,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.batches import BatchStatus
-from penstock.core.bulk import NewJob, NewJobs
-from penstock.core.codec import Codec
-from penstock.core.dedup import Dedup, DedupUntil, OnDuplicate
-from penstock.core.durable import Durable
-from penstock.core.ids import JobId, parse_id
-from penstock.core.job import BulkEnqueued, Enqueued
-from penstock.core.marks import Failure, Progress
-from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
-from penstock.core.options import OnUnknown, PauseSide, PurgeState, RoleName, StateName
-from penstock.core.outcomes import Outcome, Settled
-from penstock.core.policy import RetryPolicy
-from penstock.core.servers import EvictionWarning
-from penstock.core.views import (
+from penstock.core.enqueuing.batches import BatchStatus
+from penstock.core.enqueuing.dedup import Dedup, DedupUntil, OnDuplicate
+from penstock.core.enqueuing.options import NewJob, NewJobs
+from penstock.core.jobs.job import BulkEnqueued, Enqueued
+from penstock.core.jobs.marks import Failure, Progress
+from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.jobs.views import (
     DedupStatus,
     Holder,
     JobView,
@@ -43,6 +37,12 @@ from penstock.core.views import (
     ScanPage,
     Settings,
 )
+from penstock.core.nodes.servers import EvictionWarning
+from penstock.core.values.checks import OnUnknown, PauseSide, PurgeState, RoleName, StateName
+from penstock.core.values.codec import Codec
+from penstock.core.values.durable import Durable
+from penstock.core.values.ids import JobId, parse_id
+from penstock.core.values.policy import RetryPolicy
 from penstock.errors import (
     AccessDenied,
     AckNotReplicated,
@@ -114,9 +114,9 @@ if TYPE_CHECKING:
     from penstock.client._sync.job import Job
     from penstock.client._sync.queue import Queue
     from penstock.client._sync.role import Role
-    from penstock.core.node_views import Drain, Hello, Info, NodeView
-    from penstock.core.schedules import ScheduleView
-    from penstock.core.workers import WorkerView
+    from penstock.core.enqueuing.schedules import ScheduleView
+    from penstock.core.jobs.workers import WorkerView
+    from penstock.core.nodes.node_views import Drain, Hello, Info, NodeView
     from penstock.worker import (
         AsyncWorker,
         Done,
@@ -262,9 +262,9 @@ _LATER = {
     "Job": "penstock.client._sync.job",
     "Queue": "penstock.client._sync.queue",
     "Role": "penstock.client._sync.role",
-    "ScheduleView": "penstock.core.schedules",
-    "WorkerView": "penstock.core.workers",
-    **dict.fromkeys(("Drain", "Hello", "Info", "NodeView"), "penstock.core.node_views"),
+    "ScheduleView": "penstock.core.enqueuing.schedules",
+    "WorkerView": "penstock.core.jobs.workers",
+    **dict.fromkeys(("Drain", "Hello", "Info", "NodeView"), "penstock.core.nodes.node_views"),
     **dict.fromkeys(
         (
             "AsyncWorker",

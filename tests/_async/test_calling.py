@@ -25,7 +25,7 @@ from penstock import (
     RetryPolicy,
 )
 from penstock.client._async.observed import AsyncObservedQueue
-from penstock.core.bulk import OPTIONS
+from penstock.core.enqueuing.options import OPTIONS
 from penstock.worker import AsyncBoundHandler, Handler
 from tests.support.backends import Backend
 

@@ -6,16 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock import (
-    AsyncPenstock,
-    AsyncQueue,
-    BadArgument,
-    IncompleteEnqueue,
-    QueueFull,
-    parse_id,
-)
+from penstock import AsyncPenstock, AsyncQueue, BadArgument, IncompleteEnqueue, QueueFull, parse_id
 from penstock.client._async.adding import add_each
-from penstock.core.bulk import prepared
+from penstock.core.enqueuing.options import prepared
 from penstock.errors import PenstockError
 from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
 

@@ -47,9 +47,10 @@ from penstock.client._async.sharded.single import AsyncSingleQueue
 from penstock.client._async.transport import server as transport
 from penstock.client._async.transport.flow_run import AsyncFlowRun  # async only
 from penstock.client._async.transport.node import AsyncNode
-from penstock.core import hints, schedule_flows
-from penstock.core.job import number_of, set_result
-from penstock.core.nodes import Partial
+from penstock.core.flows import schedules as schedule_flows
+from penstock.core.jobs import hints
+from penstock.core.jobs.job import number_of, set_result
+from penstock.core.nodes.merging import Partial
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from tests.support.backends import Backend

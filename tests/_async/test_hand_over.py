@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, AsyncWorker, Done, Handlers
-from penstock.core.next_jobs import next_jobs, records_of
-from penstock.core.outcomes import Outcome
+from penstock.core.enqueuing.next_jobs import next_jobs, records_of
+from penstock.core.jobs.outcomes import Outcome
 from penstock.worker._async.hand_over import hand_over
 
 

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, StaleReceipt, parse_id
-from penstock.core.logs import FIELDS, Fields
+from penstock.core.jobs.logs import FIELDS, Fields
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, raw_time
 

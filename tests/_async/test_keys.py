@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncQueue, BadArgument, Dedup
-from penstock.core.record import key_hash
+from penstock.core.jobs.record import key_hash
 from tests.support.keyspace import Raw, advance, check_invariant
 from tests.support.twins import aspawn
 

@@ -22,8 +22,8 @@ from penstock import (
 )
 from penstock.client._async.client import twin_of
 from penstock.client._async.transport.node import AsyncNode
-from penstock.core.job import number_of
-from penstock.core.sweeping import IDLE_MS
+from penstock.core.flows.sweeping import IDLE_MS
+from penstock.core.jobs.job import number_of
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, check_invariant, dump
 

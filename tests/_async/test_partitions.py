@@ -30,8 +30,8 @@ from penstock import (
     parse_id,
 )
 from penstock.client._async.client import twin_of
-from penstock.core.partitions import partition_of
-from penstock.core.record import key_hash
+from penstock.core.jobs.record import key_hash
+from penstock.core.values.partitions import partition_of
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot, partition_name, queue_crc, registry_key
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant, method_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncQueue, StaleReceipt
-from penstock.core.operations.base import PLAIN_PAUSE
+from penstock.core.calls.operations.base import PLAIN_PAUSE
 
 
 @pytest.fixture

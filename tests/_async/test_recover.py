@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, BadArgument, Outcome, Penstock, StaleReceipt
-from penstock.core.job import number_of
+from penstock.core.jobs.job import number_of
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script

@@ -18,7 +18,7 @@ from penstock import (
     QueuePaused,
     ScheduleView,
 )
-from penstock.core.partitions import partition_of
+from penstock.core.values.partitions import partition_of
 from penstock.wire.keys import QueueKeys
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, dump, raw_time

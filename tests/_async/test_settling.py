@@ -18,7 +18,7 @@ from penstock import (
     Settled,
     StaleReceipt,
 )
-from penstock.core.job import reservation_of
+from penstock.core.jobs.job import reservation_of
 from tests.support.keyspace import Raw, advance, dump, numbers, queue_time_ms
 
 DONE, DEAD, GONE = Outcome.DONE, Outcome.DEAD, Outcome.GONE

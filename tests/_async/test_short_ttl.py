@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue
-from penstock.core.bulk import _warn_of_lease
-from penstock.core.job import hinted_receipt
+from penstock.core.enqueuing.options import _warn_of_lease
+from penstock.core.jobs.job import hinted_receipt
 from tests.support.keyspace import Raw, advance
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, Dedup
-from penstock.core.calls import Call
+from penstock.core.calls.call import Call
 from tests.support.keyspace import Raw, drop_producers
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, Dedup
-from penstock.core.sweeping import SweepSchedule
+from penstock.core.flows.sweeping import SweepSchedule
 from tests.support.keyspace import advance, check_invariant, evalshas
 
 Raw = Any

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock import AsyncQueue
-from penstock.core.job import number_of
+from penstock.core.jobs.job import number_of
 from penstock.wire.keys import score_of
 from tests.support.keyspace import Raw, advance, evalshas, load_scripts, numbers
 

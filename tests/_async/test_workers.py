@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock import AsyncPenstock, AsyncWorker, Job
-from penstock.core.workers import worker_entry
+from penstock.core.jobs.workers import worker_entry
 from penstock.wire.keys import worker_key, workers_key
 from penstock.worker._async import registration
 from tests.support.keyspace import Raw
@@ -19,7 +19,7 @@ IDS = [f"{number:016x}" for number in range(250)]
 
 def store(raw: Raw, worker_id: str, seen: int, **changes: object) -> None:
     """Store an entry as a worker does."""
-    text = worker_entry(f"w-{worker_id}", "Worker", "1", ["q"], 8, 1000, seen)
+    text = worker_entry(f"w-{worker_id}", "Worker", "host", "1", ["q"], 8, 1000, seen)
     for name, value in changes.items():
         text = text.replace(name, str(value))
     raw.set(worker_key("penstock", worker_id), text)

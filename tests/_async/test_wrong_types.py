@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, Dedup, QueueDamaged
-from penstock.core.troubles import TYPES
+from penstock.core.calls.troubles import TYPES
 from penstock.wire.keys import KINDS
 from tests.support.keyspace import Raw, advance, dump
 

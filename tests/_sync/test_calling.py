@@ -26,7 +26,7 @@ from penstock import (
     Worker,
 )
 from penstock.client._sync.observed import ObservedQueue
-from penstock.core.bulk import OPTIONS
+from penstock.core.enqueuing.options import OPTIONS
 from penstock.worker import BoundHandler, Handler
 from tests.support.backends import Backend
 

@@ -23,8 +23,8 @@ from penstock import (
     StaleCall,
     parse_id,
 )
-from penstock.core import record
-from penstock.core.job import record_of
+from penstock.core.jobs import record
+from penstock.core.jobs.job import record_of
 from penstock.wire.keys import queue_crc
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, numbers, raw_time

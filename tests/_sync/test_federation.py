@@ -46,9 +46,10 @@ from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 from penstock.client._sync.sharded.single import SingleQueue
 from penstock.client._sync.transport import server as transport
 from penstock.client._sync.transport.node import Node
-from penstock.core import hints, schedule_flows
-from penstock.core.job import number_of, set_result
-from penstock.core.nodes import Partial
+from penstock.core.flows import schedules as schedule_flows
+from penstock.core.jobs import hints
+from penstock.core.jobs.job import number_of, set_result
+from penstock.core.nodes.merging import Partial
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from tests.support.backends import Backend

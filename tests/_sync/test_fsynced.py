@@ -23,8 +23,8 @@ from penstock import (
     Penstock,
     Queue,
 )
-from penstock.core import servers
-from penstock.core.servers import ServerFacts, Syncing
+from penstock.core.nodes import servers
+from penstock.core.nodes.servers import ServerFacts, Syncing
 from penstock.embedded import EmbeddedServer, ServerBinary
 from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import Raw, load_scripts

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import Done, Handlers, Penstock, Queue, Worker
-from penstock.core.next_jobs import next_jobs, records_of
-from penstock.core.outcomes import Outcome
+from penstock.core.enqueuing.next_jobs import next_jobs, records_of
+from penstock.core.jobs.outcomes import Outcome
 from penstock.worker._sync.hand_over import hand_over
 
 

@@ -23,8 +23,8 @@ from penstock import (
 )
 from penstock.client._sync.client import twin_of
 from penstock.client._sync.transport.node import Node
-from penstock.core.job import number_of
-from penstock.core.sweeping import IDLE_MS
+from penstock.core.flows.sweeping import IDLE_MS
+from penstock.core.jobs.job import number_of
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, check_invariant, dump
 

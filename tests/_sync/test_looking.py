@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import Outcome, Penstock, Queue
-from penstock.core.calls import Call
+from penstock.core.calls.call import Call
 from penstock.wire.keys import queue_crc
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, numbers, raw_time

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from penstock import BadArgument, Outcome, OutOfMemory, Penstock, Queue, StaleReceipt
-from penstock.core.job import JobName
+from penstock.core.jobs.job import JobName
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import Raw, advance, dump, method_of, numbers
 from tests.support.twins import spawn

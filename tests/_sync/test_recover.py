@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import BadArgument, Outcome, Penstock, Queue, StaleReceipt
-from penstock.core.job import number_of
+from penstock.core.jobs.job import number_of
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script

@@ -26,8 +26,8 @@ from penstock import (
     StaleReceipt,
 )
 from penstock.client._sync.adding import add_each
-from penstock.core.bulk import prepared
-from penstock.core.operations import QueueOps
+from penstock.core.calls.operations import QueueOps
+from penstock.core.enqueuing.options import prepared
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.support.binaries import chosen_binaries

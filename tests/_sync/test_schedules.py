@@ -19,7 +19,7 @@ from penstock import (
     ScheduleView,
     Worker,
 )
-from penstock.core.partitions import partition_of
+from penstock.core.values.partitions import partition_of
 from penstock.wire.keys import QueueKeys
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, dump, raw_time

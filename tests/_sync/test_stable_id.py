@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Dedup, Penstock, Queue
-from penstock.core.calls import Call
+from penstock.core.calls.call import Call
 from tests.support.keyspace import Raw, drop_producers
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Dedup, Penstock, Queue
-from penstock.core.sweeping import SweepSchedule
+from penstock.core.flows.sweeping import SweepSchedule
 from tests.support.keyspace import advance, check_invariant, evalshas
 
 Raw = Any

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Dedup, Penstock, Queue, QueueDamaged
-from penstock.core.troubles import TYPES
+from penstock.core.calls.troubles import TYPES
 from penstock.wire.keys import KINDS
 from tests.support.keyspace import Raw, advance, dump
 

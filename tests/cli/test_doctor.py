@@ -15,7 +15,7 @@ from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import DoctorServer
 from penstock.cli.doctor.findings import Finding, Severity
 from penstock.cli.doctor.server import CHECKS
-from penstock.core.servers import ServerFacts
+from penstock.core.nodes.servers import ServerFacts
 from penstock.embedded import EmbeddedServer
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from penstock.wire.keys import end_of

@@ -12,9 +12,9 @@ import redis
 
 from penstock import Dedup, Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
 from penstock.cli import output
-from penstock.core.job import set_result
-from penstock.core.record import key_hash
-from penstock.core.results import results_of
+from penstock.core.jobs.job import set_result
+from penstock.core.jobs.record import key_hash
+from penstock.core.jobs.results import results_of
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, Result, following
 from tests.support.backends import Backend

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from penstock import Dedup, Job, Penstock, Queue
 from penstock.client.sockets import Socket
-from penstock.core.operations import QueueOps
-from penstock.core.record import escaped
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.record import escaped
 from tests.crash.tasks import struck
 from tests.support.keyspace import Raw, advance, numbers
 from tests.support.workers import await_word, die, tell

@@ -15,23 +15,10 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import (
-    Durable,
-    NotReplicated,
-    Outcome,
-    Penstock,
-    Queue,
-    QueueFull,
-    StaleReceipt,
-)
-from penstock.core.job import number_of
+from penstock import Durable, NotReplicated, Outcome, Penstock, Queue, QueueFull, StaleReceipt
+from penstock.core.jobs.job import number_of
 from penstock.embedded import EmbeddedServer
-from tests.conformance.disque import (
-    SEVERAL_NODES,
-    Rows,
-    bodies,
-    shown,
-)
+from tests.conformance.disque import SEVERAL_NODES, Rows, bodies, shown
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance
 from tests.support.twins import spawn, wait_for

@@ -31,22 +31,15 @@ from penstock import (
     parse_id,
 )
 from penstock.client._sync.transport.connection import ProducerConnection
-from penstock.core.calls import Call
-from penstock.core.ids import encode_id
+from penstock.core.calls.call import Call
+from penstock.core.values.ids import encode_id
 from penstock.wire.keys import node_key, registry_key
 from penstock.wire.scripts import all_scripts, script
 from tests.conformance.durable import WAYS, Keeper
 from tests.protocol import clock
 from tests.support.backends import Backend
 from tests.support.binaries import first_binary
-from tests.support.keyspace import (
-    Raw,
-    advance,
-    dump,
-    load_scripts,
-    raw_time,
-    reach_blocked,
-)
+from tests.support.keyspace import Raw, advance, dump, load_scripts, raw_time, reach_blocked
 from tests.support.twins import spawn, wait_for
 
 ROWS = range(1, 24)

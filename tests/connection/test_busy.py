@@ -17,8 +17,8 @@ from redis.exceptions import ResponseError
 from penstock import AsyncPenstock, Durable, Penstock
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._sync.transport.server import Server as SyncServer
-from penstock.core.calls import LATER, SOON, longest_pause
-from penstock.core.cluster import Patience
+from penstock.core.calls.call import LATER, SOON, longest_pause
+from penstock.core.nodes.cluster import Patience
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Command, Stub, info
 from tests.support.busy import busy

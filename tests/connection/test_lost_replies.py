@@ -9,11 +9,12 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Penstock, Queue
-from penstock.core import calls, reply_limit
-from penstock.core.calls import Call
-from penstock.core.operations import QueueOps
-from penstock.core.operations.consuming import Taken
-from penstock.core.reply_limit import (
+from penstock.core.calls import call as calls
+from penstock.core.calls import reply_limit
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations import QueueOps
+from penstock.core.calls.operations.consuming import Taken
+from penstock.core.calls.reply_limit import (
     ARGS_PER_JOB,
     COUNT_ARGUMENT,
     FIRST_PAUSE,

@@ -37,8 +37,8 @@ from penstock import (
     UnsupportedVersion,
     Worker,
 )
-from penstock.client._sync.transport.failures import raise_typed
-from penstock.core.troubles import NEEDED
+from penstock.core.calls.failures import raise_typed
+from penstock.core.calls.troubles import NEEDED
 from penstock.embedded import EmbeddedServer
 from tests.cli.conftest import run_cli
 from tests.cli.support import Cli, environment, in_process_of_its_own

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from penstock import QueueInUse
-from penstock.core.calls import Call
+from penstock.core.calls.call import Call
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
 from penstock.pressure._sync import waiting

@@ -11,10 +11,10 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Handlers, NotPermitted, Penstock, UnsupportedServer, Worker
-from penstock.client._async.transport.failures import refuses_command
 from penstock.client._sync.transport import finished, node
-from penstock.core import flows
-from penstock.core.unavailable import LONGEST_PAUSE, UnavailableCommands
+from penstock.core.calls.failures import refuses_command
+from penstock.core.calls.unavailable import LONGEST_PAUSE, UnavailableCommands
+from penstock.core.flows import waiting
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
 from penstock.pressure._sync import connections
@@ -31,7 +31,7 @@ Server = Callable[..., EmbeddedServer]
 @pytest.fixture(autouse=True)
 def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the poll interval, which is how long a job waits if no token wakes its consumer."""
-    for module in (finished, flows, state):
+    for module in (finished, waiting, state):
         monkeypatch.setattr(module, "POLL_INTERVAL", POLL)
     monkeypatch.setattr(loop, "LATE", POLL)
     monkeypatch.setattr(node, "LOOK_PAUSE", 0.001)

@@ -30,7 +30,6 @@ from penstock import (
 from penstock.client._async.transport import sentinel as async_sentinel
 from penstock.client._sync.transport import sentinel as sync_sentinel
 from penstock.client._sync.transport.settings import connection_factory
-from penstock.core import flows
 from penstock.embedded import EmbeddedServer
 from tests.connection.sentinels import Demoted, FakeSentinel, sentinel_url
 from tests.connection.stub import Command, bulk
@@ -434,7 +433,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask Sentinels at every call, and let consumers look several times a second."""
     for module in (sync_sentinel, async_sentinel):
         monkeypatch.setattr(module, "LOOK", 0.0)
-    monkeypatch.setattr(flows, "POLL_INTERVAL", 0.3)
+    monkeypatch.setattr("penstock.core.flows.waiting.POLL_INTERVAL", 0.3)
 
 
 @pytest.mark.usefixtures("eager")

@@ -20,7 +20,7 @@ from penstock import (
     Penstock,
 )
 from penstock.client._sync.transport.node import Node
-from penstock.core.calls import Wait
+from penstock.core.values.confirmations import Wait
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
 from penstock.wire.keys import SLOTS

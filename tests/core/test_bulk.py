@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument, Dedup, Durable
-from penstock.core import stable
-from penstock.core.bulk import CHUNK_BYTES, chunks, prepared, windows
-from penstock.core.calls import Wait
-from penstock.core.durable import ack_wait
+from penstock.core.enqueuing.chunks import CHUNK_BYTES, chunks, windows
+from penstock.core.enqueuing.options import prepared
+from penstock.core.values import stable
+from penstock.core.values.confirmations import Wait
+from penstock.core.values.durable import ack_wait
 
 
 def test_a_prepared_enqueue_without_options() -> None:
@@ -151,7 +152,7 @@ def test_chunks_of_a_thousand() -> None:
 @pytest.fixture
 def fixed_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return stable ids of one length."""
-    monkeypatch.setattr("penstock.core.stable.next_id", lambda: b"0123456789ab")
+    monkeypatch.setattr("penstock.core.values.stable.next_id", lambda: b"0123456789ab")
 
 
 @pytest.mark.usefixtures("fixed_ids")

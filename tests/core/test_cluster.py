@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.cluster import (
+from penstock.core.nodes.cluster import (
     HOPS,
     NEAR,
     UNSURE,
@@ -15,7 +15,7 @@ from penstock.core.cluster import (
     read_slots,
     slot_of,
 )
-from penstock.core.servers import together
+from penstock.core.nodes.servers import together
 from penstock.wire.keys import QueueKeys, key_slot
 
 

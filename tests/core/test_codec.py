@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, BadArgument, Codec, Penstock, UndecodableBody
-from penstock.core.record import encode_body, encode_head, parse_record
+from penstock.core.jobs.record import encode_body, encode_head, parse_record
 
 UPPER = Codec("x-upper", lambda body: body.upper().encode(), lambda raw: raw.decode().lower())
 LINES = Codec("json", lambda body: json.dumps(body, indent=1).encode(), json.loads)

@@ -26,7 +26,8 @@ from penstock import (
     UnsupportedVersion,
 )
 from penstock.core import flows
-from penstock.core.calls import Confirmed
+from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.calls.refusals import refusal
 from penstock.core.flows import (
     POLL_INTERVAL,
     Cancelled,
@@ -41,10 +42,9 @@ from penstock.core.flows import (
     Unregister,
     WaitResult,
 )
-from penstock.core.job import number_of
-from penstock.core.operations import QueueOps, Taken
-from penstock.core.refusals import refusal
-from penstock.core.roles import RoleLease
+from penstock.core.jobs.job import number_of
+from penstock.core.values.confirmations import Confirmed
+from penstock.core.values.roles import RoleLease
 from penstock.wire.keys import QueueKeys
 from penstock.wire.replies import PARSERS, Configure, Enqueue
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core import hints
-from penstock.core.hints import Hint, Intent
-from penstock.core.ids import encode_id, ttl_code
-from penstock.core.job import Delivery, QueueIdentity, Reservation, set_result
-from penstock.core.operations import QueueOps
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs import hints
+from penstock.core.jobs.hints import Hint, Intent
+from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation, set_result
+from penstock.core.values.ids import encode_id, ttl_code
 from penstock.wire.keys import QueueKeys
 
 NOW = 1_763_700_000_000

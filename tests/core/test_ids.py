@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import BadJobId, parse_id
-from penstock.core.ids import MAX_SEQ, ORDERED, SEQ_BASE, encode_id, ttl_code
+from penstock.core.values.ids import MAX_SEQ, ORDERED, SEQ_BASE, encode_id, ttl_code
 
 PLACE = bytes.fromhex("cafebabe01020304")
 GOOD = encode_id("deadbeef", PLACE, b"1700000000000-1000000000", "ffff")

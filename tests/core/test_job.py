@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import BulkEnqueued, Outcome, Settled, errors, parse_id
-from penstock.core.ids import encode_id
-from penstock.core.job import (
+from penstock.core.jobs.job import (
     Delivery,
     JobSpan,
     QueueIdentity,
@@ -18,6 +17,7 @@ from penstock.core.job import (
     epoch_of,
     parse_counters,
 )
+from penstock.core.values.ids import encode_id
 
 PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
 NUMBER = b"1700000000000-1000000005"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import BadArgument
-from penstock.core.troubles import TYPES
+from penstock.core.calls.troubles import TYPES
 from penstock.wire.keys import (
     KINDS,
     STAGING,

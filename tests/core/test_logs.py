@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 
 import penstock
-from penstock.core.job import Delivery, QueueIdentity, Reservation
-from penstock.core.logs import FIELDS, Fields, get_logger, log_failure, printable
+from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation
+from penstock.core.jobs.logs import FIELDS, Fields, get_logger, log_failure, printable
 from tests.support.hostile import HOSTILE, is_harmless
 
 PLACE = QueueIdentity("emails", "deadbeef", 0xCAFEBABE, "01020304")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.marks import Progress, progress_text, read_progress
+from penstock.core.jobs.marks import Progress, progress_text, read_progress
 
 
 def test_progress_comes_back() -> None:

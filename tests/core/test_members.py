@@ -8,9 +8,9 @@ import fakeredis
 import pytest
 import redis
 
-from penstock.core import node_list as members
-from penstock.core.config import check_hosts
-from penstock.core.node_list import Entry
+from penstock.core.calls.config import check_hosts
+from penstock.core.nodes import node_list as members
+from penstock.core.nodes.node_list import Entry
 from penstock.errors import BadArgument, ConfigurationError
 
 

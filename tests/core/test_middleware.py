@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument, Enqueued, EnqueueEvent, IncompleteEnqueue, Middleware, RunEvent
-from penstock.core.job import Delivery, QueueIdentity, Reservation
-from penstock.core.middleware import (
+from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation
+from penstock.core.jobs.middleware import (
     NOTHING,
     check_middleware,
     enqueue_event,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core import flows, nodes
+from penstock.core import flows
+from penstock.core.calls.operations import QueueOps, Taken
 from penstock.core.flows import (
     POLL_INTERVAL,
     Cancelled,
@@ -20,12 +21,13 @@ from penstock.core.flows import (
     SweepDue,
     WaitResult,
 )
-from penstock.core.job import Delivery, QueueIdentity, Reservation
-from penstock.core.node_views import Info, merged_info
-from penstock.core.nodes import NodeState, Partial, PollOrder, Sticky
-from penstock.core.operations import QueueOps, Taken
-from penstock.core.servers import ServerFacts
-from penstock.core.views import QueueStats, Settings
+from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation
+from penstock.core.jobs.views import QueueStats, Settings
+from penstock.core.nodes import merging
+from penstock.core.nodes.merging import Partial
+from penstock.core.nodes.node_views import Info, merged_info
+from penstock.core.nodes.servers import ServerFacts
+from penstock.core.nodes.state import NodeState, PollOrder, Sticky
 from penstock.errors import BadArgument, NodesUnavailable, PenstockError, QueueClosed
 from penstock.wire.keys import QueueKeys
 from tests.core.test_flows import Clock, is_transient
@@ -126,11 +128,11 @@ def test_settings_stored_last_go_to_the_others() -> None:
     """The newest settings go to the other nodes; of equally old ones all nodes get the same."""
 
     def values(age: int | None, lease: int | None) -> list[bytes | None]:
-        found = dict.fromkeys(nodes.STORED, None) | {"configured": age, "lease": lease}
+        found = dict.fromkeys(merging.STORED, None) | {"configured": age, "lease": lease}
         return [None if one is None else b"%d" % one for one in found.values()]
 
     def told(found: dict[str, list[bytes | None]]) -> dict[str, tuple[int, bytes]]:
-        result = nodes.to_store(found)
+        result = merging.to_store(found)
         return {k: (v[1], v[v.index("lease") + 1]) for k, v in result.items()}
 
     assert told({"a": values(5, 7), "b": values(None, None), "c": values(9, 8)}) == {
@@ -344,7 +346,7 @@ def test_a_node_that_fails_cools_down() -> None:
 
 def stats(**values: Any) -> QueueStats:
     """Return the figures of a queue."""
-    numbers = dict.fromkeys(nodes.SUMMED, 0)
+    numbers = dict.fromkeys(merging.SUMMED, 0)
     given: dict[str, Any] = {"exists": True, "epoch": "01020304", "age": 5.0, "idle": 1.0}
     given |= {"closed": False, "producer": None, "consumer": None, **values}
     return QueueStats(
@@ -358,17 +360,17 @@ def test_figures_are_added_up() -> None:
     none = stats(exists=False, epoch=None, age=None, idle=None)
     one = stats(ready=2, acked=5, oldest=3.0, settings=Settings(max_length=4))
     two = stats(ready=1, oldest=7.0, age=9.0, idle=4.0)
-    merged = nodes.merged_stats([none, one, two], ["c:1"])
+    merged = merging.merged_stats([none, one, two], ["c:1"])
     assert (merged.ready, merged.acked, merged.exists) == (3, 5, True)
     assert (merged.oldest, merged.age, merged.idle) == (7.0, 9.0, 1.0)
     assert (merged.epoch, merged.settings.max_length) == (None, 4)
     assert merged.unreachable == ("c:1",)
-    assert nodes.merged_stats([one]) == one
-    assert nodes.merged_stats([none]) == none
-    assert nodes.merged_stats([none, none]).exists is False
+    assert merging.merged_stats([one]) == one
+    assert merging.merged_stats([none]) == none
+    assert merging.merged_stats([none, none]).exists is False
     closed = stats(closed=True)
-    assert nodes.merged_stats([closed, none]).closed
-    assert not nodes.merged_stats([closed, one]).closed
+    assert merging.merged_stats([closed, none]).closed
+    assert not merging.merged_stats([closed, one]).closed
 
 
 def test_nodes_taken_together() -> None:
@@ -384,12 +386,12 @@ def test_nodes_taken_together() -> None:
 
 def test_cursors_of_several_parts() -> None:
     """A cursor of several shards has the shard and its own cursor."""
-    assert nodes.split_cursor("0") == ("", "0")
-    assert nodes.split_cursor("0a0b0c0d:17") == ("0a0b0c0d", "17")
-    assert nodes.split_cursor("0a0b0c0d-01020304:h5") == ("0a0b0c0d-01020304", "h5")
+    assert merging.split_cursor("0") == ("", "0")
+    assert merging.split_cursor("0a0b0c0d:17") == ("0a0b0c0d", "17")
+    assert merging.split_cursor("0a0b0c0d-01020304:h5") == ("0a0b0c0d-01020304", "h5")
     for bad in ("", "1", "0a0b0c0d", "0A0B0C0D:1", "0a0b0c0d:", None, 0, b"0"):
         with pytest.raises(BadArgument):
-            nodes.split_cursor(bad)
+            merging.split_cursor(bad)
 
 
 def test_partial_answers_are_lists() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument
-from penstock.core.options import (
+from penstock.core.values.checks import (
     MAX_LEASE_MS,
     check_block,
     check_count,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import penstock
 
+CORE = Path(penstock.__file__).parent / "core"
+ROOMS = ("values", "jobs", "enqueuing", "calls", "flows", "nodes")
+"""Folders of core: each imports only from those before it."""
 NAMES = """
 import sys
 from penstock import {}
@@ -24,8 +29,8 @@ def test_the_other_client_and_workers_are_imported_when_they_are_asked_for(
     code = NAMES.format(name)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    assert "penstock.core.calls" in loaded
-    assert len(loaded) < 100
+    assert "penstock.core.calls.call" in loaded
+    assert len(loaded) < 110
     apart = (f"penstock.client.{other}", "penstock.worker", "penstock.spark", "penstock.cli.")
     assert [name for name in loaded if name.startswith(apart)] == []
 
@@ -43,3 +48,23 @@ def test_dir_has_every_name() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(penstock.__all__) <= set(done.stdout.split())
     assert "__version__" in done.stdout.split()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_core_import_one_way(room: str) -> None:
+    """A room of core imports itself and the rooms before it, also for types only."""
+    upper = ROOMS[ROOMS.index(room) + 1 :]
+    found = [
+        f"{path.relative_to(CORE)} imports {node.module}"
+        for path in (CORE / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for module in [f"{node.module}.", *(f"{node.module}.{one.name}." for one in node.names)]
+        if module.startswith(tuple(f"penstock.core.{other}." for other in upper))
+    ]
+    assert found == []
+
+
+def test_core_is_rooms_only() -> None:
+    """Each module of core lies in a room."""
+    assert {path.name for path in CORE.iterdir()} - {"__pycache__"} == {"__init__.py", *ROOMS}

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from penstock.client._sync.transport.settings import connection_factory
-from penstock.core.operations import QueueOps
+from penstock.core.calls.operations import QueueOps
 from penstock.wire.keys import QueueKeys
 from penstock.wire.packing import pack, with_record
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import BadArgument
-from penstock.core.record import MAX_RECORD, check_size, encode_body, encode_head, parse_record
+from penstock.core.jobs.record import MAX_RECORD, check_size, encode_body, encode_head, parse_record
 
 
 def test_the_shortest_record() -> None:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import BadArgument, ConfigurationError, Handlers, RetryPolicy
-from penstock.core import schedules
-from penstock.core.schedules import (
+from penstock.core.enqueuing import schedules
+from penstock.core.enqueuing.schedules import (
     MAX_VALUE,
     NewSchedule,
     Spec,

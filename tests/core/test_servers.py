@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import CannotSync
-from penstock.core.servers import ServerFacts, Syncing, unsynced
+from penstock.core.nodes.servers import ServerFacts, Syncing, unsynced
 
 REDIS_8 = {"redis_version": "8.0.2", "aof_enabled": "1"}
 REDIS_74 = {"redis_version": "7.4.1", "aof_enabled": "1"}

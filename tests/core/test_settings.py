@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument, Settings, UnsupportedServer
-from penstock.core.servers import ServerFacts, parse_info
-from penstock.core.settings import KEEP, setting_fields
-from penstock.core.views import SETTING_KINDS, read_settings, read_stats
+from penstock.core.calls.settings import KEEP, setting_fields
+from penstock.core.jobs.views import SETTING_KINDS, read_settings, read_stats
+from penstock.core.nodes.servers import ServerFacts, parse_info
 from penstock.wire.replies import PARSERS
 
 

@@ -9,10 +9,11 @@ import threading
 
 import pytest
 
-from penstock.core import stable
-from penstock.core.bulk import chunks, prepared
-from penstock.core.ids import ORDERED
-from penstock.core.record import parse_record, stable_id_of
+from penstock.core.enqueuing.chunks import chunks
+from penstock.core.enqueuing.options import prepared
+from penstock.core.jobs.record import parse_record, stable_id_of
+from penstock.core.values import stable
+from penstock.core.values.ids import ORDERED
 
 FORM = re.compile(rb"[-0-9A-Z_a-z]{12,16}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.sweeping import FEW, LONGEST, MADE, MANY, SHORTEST, SOON, SweepSchedule
+from penstock.core.flows.sweeping import FEW, LONGEST, MADE, MANY, SHORTEST, SOON, SweepSchedule
 
 GAP = 60.0
 

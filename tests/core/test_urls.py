@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock import AsyncPenstock, BadArgument, Penstock, ServerUnreachable
 from penstock.cli import main
-from penstock.core.urls import check_url, redacted, shown
+from penstock.core.values.urls import check_url, redacted, shown
 from penstock.pressure import AsyncPressureQueue, PressureQueue
 from tests.support.passwords import MARKS, URLS, seen_in
 from tests.support.profiles import at_most

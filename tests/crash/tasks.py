@@ -74,8 +74,8 @@ def script_of(operation: str, queue: Queue) -> tuple[str, int]:
 
 def set_chunk(size: int) -> None:
     """Make a bulk enqueue send this many jobs per call."""
-    bulk: Any = importlib.import_module("penstock.core.bulk")
-    bulk.BATCH = size
+    chunks: Any = importlib.import_module("penstock.core.enqueuing.chunks")
+    chunks.BATCH = size
 
 
 def struck(

@@ -118,7 +118,7 @@ def test_a_signal_handler_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The call is done or not, depending on the step; the next calls get their own replies."""
-    monkeypatch.setattr("penstock.core.bulk.BATCH", CHUNK)
+    monkeypatch.setattr("penstock.core.enqueuing.chunks.BATCH", CHUNK)
     has_run = step != "before"
     expected = 0  # the number of jobs that must exist
     for i in range(INTERRUPTIONS):

@@ -13,9 +13,9 @@ import redis
 
 from penstock import Dedup, Outcome, OutOfMemory, Penstock, Queue, ResultGone, ResultTimeout
 from penstock.client._sync.client import twin_of
-from penstock.core.calls import Call
-from penstock.core.job import set_result
-from penstock.core.results import results_of
+from penstock.core.calls.call import Call
+from penstock.core.jobs.job import set_result
+from penstock.core.jobs.results import results_of
 from penstock.embedded import EmbeddedServer, ServerBinary
 from penstock.spark.calls import Staged, about_batch, about_staged, staged_chunk
 from penstock.wire.scripts import all_scripts

@@ -121,7 +121,7 @@ def test_enqueue_many(
     raw: redis.Redis,
 ) -> None:
     """Whichever chunk's reply is lost, every job exists once, in order, with its returned id."""
-    monkeypatch.setattr("penstock.core.bulk.BATCH", CHUNK)
+    monkeypatch.setattr("penstock.core.enqueuing.chunks.BATCH", CHUNK)
     faults: list[Fault] = []
 
     def bodies(serial: int) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.cli import COMMANDS
 from penstock.cli.app import loaded
-from penstock.core.views import SETTING_KINDS
+from penstock.core.jobs.views import SETTING_KINDS
 from penstock.worker.children import END_WAIT, GRACE
 from tests.protocol.pages import anchor, prose, titles
 from tools import pages

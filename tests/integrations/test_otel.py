@@ -18,8 +18,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from penstock import AsyncPenstock, BadArgument, Dedup, Job, Penstock, Queue, QueueFull, RunEvent
-from penstock.core.job import Delivery
-from penstock.core.middleware import running
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.middleware import running
 from penstock.integrations.otel import MOST_LINKS, OpenTelemetry
 from tests.support.backends import Backend
 

@@ -8,15 +8,8 @@ from contextlib import suppress
 import pytest
 from prometheus_client import CollectorRegistry
 
-from penstock import (
-    AsyncPenstock,
-    BadArgument,
-    IncompleteEnqueue,
-    Penstock,
-    Queue,
-    RunEvent,
-)
-from penstock.core.middleware import running
+from penstock import AsyncPenstock, BadArgument, IncompleteEnqueue, Penstock, Queue, RunEvent
+from penstock.core.jobs.middleware import running
 from penstock.integrations.prometheus import Prometheus
 from tests.support.backends import Backend
 

@@ -13,8 +13,8 @@ from functools import cache
 
 import pytest
 
-from penstock.core import producer
-from penstock.core.operations import base
+from penstock.core.calls.operations import base
+from penstock.core.values import producer
 from penstock.wire import scripts
 from penstock.wire.scripts import Script
 from tests.support.keyspace import Raw

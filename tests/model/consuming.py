@@ -9,22 +9,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from penstock import (
-    Job,
-    Outcome,
-    QueueClosed,
-    WrongEpoch,
-)
-from penstock.core.record import key_hash
-from tests.model.draws import (
-    AMONG,
-    DELAYS,
-    ENDS,
-    KEYS,
-    PICKS,
-    PROVISIONAL,
-    call,
-)
+from penstock import Job, Outcome, QueueClosed, WrongEpoch
+from penstock.core.jobs.record import key_hash
+from tests.model.draws import AMONG, DELAYS, ENDS, KEYS, PICKS, PROVISIONAL, call
 from tests.model.jobs import ModelJob, Name
 from tests.model.producing import Producing
 from tests.model.waiting import TAGS

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from penstock.core.record import key_hash
+from penstock.core.jobs.record import key_hash
 from tests.model.clock import REACH
 
 Number: TypeAlias = tuple[int, int]

@@ -11,11 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from penstock import (
-    Outcome,
-    WrongEpoch,
-)
-from penstock.core.views import SETTING_KINDS
+from penstock import Outcome, WrongEpoch
+from penstock.core.jobs.views import SETTING_KINDS
 from tests.model.consuming import Consuming
 from tests.model.draws import (
     ACTIONS,

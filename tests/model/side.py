@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from penstock import Job, JobView, Penstock, QueueStats, RetryPolicy, Settings, parse_id
-from penstock.core.job import number_of
-from penstock.core.rate import rate_text
-from penstock.core.record import escaped, key_hash
-from penstock.core.views import SETTING_KINDS, read_settings
+from penstock.core.jobs.job import number_of
+from penstock.core.jobs.record import escaped, key_hash
+from penstock.core.jobs.views import SETTING_KINDS, read_settings
+from penstock.core.values.rate import rate_text
 from penstock.wire.keys import PRIORITY_SPAN, node_key, registry_key, score_of
 from tests.model.clock import CLOCK, TestClock
 from tests.model.faults import Fault, Faults

@@ -6,17 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from penstock.core.sweeping import IDLE_MS
-from tests.model.jobs import (
-    DEFAULTS,
-    NEVER,
-    STEP,
-    SWEPT,
-    DedupId,
-    ModelJob,
-    Number,
-    Place,
-)
+from penstock.core.flows.sweeping import IDLE_MS
+from tests.model.jobs import DEFAULTS, NEVER, STEP, SWEPT, DedupId, ModelJob, Number, Place
 from tests.model.keys import ModelKeys, script
 
 WAITING: tuple[Place, ...] = ("ready", "scheduled")

@@ -52,7 +52,7 @@ def _run(
     """Run a machine with so many examples on fakeredis, which is the slowest, or on a server."""
     use_test_clock(monkeypatch)
     dice = Dice()
-    monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
+    monkeypatch.setattr("penstock.core.calls.operations.consuming.random", dice)
     faults = Faults(monkeypatch)
     bench = Bench(backend.sync_client(), faults, dice, backend.is_fake)
     machine = type("Machine", (kind,), {"bench": bench})
@@ -82,7 +82,7 @@ def test_after_a_wrong_clock(backend: Backend, monkeypatch: pytest.MonkeyPatch, 
     """Compacted jobs, and windows of a wrong time, behave well when the clock is right again."""
     use_test_clock(monkeypatch)
     dice = Dice()
-    monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
+    monkeypatch.setattr("penstock.core.calls.operations.consuming.random", dice)
 
     class Machine(CoursesMachine):
         bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)

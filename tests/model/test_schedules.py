@@ -23,11 +23,11 @@ from hypothesis.stateful import (
 )
 
 from penstock.core import flows
-from penstock.core.calls import Call
-from penstock.core.logs import get_logger
-from penstock.core.operations import QueueOps
-from penstock.core.refusals import refusal
-from penstock.core.schedules import MISSED_MS, NewSchedule, Spec, check_spec, new_schedule
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations import QueueOps
+from penstock.core.calls.refusals import refusal
+from penstock.core.enqueuing.schedules import MISSED_MS, NewSchedule, Spec, check_spec, new_schedule
+from penstock.core.jobs.logs import get_logger
 from penstock.errors import PenstockError
 from penstock.wire.keys import QueueKeys
 from penstock.worker.schedules import CHECK_INTERVAL, LOOK, Ticker, run_ticks

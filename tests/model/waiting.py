@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from penstock import Job, QueueClosed
-from penstock.core.operations import Taken
-from penstock.core.sweeping import SweepSchedule
+from penstock.core.calls.operations import Taken
+from penstock.core.flows.sweeping import SweepSchedule
 from tests.model.awaiting import Awaiting
 from tests.model.jobs import NEVER, ModelJob
 

@@ -19,7 +19,7 @@ from penstock import (
     OutOfMemory,
     Penstock,
 )
-from penstock.core import nodes
+from penstock.core.nodes import state
 from penstock.embedded import EmbeddedServer
 from tests.nodes.federation import Ledger, Servers, fill_up, home_of, one_on, spread
 from tests.support.proxy import Proxy
@@ -204,7 +204,7 @@ def behind(proxy: Proxy, other: EmbeddedServer, **options: Any) -> tuple[Penstoc
 @pytest.fixture
 def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make producers trust the last state of a node: a look at it would fail before the call."""
-    monkeypatch.setattr(nodes, "LOOK", 60.0)
+    monkeypatch.setattr(state, "LOOK", 60.0)
 
 
 def id_of(url: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import Outcome, Penstock, Worker
-from penstock.core.job import reservation_of
-from penstock.core.partitions import partition_of
+from penstock.core.jobs.job import reservation_of
+from penstock.core.values.partitions import partition_of
 from penstock.wire.keys import QueueKeys, key_slot, partition_name, queue_crc
 from tests.nodes.federation import Servers, home_of
 from tests.nodes.load import QUEUES, Load

@@ -25,9 +25,9 @@ from penstock import (
 )
 from penstock.client._sync.sharded import federation
 from penstock.client._sync.sharded.federation import Federation
-from penstock.core import hints
-from penstock.core.job import number_of
-from penstock.core.nodes import LOOK
+from penstock.core.jobs import hints
+from penstock.core.jobs.job import number_of
+from penstock.core.nodes.state import LOOK
 from penstock.wire.scripts import script
 from tests.model.clock import TestClock, use_test_clock
 from tests.nodes.federation import Servers, fill_up, home_of, one_on

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.job import parse_counters
-from penstock.core.record import parse_record
+from penstock.core.jobs.job import parse_counters
+from penstock.core.jobs.record import parse_record
 from penstock.wire.keys import DEFAULT_PREFIX, QueueKeys, registry_key
 from tests.protocol.clock import T0
 from tests.protocol.scenes import Scene

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.ids import parse_id
+from penstock.core.values.ids import parse_id
 from penstock.wire.keys import KINDS, STAGING
 from penstock.wire.scripts import all_scripts, parts
 from tests.protocol.clock import T0

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core.dedup import UNTIL, Dedup, with_id
-from penstock.core.ids import ORDERED, encode_id, parse_id, ttl_code
-from penstock.core.job import parse_counters
-from penstock.core.operations import QueueOps
-from penstock.core.policy import RetryPolicy
-from penstock.core.record import encode_body, encode_head, key_hash, parse_record
+from penstock.core.calls.operations import QueueOps
+from penstock.core.enqueuing.dedup import UNTIL, Dedup, with_id
+from penstock.core.jobs.job import parse_counters
+from penstock.core.jobs.record import encode_body, encode_head, key_hash, parse_record
+from penstock.core.values.ids import ORDERED, encode_id, parse_id, ttl_code
+from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument, BadJobId
 from penstock.wire.keys import KINDS, QueueKeys, check_prefix, check_queue_name, queue_crc, tag
 from penstock.wire.scripts import script

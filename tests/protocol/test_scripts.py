@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 
-from penstock.core.refusals import FORMS, refusal
+from penstock.core.calls.refusals import FORMS, refusal
 from penstock.pressure.keys import OF_ROLE, PressureKeys
 from penstock.wire.codes import Code
 from penstock.wire.keys import KINDS, STAGING

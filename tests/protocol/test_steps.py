@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.job import parse_counters
-from penstock.core.sweeping import IDLE_MS
+from penstock.core.flows.sweeping import IDLE_MS
+from penstock.core.jobs.job import parse_counters
 from penstock.wire.keys import QueueKeys
 from tests.protocol.clock import T0
 from tests.protocol.scenes import Scene

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from penstock.core.ids import encode_id, ttl_code
-from penstock.core.job import parse_counters
-from penstock.core.record import encode_head, escaped, parse_record
+from penstock.core.jobs.job import parse_counters
+from penstock.core.jobs.record import encode_head, escaped, parse_record
+from penstock.core.values.ids import encode_id, ttl_code
 from penstock.errors import UndecodableBody
 from penstock.spark import columns
 from penstock.spark.columns import Origin, Page, Shape, pages

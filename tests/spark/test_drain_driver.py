@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import BadArgument, Penstock, RetryPolicy
-from penstock.core.ids import parse_id
+from penstock.core.values.ids import parse_id
 from penstock.spark import Drained, OptionError, drain, drain_driver
 from penstock.spark.drain_task import DrainOutput
 from penstock.spark.errors import Unreachable

@@ -17,9 +17,9 @@ import pytest
 import redis
 
 from penstock import Penstock, Queue, RetryPolicy
-from penstock.core.ids import parse_id
-from penstock.core.job import hinted_receipt, number_of, reservation_of
-from penstock.core.outcomes import Outcome, Settled
+from penstock.core.jobs.job import hinted_receipt, number_of, reservation_of
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.values.ids import parse_id
 from penstock.embedded import EmbeddedServer
 from penstock.spark import drain_task
 from penstock.spark.drain_task import AckTask, DrainOutput, DrainResults, DrainTask, HeldJobs

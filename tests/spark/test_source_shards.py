@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import BatchLost, CheckpointTaken, Penstock
-from penstock.core.partitions import partition_of
+from penstock.core.values.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueMissing
 from penstock.spark import stream
 from penstock.spark.checkpoint import Batches

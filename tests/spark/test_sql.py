@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions
 
 from penstock import Penstock
-from penstock.core.partitions import partition_of
+from penstock.core.values.partitions import partition_of
 from penstock.spark import register
 from tests.spark import smoke
 from tests.spark.support import ROOT, environment

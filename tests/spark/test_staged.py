@@ -26,7 +26,7 @@ from penstock import (
     QueuePaused,
 )
 from penstock.client._sync.transport.node import Node
-from penstock.core.sweeping import IDLE_MS
+from penstock.core.flows.sweeping import IDLE_MS
 from penstock.embedded import EmbeddedServer
 from penstock.spark import OptionError
 from penstock.spark.errors import StagesLost

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import redis
 
-from penstock.core.operations import QueueOps
-from penstock.core.partitions import read_count
+from penstock.core.calls.operations import QueueOps
+from penstock.core.values.partitions import read_count
 from penstock.wire.keys import DEFAULT_PREFIX, KINDS, PRIORITY_SPAN, STAGING, registry_key, tag
 from penstock.wire.scripts import all_scripts
 from tests.support.twins import wait_for

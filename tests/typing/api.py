@@ -63,7 +63,7 @@ from penstock import (
     Worker,
     parse_id,
 )
-from penstock.core.job import Delivery
+from penstock.core.jobs.job import Delivery
 from penstock.integrations.otel import OpenTelemetry
 from penstock.integrations.prometheus import Prometheus
 from penstock.worker.monitor import LoopEvent, Monitor, size_monitor

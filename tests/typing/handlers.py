@@ -24,7 +24,7 @@ from penstock import (
     Queue,
     Worker,
 )
-from penstock.core.policy import RetryPolicy
+from penstock.core.values.policy import RetryPolicy
 from penstock.worker import (
     STATE,
     AsyncBoundHandler,

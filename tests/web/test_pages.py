@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 from penstock import Handlers, Penstock, Queue, Worker
-from penstock.core.workers import worker_entry
+from penstock.core.jobs.workers import worker_entry
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from penstock.web import files
 from penstock.wire.keys import worker_key, workers_key
@@ -351,7 +351,7 @@ def test_workers(ps: Penstock, raw: Raw, page: Browser) -> None:
     """The page lists the workers that run, with the jobs that they hold."""
     assert "No worker is running" in page.get("/workers").text
     filled(ps)
-    text = worker_entry(ps.owner, "Worker", "1.2", ["emails", HOSTILE], 8, 1000, 2000)
+    text = worker_entry(ps.owner, "Worker", "host", "1.2", ["emails", HOSTILE], 8, 1000, 2000)
     raw.set(worker_key("penstock", "0" * 16), text)
     raw.zadd(workers_key("penstock"), {"0" * 16: 5})
     found = page.get("/workers")

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from penstock import AsyncPenstock
-from penstock.core.views import QueuePage, QueueStats, Settings
+from penstock.core.jobs.views import QueuePage, QueueStats, Settings
 from penstock.web.sampler import MOST, POINTS, Sampler
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.core.job import Delivery, QueueIdentity, Reservation
-from penstock.core.record import encode_body, encode_head
+from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation
+from penstock.core.jobs.record import encode_body, encode_head
 
 PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
 NUMBER = b"1700000000000-1000000005"

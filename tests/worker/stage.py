@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 
 from penstock import Handlers, Penstock, PenstockError
 from penstock.core import flows
-from penstock.core.calls import Call
-from penstock.core.operations import QueueOps
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations import QueueOps
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.loop import work
 from penstock.worker.options import WorkerOptions

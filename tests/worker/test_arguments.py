@@ -26,8 +26,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import BadArgument, Job
-from penstock.core.job import Delivery
-from penstock.core.record import encode_body
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.record import encode_body
 from penstock.worker import Conversion, Handler, Handlers, State, Unfit
 from penstock.worker.arguments import Misfit, Parameters
 from tests.worker.deliveries import named, stored

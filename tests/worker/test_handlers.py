@@ -27,8 +27,8 @@ from tenacity import (
 from tenacity.wait import wait_base
 
 from penstock import AsyncPenstock, BadArgument, Job, Penstock, UndecodableBody
-from penstock.core.middleware import EnqueueEvent, Middleware
-from penstock.core.policy import RetryPolicy
+from penstock.core.jobs.middleware import EnqueueEvent, Middleware
+from penstock.core.values.policy import RetryPolicy
 from penstock.worker import (
     ACK,
     Done,

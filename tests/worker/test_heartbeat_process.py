@@ -19,7 +19,7 @@ import redis
 
 from penstock import BadArgument, Penstock, Queue
 from penstock.cli import main
-from penstock.core.job import (
+from penstock.core.jobs.job import (
     Delivery,
     Reservation,
     epoch_of,

@@ -11,10 +11,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 from penstock.client._sync.transport.driver import Driver
+from penstock.core.calls.operations import QueueOps
 from penstock.core.flows import SweepDue
-from penstock.core.job import Delivery, QueueIdentity, Reservation, set_term, term_of
-from penstock.core.operations import QueueOps
-from penstock.core.outcomes import Outcome
+from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation, set_term, term_of
+from penstock.core.jobs.outcomes import Outcome
 from penstock.errors import QueueDamaged
 from penstock.wire.keys import QueueKeys
 from penstock.worker import heartbeat_process

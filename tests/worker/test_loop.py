@@ -18,8 +18,8 @@ from redis.exceptions import ResponseError
 
 from penstock import CannotSync, DeliveryNotReplicated, Queue, QueueDamaged, QueueInUse
 from penstock.core import flows
-from penstock.core.job import term_of
-from penstock.core.operations import Taken
+from penstock.core.calls.operations import Taken
+from penstock.core.jobs.job import term_of
 from penstock.worker.concerns import leave_out
 from penstock.worker.loop import work
 from penstock.worker.polls import Finished

@@ -13,9 +13,9 @@ import pytest
 from redis.exceptions import ResponseError
 
 from penstock import BadArgument, Handlers
-from penstock.core.job import Delivery, set_result, set_term
-from penstock.core.operations import Taken
-from penstock.core.outcomes import Outcome, Settled
+from penstock.core.calls.operations import Taken
+from penstock.core.jobs.job import Delivery, set_result, set_term
+from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.errors import CannotSync, DeliveryNotReplicated, OutOfMemory, QueueDamaged
 from penstock.worker.concerns import leave_out
 from penstock.worker.dispatcher import Dispatcher

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument, Handlers
-from penstock.core.next_jobs import NextJobs
+from penstock.core.enqueuing.next_jobs import NextJobs
 from penstock.worker import ACK, Done, Reject, Result, Retry, Snooze, Verdict
 from penstock.worker.lifespan import LifespanError
 from penstock.worker.results import described

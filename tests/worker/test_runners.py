@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncJob, AsyncWorker, ConfigurationError, Worker
-from penstock.core.job import Delivery, reservation_of
+from penstock.core.jobs.job import Delivery, reservation_of
 from penstock.worker import Handlers
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
 from penstock.worker._sync.handler_runner import HandlerRunner

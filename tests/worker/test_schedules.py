@@ -13,9 +13,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from penstock.core.operations import QueueOps
-from penstock.core.operations.scheduling import ListedSchedules
-from penstock.core.schedules import NewSchedule, StoredSchedule, check_spec, new_schedule
+from penstock.core.calls.operations import QueueOps
+from penstock.core.calls.operations.scheduling import ListedSchedules
+from penstock.core.enqueuing.schedules import NewSchedule, StoredSchedule, check_spec, new_schedule
 from penstock.errors import QueueDamaged, QueuePaused
 from penstock.wire.keys import QueueKeys
 from penstock.worker.schedules import Ticker, run_ticks

@@ -15,8 +15,8 @@ import pytest
 import redis
 
 from penstock import AsyncJob, AsyncWorker, Handlers, Penstock, Queue, Worker
-from penstock.core.operations import QueueOps, Taken
-from penstock.core.policy import RetryPolicy
+from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.values.policy import RetryPolicy
 from penstock.embedded import EmbeddedServer
 from penstock.errors import NotPermitted, QueueDamaged
 from penstock.wire.keys import QueueKeys

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from penstock import Handlers, Penstock, Reject, Retry, RetryPolicy, Worker, __version__
-from penstock.core.logs import get_logger, hidden
+from penstock.core.jobs.logs import get_logger, hidden
 from penstock.embedded import EmbeddedServer
 from penstock.worker.log import JsonFormatter, LogFormatter
 from penstock.worker.messages import ended

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from penstock.core.job import term_of
+from penstock.core.jobs.job import term_of
 from penstock.worker import heartbeat_process
 from penstock.worker._sync import heartbeat
 from penstock.worker.terms import LEFT, Term, begin, due, next_renewal, renew

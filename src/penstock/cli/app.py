@@ -23,7 +23,7 @@ from penstock import BadArgument, EvictionWarning, Penstock, PenstockError, Queu
 from penstock.cli import COMMANDS, output
 from penstock.cli.output import Failed
 from penstock.cli.parameters import BadUsage, Described, Option, Parser, described
-from penstock.core.urls import HIDDEN, fault_of
+from penstock.core.values.urls import HIDDEN, fault_of
 from penstock.wire.keys import DEFAULT_PREFIX
 
 __all__ = ["COMMON", "CliCommand", "Session", "command", "loaded", "main_parser", "run"]

@@ -31,8 +31,8 @@ from penstock.cli.app import Session, command
 from penstock.cli.ids import each_id, find_job, whole_ids
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
-from penstock.core.ids import ID_LENGTH
-from penstock.core.middleware import HANDLER
+from penstock.core.jobs.middleware import HANDLER
+from penstock.core.values.ids import ID_LENGTH
 
 __all__ = [
     "QueueArgument",

@@ -20,11 +20,11 @@ from typing import Any
 from penstock import JobView
 from penstock.cli.grid import Medium, grid
 from penstock.cli.ids import short_id
-from penstock.core.logs import byte_size, printable
-from penstock.core.logs import span as span_of
-from penstock.core.middleware import HANDLER
-from penstock.core.record import parse_json
-from penstock.core.urls import redacted
+from penstock.core.jobs.logs import byte_size, printable
+from penstock.core.jobs.logs import span as span_of
+from penstock.core.jobs.middleware import HANDLER
+from penstock.core.jobs.record import parse_json
+from penstock.core.values.urls import redacted
 
 __all__ = [
     "MOMENTS",

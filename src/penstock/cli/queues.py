@@ -25,7 +25,7 @@ from penstock.cli.ids import whole_ids
 from penstock.cli.jobs import QueueArgument, existing
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
-from penstock.core.middleware import HANDLER
+from penstock.core.jobs.middleware import HANDLER
 
 __all__ = [
     "cancel", "clear", "close", "delete", "dequeue", "evict", "pause", "promote", "purge", "queues",

@@ -12,7 +12,7 @@ from penstock.cli.app import Session, command
 from penstock.cli.jobs import QueueArgument, existing
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
-from penstock.core.schedules import every_of
+from penstock.core.enqueuing.schedules import every_of
 from penstock.worker.target import NoWorker, load
 
 __all__ = ["schedules"]

@@ -22,7 +22,7 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.grid import Medium, grid
 from penstock.cli.parameters import BadUsage, Option
-from penstock.core.logs import printable
+from penstock.core.jobs.logs import printable
 
 __all__ = ["Board", "top"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.core.logs import get_logger
+from penstock.core.jobs.logs import get_logger
 
 __all__ = ["calling_on_change", "resident"]
 

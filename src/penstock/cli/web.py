@@ -11,8 +11,8 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Option
-from penstock.core.logs import get_logger
-from penstock.core.urls import HOST_NAME_FAULT, bracketed, can_be_looked_up, host_and_port
+from penstock.core.jobs.logs import get_logger
+from penstock.core.values.urls import HOST_NAME_FAULT, bracketed, can_be_looked_up, host_and_port
 
 __all__ = ["web"]
 

@@ -20,9 +20,9 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.cli.watching import calling_on_change, resident
-from penstock.core.durable import Durable
-from penstock.core.logs import get_logger
-from penstock.core.urls import host_and_port
+from penstock.core.jobs.logs import get_logger
+from penstock.core.values.durable import Durable
+from penstock.core.values.urls import host_and_port
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
 from penstock.worker.children import NUMBER, SupervisorLine

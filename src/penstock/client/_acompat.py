@@ -26,7 +26,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.core.urls import HOST_NAME_FAULT, can_be_looked_up
+from penstock.core.values.urls import HOST_NAME_FAULT, can_be_looked_up
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as async_timeout

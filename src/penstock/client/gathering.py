@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from penstock.core.bulk import CHUNK_BYTES, USUAL
-from penstock.core.job import BulkEnqueued, Enqueued
-from penstock.core.options import BATCH
-from penstock.core.refusals import REFUSALS, NotPlain
+from penstock.core.calls.refusals import REFUSALS, NotPlain
+from penstock.core.enqueuing.chunks import CHUNK_BYTES
+from penstock.core.enqueuing.options import USUAL
+from penstock.core.jobs.job import BulkEnqueued, Enqueued
+from penstock.core.values.checks import BATCH
 from penstock.errors import BodyTooLarge, OutOfMemory
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import os
 import socket
 import struct
 import sys
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +21,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import AsyncRedisConnection, RedisConnection, asend, send, sliced
+from penstock.client.clock import monotonic
 
 __all__ = ["AsyncSocket", "Socket", "asocket_of", "extra_time_for", "socket_of"]
 
@@ -32,8 +32,6 @@ SHORT_COMMAND = 16384
 SLOW_LINE_BYTES_PER_SECOND = 100_000
 """Bytes per second of a slow line. The buffers of a network or a proxy may hold a whole command, so
 the reply to a long one has this much more time."""
-
-monotonic = time.monotonic
 
 
 class AsyncSocket:

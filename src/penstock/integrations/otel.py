@@ -21,9 +21,9 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(reason, name=error.name) from None
 
 from penstock import __version__
-from penstock.core.caught import summary_of
-from penstock.core.job import Delivery
-from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent
+from penstock.core.values.caught import summary_of
 
 __all__ = ["OpenTelemetry"]
 

@@ -19,8 +19,8 @@ except ModuleNotFoundError as error:
     reason = f"{package}: pip install 'penstock[prometheus]'"
     raise ModuleNotFoundError(reason, name=error.name) from None
 
-from penstock.core.job import BulkEnqueued
-from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
+from penstock.core.jobs.job import BulkEnqueued
+from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent
 from penstock.errors import BadArgument
 
 __all__ = ["Prometheus"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock.core.calls import Call
+from penstock.core.calls.call import Call
 from penstock.errors import (
     PenstockError,
     QueueClosed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from penstock.core.options import check_choice
+from penstock.core.values.checks import check_choice
 from penstock.errors import BadArgument
 from penstock.wire.scripts import Script
 

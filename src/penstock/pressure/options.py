@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.core.calls import Wait
-from penstock.core.options import Duration, check_count, duration_ms
-from penstock.core.urls import host_and_port
+from penstock.core.values.checks import Duration, check_count, duration_ms
+from penstock.core.values.confirmations import Wait
+from penstock.core.values.urls import host_and_port
 from penstock.errors import BadArgument
 from penstock.pressure.keys import DEFAULT_PREFIX, utf8
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from penstock.core.calls import Call
-from penstock.core.operations import QueueOps
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations import QueueOps
 
 __all__ = ["Staged", "about_batch", "about_staged", "staged_chunk"]
 

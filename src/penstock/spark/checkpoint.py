@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from penstock.core.logs import get_logger
-from penstock.core.refusals import REFUSALS
+from penstock.core.calls.refusals import REFUSALS
+from penstock.core.jobs.logs import get_logger
 from penstock.spark.calls import about_batch
 from penstock.spark.shards import OpenShard
 from penstock.wire.replies import Assign, Assigned

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.ids import TO_ORDERED, ttl_code
-from penstock.core.job import Counters, parse_counters
-from penstock.core.record import Record, parse_record
+from penstock.core.jobs.job import Counters, parse_counters
+from penstock.core.jobs.record import Record, parse_record
+from penstock.core.values.ids import TO_ORDERED, ttl_code
 from penstock.errors import UndecodableBody
 from penstock.spark.errors import OptionError
 from penstock.spark.source import SCHEMA

@@ -12,8 +12,15 @@ from typing import Any, Literal
 
 from pyarrow import Field
 
-from penstock.core.options import BATCH, Duration, check_choice, check_count, duration_ms, lease_ms
-from penstock.core.policy import RetryPolicy
+from penstock.core.values.checks import (
+    BATCH,
+    Duration,
+    check_choice,
+    check_count,
+    duration_ms,
+    lease_ms,
+)
+from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.spark.drain_task import COUNTS, KEYS, AckTask, DrainOutput, DrainTask
 from penstock.spark.options import Connection

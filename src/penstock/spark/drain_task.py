@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from penstock import Penstock
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.transport.connection import monotonic
-from penstock.core.caught import message_of
-from penstock.core.ids import AT_LEAST_ONCE_FOREVER
-from penstock.core.job import OWN_TERMS, Delivery, Reservation, parts_of
-from penstock.core.logs import RateLimit, get_logger
-from penstock.core.options import MAX_DURATION_MS
-from penstock.core.outcomes import Outcome
+from penstock.client.clock import monotonic
+from penstock.core.jobs.job import OWN_TERMS, Delivery, Reservation, parts_of
+from penstock.core.jobs.logs import RateLimit, get_logger
+from penstock.core.jobs.outcomes import Outcome
+from penstock.core.values.caught import message_of
+from penstock.core.values.checks import MAX_DURATION_MS
+from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER
 from penstock.spark.columns import Origin, id_column, times_and_sequences
 from penstock.spark.errors import Unreachable
 from penstock.spark.operations import delivery_maker, outcomes_of

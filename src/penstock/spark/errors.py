@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.urls import HIDDEN
+from penstock.core.values.urls import HIDDEN
 from penstock.errors import BadArgument, PenstockError
 
 __all__ = ["HIDDEN", "OptionError", "RowError", "StagesLost", "Unreachable", "WrongServer"]

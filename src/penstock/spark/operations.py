@@ -10,11 +10,11 @@ from typing import Any
 
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import settle_each
-from penstock.core.durable import Durable
-from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, JobName, QueueIdentity, Reservation
-from penstock.core.operations import QueueOps
-from penstock.core.outcomes import Outcome, Settled
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.job import Delivery, JobName, QueueIdentity, Reservation
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.values.durable import Durable
+from penstock.core.values.ids import parse_id
 from penstock.errors import BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
 from penstock.spark.errors import RowError
 from penstock.spark.options import Write

@@ -17,7 +17,7 @@ from dataclasses import Field, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from penstock.core.options import MAX_DURATION_MS, MAX_LEASE_MS, check_count
+from penstock.core.values.checks import MAX_DURATION_MS, MAX_LEASE_MS, check_count
 from penstock.errors import BadArgument
 from penstock.spark.errors import HIDDEN, OptionError
 from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name

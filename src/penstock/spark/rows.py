@@ -23,11 +23,11 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.bulk import prepared, start_of
-from penstock.core.dedup import ID_PLACEHOLDER, Dedup
-from penstock.core.options import check_label
-from penstock.core.policy import RetryPolicy
-from penstock.core.record import escaped, key_hash, parse_json
+from penstock.core.enqueuing.dedup import ID_PLACEHOLDER, Dedup
+from penstock.core.enqueuing.options import prepared, start_of
+from penstock.core.jobs.record import escaped, key_hash, parse_json
+from penstock.core.values.checks import check_label
+from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.spark.errors import OptionError, RowError
 from penstock.spark.options import Write

@@ -22,11 +22,11 @@ from redis.exceptions import RedisError
 
 from penstock import Penstock
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.transport.failures import passing
-from penstock.core.calls import Call
-from penstock.core.logs import get_logger
-from penstock.core.node_list import URL, others
-from penstock.core.urls import check_url
+from penstock.core.calls.call import Call
+from penstock.core.calls.failures import passing
+from penstock.core.jobs.logs import get_logger
+from penstock.core.nodes.node_list import URL, others
+from penstock.core.values.urls import check_url
 from penstock.errors import BadArgument, NodesUnavailable, QueueMissing
 from penstock.spark.errors import HIDDEN, OptionError, Unreachable, WrongServer
 from penstock.spark.options import Connection

@@ -16,10 +16,11 @@ from typing import Any, Generic, TypeVar
 
 from penstock.client._sync.adding import add_each, add_when_room, confirm
 from penstock.client._sync.queue import Queue
-from penstock.core.bulk import CHUNK_BYTES, prepared
-from penstock.core.dedup import Dedup
-from penstock.core.durable import Durable
-from penstock.core.partitions import partition_of
+from penstock.core.enqueuing.chunks import CHUNK_BYTES
+from penstock.core.enqueuing.dedup import Dedup
+from penstock.core.enqueuing.options import prepared
+from penstock.core.values.durable import Durable
+from penstock.core.values.partitions import partition_of
 from penstock.errors import BadArgument, QueueFull, QueuePaused
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Write

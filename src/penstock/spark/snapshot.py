@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.core.logs import get_logger
+from penstock.core.jobs.logs import get_logger
 from penstock.errors import WrongEpoch
 from penstock.spark.columns import COLUMNS, Origin, Page, Replies, Shape, pages
 from penstock.spark.options import Read

@@ -19,10 +19,11 @@ from itertools import chain
 from time import monotonic
 
 from penstock.core import flows
-from penstock.core.calls import Call, Wait
-from penstock.core.logs import get_logger
-from penstock.core.operations.producing import Added
-from penstock.core.refusals import Unstaged
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations.producing import Added
+from penstock.core.calls.refusals import Unstaged
+from penstock.core.jobs.logs import get_logger
+from penstock.core.values.confirmations import Wait
 from penstock.errors import NotReplicated
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from penstock.spark.errors import OptionError, StagesLost

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from penstock.client._sync.transport.failures import passing
-from penstock.core.logs import get_logger
+from penstock.core.calls.failures import passing
+from penstock.core.jobs.logs import get_logger
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
 from penstock.spark.calls import about_batch
 from penstock.spark.checkpoint import Batches

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import datasource as api
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from penstock.core.logs import get_logger
+from penstock.core.jobs.logs import get_logger
 from penstock.errors import BadArgument
 from penstock.spark.calls import Staged
 from penstock.spark.errors import OptionError

@@ -8,7 +8,7 @@ from typing import Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.core.options import PauseSide
+from penstock.core.values.checks import PauseSide
 from penstock.web.pages import filter_of
 from penstock.web.runs import ACTIONS, ActionName, BulkAction, act
 from penstock.web.shapes import job_path, queue_path

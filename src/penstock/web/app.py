@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.client._async.client import AsyncPenstock
-from penstock.core.options import check_flag
+from penstock.core.values.checks import check_flag
 from penstock.errors import BadArgument
 from penstock.web import actions, pages
 from penstock.web.files import answer_static

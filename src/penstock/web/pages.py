@@ -9,10 +9,10 @@ from typing import Any, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.core.logs import printable
-from penstock.core.middleware import HANDLER
-from penstock.core.options import StateName
-from penstock.core.views import JobView, QueueStats, ScanPage
+from penstock.core.jobs.logs import printable
+from penstock.core.jobs.middleware import HANDLER
+from penstock.core.jobs.views import JobView, QueueStats, ScanPage
+from penstock.core.values.checks import StateName
 from penstock.errors import BadJobId, JobCancelled, JobExpired, JobFailed, ResultGone, ResultTimeout
 from penstock.web.runs import ACTIONS, Filter
 from penstock.web.shapes import body_text

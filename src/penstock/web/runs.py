@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from penstock.client._async.queue import AsyncQueue
-from penstock.core.logs import get_logger
-from penstock.core.options import StateName
-from penstock.core.outcomes import Outcome, Settled
-from penstock.core.urls import redacted
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.values.checks import StateName
+from penstock.core.values.urls import redacted
 
 __all__ = ["ACTIONS", "ActionName", "BulkAction", "Filter", "Runs", "act"]
 

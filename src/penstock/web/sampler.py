@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.client._async.client import AsyncPenstock
-from penstock.core.views import QueueStats
+from penstock.core.jobs.views import QueueStats
 
 __all__ = ["Point", "Rates", "Sample", "Sampler", "Series"]
 

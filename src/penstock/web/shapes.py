@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from penstock.core.logs import byte_size, printable, span
-from penstock.core.views import JobView
+from penstock.core.jobs.logs import byte_size, printable, span
+from penstock.core.jobs.views import JobView
 
 __all__ = ["FILTERS", "body_text", "job_path", "preview", "queue_path", "rate", "sparkline", "when"]
 

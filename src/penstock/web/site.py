@@ -20,8 +20,8 @@ from starlette.routing import Route
 import penstock
 from penstock.client._async.client import AsyncPenstock
 from penstock.client._async.queue import AsyncQueue
-from penstock.core.logs import get_logger
-from penstock.core.urls import redacted
+from penstock.core.jobs.logs import get_logger
+from penstock.core.values.urls import redacted
 from penstock.errors import BadArgument, PenstockError
 from penstock.web import shapes
 from penstock.web.files import read_template

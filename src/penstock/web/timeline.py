@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.core.logs import span
-from penstock.core.marks import Failure
-from penstock.core.views import JobView
+from penstock.core.jobs.logs import span
+from penstock.core.jobs.marks import Failure
+from penstock.core.jobs.views import JobView
 
 __all__ = ["JobTime", "timeline_of"]
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any, Literal, NamedTuple, TypeAlias, Union
 
-from penstock.core.caught import message_of
-from penstock.core.job import Delivery, data_of, ops_of, record_of
-from penstock.core.options import check_text
-from penstock.core.record import encode_body, encode_json
+from penstock.core.jobs.job import Delivery, data_of, ops_of, record_of
+from penstock.core.jobs.record import encode_body, encode_json
+from penstock.core.values.caught import message_of
+from penstock.core.values.checks import check_text
 from penstock.errors import BadArgument, PenstockError
 from penstock.worker.functions import hints
 from penstock.worker.results import MAX_TEXT

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
-from penstock.client._sync.transport.failures import about_server, passing
-from penstock.core.calls import Call
+from penstock.core.calls.call import Call
+from penstock.core.calls.failures import about_server, passing
 from penstock.core.flows import CloseConnections, Effect, Run
 from penstock.errors import (
     CannotSync,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.core.operations.scheduling import ListedSchedules
-from penstock.core.schedules import NewSchedule
+from penstock.core.calls.operations.scheduling import ListedSchedules
+from penstock.core.enqueuing.schedules import NewSchedule
 
 __all__ = ["DeclaredSchedules", "Missing"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from penstock.core.job import Delivery, epoch_of
+from penstock.core.jobs.job import Delivery, epoch_of
 from penstock.worker.handlers import Handlers
 from penstock.worker.registered import AnyHandler
 from penstock.worker.runners import AsyncRunners, Runners

@@ -6,10 +6,10 @@ import math
 import random
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.job import Delivery
-from penstock.core.logs import Fields, get_logger
-from penstock.core.options import MAX_DURATION_MS
-from penstock.core.policy import RetryPolicy
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.logs import Fields, get_logger
+from penstock.core.values.checks import MAX_DURATION_MS
+from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.worker.results import Result, Verdict
 

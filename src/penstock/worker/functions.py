@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from penstock.core.logs import get_logger
+from penstock.core.jobs.logs import get_logger
 from penstock.errors import BadArgument
 
 __all__ = ["check_function", "hints", "is_async", "is_target", "qualified"]

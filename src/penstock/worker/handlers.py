@@ -30,11 +30,11 @@ from typing import (
 )
 from urllib.parse import unquote
 
-from penstock.core.job import Delivery, data_of
-from penstock.core.options import BATCH, Duration, check_count, duration_ms
-from penstock.core.policy import RetryPolicy
-from penstock.core.record import escaped
-from penstock.core.schedules import Missed, Spec, check_spec
+from penstock.core.enqueuing.schedules import Missed, Spec, check_spec
+from penstock.core.jobs.job import Delivery, data_of
+from penstock.core.jobs.record import escaped
+from penstock.core.values.checks import BATCH, Duration, check_count, duration_ms
+from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
 from penstock.worker.arguments import Converter

@@ -16,8 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.core.logs import RateLimit, get_logger
-from penstock.core.urls import host_and_port
+from penstock.core.jobs.logs import RateLimit, get_logger
+from penstock.core.values.urls import host_and_port
 from penstock.worker.runners import in_thread
 
 __all__ = ["HealthFile", "HealthServer", "Probed", "document", "health_problem"]

@@ -19,12 +19,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.node import Node
-from penstock.core.job import Delivery, ops_of, set_term, term_of
-from penstock.core.logs import get_logger
-from penstock.core.operations import QueueOps
-from penstock.core.options import BATCH
+from penstock.client.clock import monotonic
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.job import Delivery, ops_of, set_term, term_of
+from penstock.core.jobs.logs import get_logger
+from penstock.core.values.checks import BATCH
 from penstock.errors import BadArgument
 from penstock.wire.keys import QueueKeys, split_name
 from penstock.wire.scripts import script

@@ -21,11 +21,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._sync.transport.connection import monotonic
-from penstock.core.job import Delivery, ops_of
-from penstock.core.logs import Fields, get_logger
-from penstock.core.middleware import HANDLER
-from penstock.core.operations import QueueOps
+from penstock.client.clock import monotonic
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.job import Delivery, ops_of
+from penstock.core.jobs.logs import Fields, get_logger
+from penstock.core.jobs.middleware import HANDLER
 from penstock.errors import UnsupportedVersion
 from penstock.wire.keys import split_name
 from penstock.worker.lifespan import LifespanError

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
-from penstock.core.caught import summary_of
+from penstock.core.values.caught import summary_of
 from penstock.errors import BadArgument, PenstockError
 from penstock.worker.functions import is_async, qualified
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock.client._acompat import async_timeout
-from penstock.core.job import Delivery
-from penstock.core.logs import get_logger
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.logs import get_logger
 from penstock.worker.registered import AnyHandler
 
 __all__ = ["NO_LIMITS", "CancelledRun", "Item", "Limits", "TimeLimit", "within"]

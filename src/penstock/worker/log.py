@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from textwrap import dedent
 from typing import Literal, TypeAlias
 
-from penstock.core.logs import USUAL, get_logger, hidden, indented, printable
+from penstock.core.jobs.logs import USUAL, get_logger, hidden, indented, printable
 
 __all__ = [
     "JsonFormatter",

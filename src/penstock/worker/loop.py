@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from penstock.client._sync.transport.failures import about_server
-from penstock.core.calls import Call
+from penstock.core.calls.call import Call
+from penstock.core.calls.failures import about_server
+from penstock.core.calls.operations import Taken
 from penstock.core.flows import (
     POLL_INTERVAL,
     Cancelled,
@@ -26,9 +27,8 @@ from penstock.core.flows import (
     SweepDue,
     WaitResult,
 )
-from penstock.core.job import ops_of, term_of
-from penstock.core.logs import get_logger
-from penstock.core.operations import Taken
+from penstock.core.jobs.job import ops_of, term_of
+from penstock.core.jobs.logs import get_logger
 from penstock.errors import QueueInUse, WrongEpoch
 from penstock.worker.concerns import TOOK_NO_JOB, drop_wait, guarded, leave_out, run_call
 from penstock.worker.polls import QueuePoll, Reports, jobs_in

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.core.job import Delivery
-from penstock.core.logs import span
-from penstock.core.policy import BASE_MS, CAP_MS
-from penstock.core.views import Settings
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.logs import span
+from penstock.core.jobs.views import Settings
+from penstock.core.values.policy import BASE_MS, CAP_MS
 from penstock.worker.failures import stored_policy
 from penstock.worker.options import WorkerOptions
 from penstock.worker.results import Verdict

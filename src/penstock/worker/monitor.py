@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
-from penstock.core.logs import RateLimit, get_logger
-from penstock.core.options import Duration, check_count, duration_ms
+from penstock.core.jobs.logs import RateLimit, get_logger
+from penstock.core.values.checks import Duration, check_count, duration_ms
 
 __all__ = ["LoopEvent", "Monitor", "size_monitor"]
 

@@ -7,15 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.client._sync.handling import handlers_of
-from penstock.core.durable import Durable, delivery_wait
-from penstock.core.options import (
-    BATCH,
-    check_choice,
-    check_count,
-    check_flag,
-    duration_ms,
-)
-from penstock.core.urls import shown
+from penstock.core.values.checks import BATCH, check_choice, check_count, check_flag, duration_ms
+from penstock.core.values.durable import Durable, delivery_wait
+from penstock.core.values.urls import shown
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
 from penstock.worker.calling import is_queue

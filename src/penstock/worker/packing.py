@@ -6,7 +6,8 @@ from base64 import b64decode, b64encode
 from functools import lru_cache
 from typing import Any
 
-from penstock.core.job import (
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.job import (
     Delivery,
     QueueIdentity,
     Reservation,
@@ -17,7 +18,6 @@ from penstock.core.job import (
     set_term,
     term_of,
 )
-from penstock.core.operations import QueueOps
 from penstock.worker.terms import Term
 
 __all__ = ["packed", "unpacked"]

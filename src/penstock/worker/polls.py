@@ -9,11 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from penstock.core.calls import Call
-from penstock.core.job import Delivery, Reservation, epoch_of, reservation_of
-from penstock.core.operations import AckResults, QueueOps
-from penstock.core.outcomes import Settled
-from penstock.core.views import Settings
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.job import Delivery, Reservation, epoch_of, reservation_of
+from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.results import AckResults
+from penstock.core.jobs.views import Settings
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.schedules import Ticker
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from penstock.core.logs import get_logger
+from penstock.core.jobs.logs import get_logger
 from penstock.worker.runners import (
     EXIT_WAIT,
     AsyncRunners,

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from penstock.core.job import Delivery
-from penstock.core.logs import RateLimit
-from penstock.core.operations import QueueOps
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.logs import RateLimit
 
 __all__ = ["PutOff", "Renewal"]
 

@@ -14,13 +14,13 @@ from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
-from penstock.core import stable
-from penstock.core.bulk import EnqueueOptions, JobOptions, NewJob, NewJobs, Prepared
-from penstock.core.job import Delivery
-from penstock.core.middleware import HANDLER
-from penstock.core.options import Duration, check_text, duration_ms
-from penstock.core.policy import RetryPolicy
-from penstock.core.schedules import Spec
+from penstock.core.enqueuing.options import EnqueueOptions, JobOptions, NewJob, NewJobs, Prepared
+from penstock.core.enqueuing.schedules import Spec
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.middleware import HANDLER
+from penstock.core.values import stable
+from penstock.core.values.checks import Duration, check_text, duration_ms
+from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument, UndecodableBody
 from penstock.wire.keys import check_queue_name
 from penstock.worker.arguments import Converter, Parameters, Unfit, decoded

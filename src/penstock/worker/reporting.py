@@ -13,15 +13,15 @@ from collections.abc import Generator, Sequence
 from itertools import chain
 from typing import Any
 
-from penstock.client._sync.transport.failures import about_server
+from penstock.core.calls.failures import about_server
 from penstock.core.flows import Effect, StoreHint
-from penstock.core.hints import Intent
-from penstock.core.job import Delivery, counts_of, data_of, number_of, reservation_of, term_of
-from penstock.core.logs import TRACE, Fields, get_logger, span
-from penstock.core.middleware import HANDLER
-from penstock.core.outcomes import Outcome, Settled
-from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
-from penstock.core.results import count_fitting, results_of
+from penstock.core.jobs.hints import Intent
+from penstock.core.jobs.job import Delivery, counts_of, data_of, number_of, reservation_of, term_of
+from penstock.core.jobs.logs import TRACE, Fields, get_logger, span
+from penstock.core.jobs.middleware import HANDLER
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.jobs.record import FIRST_FIELDS, KEPT_FIELD
+from penstock.core.jobs.results import count_fitting, results_of
 from penstock.errors import WrongEpoch
 from penstock.worker.concerns import CHANGED, is_certain, is_damage, run_call
 from penstock.worker.messages import FAILED

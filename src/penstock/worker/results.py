@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
-from penstock.core.bulk import NewJob
-from penstock.core.caught import summary_of
-from penstock.core.next_jobs import NextJobs, next_jobs
-from penstock.core.options import Duration, check_text, duration_ms
+from penstock.core.enqueuing.next_jobs import NextJobs, next_jobs
+from penstock.core.enqueuing.options import NewJob
+from penstock.core.values.caught import summary_of
+from penstock.core.values.checks import Duration, check_text, duration_ms
 
 __all__ = ["ACK", "Done", "Reject", "Result", "Retry", "Snooze", "Verdict", "described"]
 

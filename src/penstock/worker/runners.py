@@ -20,9 +20,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from penstock.core.caught import caught
-from penstock.core.job import Delivery
-from penstock.core.logs import get_logger
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.logs import get_logger
+from penstock.core.values.caught import caught
 from penstock.errors import ConfigurationError
 from penstock.worker.limits import NO_LIMITS, CancelledRun, Item, within
 from penstock.worker.registered import AnyHandler

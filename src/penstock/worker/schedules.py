@@ -14,16 +14,16 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from penstock.client._sync.transport.failures import about_server, passing
 from penstock.core import flows
-from penstock.core.calls import Call
-from penstock.core.codec import Codec
-from penstock.core.effects import Effect
-from penstock.core.operations import QueueOps
-from penstock.core.operations.scheduling import ListedSchedules
-from penstock.core.partitions import partition_of
-from penstock.core.schedule_flows import StoreOutcome, schedule_on
-from penstock.core.schedules import MISSED_MS, NewSchedule, StoredSchedule, new_schedule
+from penstock.core.calls.call import Call
+from penstock.core.calls.failures import about_server, passing
+from penstock.core.calls.operations import QueueOps
+from penstock.core.calls.operations.scheduling import ListedSchedules
+from penstock.core.enqueuing.schedules import MISSED_MS, NewSchedule, StoredSchedule, new_schedule
+from penstock.core.flows.effects import Effect
+from penstock.core.flows.schedules import StoreOutcome, schedule_on
+from penstock.core.values.codec import Codec
+from penstock.core.values.partitions import partition_of
 from penstock.errors import (
     ConfigurationError,
     OutOfMemory,

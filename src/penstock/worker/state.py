@@ -13,21 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._sync.transport.failures import about_server
-from penstock.core.calls import Call
-from penstock.core.durable import check_deliveries, delivery_wait
+from penstock.core.calls.call import Call
+from penstock.core.calls.deliveries import check_deliveries
+from penstock.core.calls.failures import about_server
+from penstock.core.calls.operations import Taken
 from penstock.core.flows import POLL_INTERVAL
-from penstock.core.job import (
-    Delivery,
-    counts_of,
-    ops_of,
-    set_term,
-    term_of,
-)
-from penstock.core.logs import Fields, RateLimit, get_logger, span
-from penstock.core.operations import Taken
-from penstock.core.options import duration_ms
-from penstock.core.views import Settings
+from penstock.core.jobs.job import Delivery, counts_of, ops_of, set_term, term_of
+from penstock.core.jobs.logs import Fields, RateLimit, get_logger, span
+from penstock.core.jobs.views import Settings
+from penstock.core.values.checks import duration_ms
+from penstock.core.values.durable import delivery_wait
 from penstock.errors import UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.core.logs import get_logger
+from penstock.core.jobs.logs import get_logger
 from penstock.worker.children import Child
 from penstock.worker.processes import ending
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.core.job import Delivery, counts_of
+from penstock.core.jobs.job import Delivery, counts_of
 from penstock.worker.results import Verdict
 
 __all__ = ["ASIDE", "Suspects", "suspects_among"]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from penstock.core.caught import summary_of
+from penstock.core.values.caught import summary_of
 from penstock.worker import AsyncWorker, Worker
 from penstock.worker.functions import is_target
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.core.job import (
+from penstock.core.jobs.job import (
     OWN_TERMS,
     Delivery,
     QueueIdentity,
@@ -19,7 +19,7 @@ from penstock.core.job import (
     set_term,
     term_of,
 )
-from penstock.core.options import BATCH
+from penstock.core.values.checks import BATCH
 
 __all__ = [
     "LEFT",

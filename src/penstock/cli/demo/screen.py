@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from penstock.core.logs import printable
+from penstock.core.jobs.logs import printable
 
 __all__ = ["Screen", "screen"]
 

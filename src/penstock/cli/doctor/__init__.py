@@ -16,7 +16,7 @@ from penstock.cli.doctor.connections import DoctorNode
 from penstock.cli.doctor.findings import Finding, examined, named, placed
 from penstock.cli.doctor.nodes import DoctorNodes
 from penstock.cli.parameters import Option
-from penstock.core.urls import shown
+from penstock.core.values.urls import shown
 
 __all__ = ["doctor"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from penstock.cli.doctor.connections import DoctorNode, DoctorServer
 from penstock.cli.doctor.findings import Finding, broken, ok, warning
-from penstock.core.servers import parse_info
+from penstock.core.nodes.servers import parse_info
 from penstock.wire.keys import SLOTS
 
 __all__ = ["cluster"]

@@ -16,9 +16,9 @@ from redis.exceptions import RedisError, ResponseError
 from penstock.cli.doctor.findings import Finding
 from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.client._sync.transport.settings import connection_factory
-from penstock.core.cluster import Address, read_slots
-from penstock.core.servers import ServerFacts, parse_info
-from penstock.core.troubles import raise_explained
+from penstock.core.calls.troubles import raise_explained
+from penstock.core.nodes.cluster import Address, read_slots
+from penstock.core.nodes.servers import ServerFacts, parse_info
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot, node_key, nodes_key
 
 __all__ = ["Command", "DoctorNode", "DoctorQueue", "DoctorServer"]

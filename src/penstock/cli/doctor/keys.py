@@ -19,10 +19,10 @@ from redis.exceptions import ResponseError
 from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import Command, DoctorNode, DoctorQueue
 from penstock.cli.doctor.findings import Finding, broken, named, ok, warning
-from penstock.core.partitions import read_count
-from penstock.core.rate import rate_text
-from penstock.core.troubles import TYPES
-from penstock.core.views import SETTING_KINDS, TOTALS
+from penstock.core.calls.troubles import TYPES
+from penstock.core.jobs.views import SETTING_KINDS, TOTALS
+from penstock.core.values.partitions import read_count
+from penstock.core.values.rate import rate_text
 from penstock.wire.keys import (
     KINDS,
     STAGING,

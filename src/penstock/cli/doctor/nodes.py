@@ -9,8 +9,8 @@ from redis.exceptions import RedisError
 
 from penstock.cli.doctor.connections import DoctorNode
 from penstock.cli.doctor.findings import Finding, broken, ok, warning
-from penstock.core.node_list import address_of, learned, merged_members
-from penstock.core.urls import shown
+from penstock.core.nodes.node_list import address_of, learned, merged_members
+from penstock.core.values.urls import shown
 from penstock.errors import PenstockError
 
 __all__ = ["DoctorNodes"]

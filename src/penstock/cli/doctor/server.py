@@ -10,8 +10,8 @@ from penstock.cli.doctor.connections import DoctorNode, DoctorServer
 from penstock.cli.doctor.findings import Finding, broken, ok, warning
 from penstock.cli.output import size, span
 from penstock.client._sync.transport.sentinel import SentinelAnswer
-from penstock.core.servers import OLDEST
-from penstock.core.urls import host_and_port
+from penstock.core.nodes.servers import OLDEST
+from penstock.core.values.urls import host_and_port
 from penstock.errors import UnsupportedServer
 from penstock.wire.scripts import all_scripts
 

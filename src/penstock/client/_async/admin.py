@@ -10,17 +10,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.settling import check_jobs, settle_each
-from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.finished import AsyncResultWait
+from penstock.client.clock import monotonic
 from penstock.core import flows
-from penstock.core.calls import Call
-from penstock.core.hints import Intent
-from penstock.core.job import Delivery, JobName, progress_of
-from penstock.core.logs import get_logger
-from penstock.core.nodes import STORED
-from penstock.core.operations import QueueOps
-from penstock.core.operations.managing import Looked, check_states, purge_parts
-from penstock.core.options import (
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations import QueueOps
+from penstock.core.calls.operations.managing import Looked, check_states, purge_parts
+from penstock.core.calls.settings import KEEP, setting_fields
+from penstock.core.jobs.hints import Intent
+from penstock.core.jobs.job import Delivery, JobName, progress_of
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.results import value_of
+from penstock.core.jobs.views import (
+    RECEIPT,
+    DedupStatus,
+    JobResult,
+    JobView,
+    QueueStats,
+    ScanPage,
+    Settings,
+)
+from penstock.core.nodes.merging import STORED
+from penstock.core.values.checks import (
     BATCH,
     JOB_CURSOR,
     Duration,
@@ -33,18 +45,6 @@ from penstock.core.options import (
     check_flag,
     check_label,
     duration_ms,
-)
-from penstock.core.outcomes import Settled
-from penstock.core.results import value_of
-from penstock.core.settings import KEEP, setting_fields
-from penstock.core.views import (
-    RECEIPT,
-    DedupStatus,
-    JobResult,
-    JobView,
-    QueueStats,
-    ScanPage,
-    Settings,
 )
 from penstock.errors import NodesMissed, ResultTimeout
 from penstock.wire.codes import Code

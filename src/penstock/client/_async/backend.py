@@ -13,21 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.sharded.node_client import AsyncNodeClient
-from penstock.client._async.sharded.sharded_queue import (
-    AsyncShardedQueue,
-    sharded_queue,
-)
+from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue, sharded_queue
 from penstock.client._async.sharded.single import AsyncObservedSingleQueue, AsyncSingleQueue
-from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
-from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
-from penstock.core.calls import Wait
-from penstock.core.config import ClientConfig, check_sources
-from penstock.core.logs import get_logger
-from penstock.core.nodes import REFRESH
-from penstock.core.operations import Taken
-from penstock.core.options import check_flag
+from penstock.client.clock import monotonic
+from penstock.core.calls.config import ClientConfig, check_sources
+from penstock.core.calls.failures import passing
+from penstock.core.calls.operations import Taken
+from penstock.core.jobs.logs import get_logger
+from penstock.core.nodes.state import REFRESH
+from penstock.core.values.checks import check_flag
+from penstock.core.values.confirmations import Wait
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed, NodesUnavailable
 from penstock.wire.keys import registry_key, split_name
 
@@ -185,7 +182,7 @@ class AsyncBackend:
             await self.member.connect()
             found = False
             if told := await node.listed():
-                from penstock.core.node_list import others
+                from penstock.core.nodes.node_list import others
 
                 found = bool(others(told, await node.whole_id()))
         except Exception as error:

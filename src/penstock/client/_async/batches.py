@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.client._async.settling import check_jobs
 from penstock.core import flows
-from penstock.core.batches import BatchCondition, BatchStatus, callback_job
-from penstock.core.bulk import EnqueueOptions, hooked
-from penstock.core.job import BulkEnqueued, Enqueued, JobName
+from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
+from penstock.core.enqueuing.options import EnqueueOptions, hooked
+from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
 from penstock.errors import BatchClosed, PenstockError
 
 if TYPE_CHECKING:

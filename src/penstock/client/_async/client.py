@@ -15,18 +15,13 @@ from penstock.client._async.backend import AsyncBackend
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.settling import ack_by_queue, check_jobs
-from penstock.core.codec import Codec, check_codec
-from penstock.core.config import (
-    ClientConfig,
-    check_hosts,
-    queue_filter,
-)
-from penstock.core.durable import Durable, delivery_wait
-from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, JobName
-from penstock.core.middleware import Middleware, check_middleware
-from penstock.core.nodes import Partial
-from penstock.core.options import (
+from penstock.core.calls.config import ClientConfig, check_hosts, queue_filter
+from penstock.core.jobs.job import Delivery, JobName
+from penstock.core.jobs.middleware import Middleware, check_middleware
+from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.views import JobView, QueuePage, QueueStats
+from penstock.core.nodes.merging import Partial
+from penstock.core.values.checks import (
     BATCH,
     Duration,
     OnUnknown,
@@ -38,21 +33,17 @@ from penstock.core.options import (
     check_party,
     duration_ms,
 )
-from penstock.core.outcomes import Settled
-from penstock.core.partitions import check_partitions
-from penstock.core.views import JobView, QueuePage, QueueStats
+from penstock.core.values.codec import Codec, check_codec
+from penstock.core.values.durable import Durable, delivery_wait
+from penstock.core.values.ids import parse_id
+from penstock.core.values.partitions import check_partitions
 from penstock.errors import BadArgument, NodesMissed, ResultGone
-from penstock.wire.keys import (
-    DEFAULT_PREFIX,
-    check_prefix,
-    check_queue_name,
-    queue_crcs,
-)
+from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name, queue_crcs
 
 if TYPE_CHECKING:
     from penstock.client._async.sharded.nodes import AsyncNodes
-    from penstock.core.node_views import Hello, Info
-    from penstock.core.workers import WorkerView
+    from penstock.core.jobs.workers import WorkerView
+    from penstock.core.nodes.node_views import Hello, Info
 
 Source = str | Redis
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.client._async.admin import AsyncQueueAdmin
-from penstock.core.job import Delivery
+from penstock.core.jobs.job import Delivery
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.client._async.queue import AsyncQueue
-from penstock.core.bulk import headers_of
-from penstock.core.job import BulkEnqueued, Enqueued
-from penstock.core.middleware import enqueue_event, enqueuing
+from penstock.core.enqueuing.options import headers_of
+from penstock.core.jobs.job import BulkEnqueued, Enqueued
+from penstock.core.jobs.middleware import enqueue_event, enqueuing
 
 __all__ = ["AsyncObservedQueue"]
 

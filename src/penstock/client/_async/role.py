@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.client._async.transport.connection import monotonic
+from penstock.client.clock import monotonic
 from penstock.core import flows
-from penstock.core.logs import get_logger
-from penstock.core.options import Duration, RoleName, check_block, check_choice, lease_ms
-from penstock.core.roles import RoleLease
+from penstock.core.jobs.logs import get_logger
+from penstock.core.values.checks import Duration, RoleName, check_block, check_choice, lease_ms
+from penstock.core.values.roles import RoleLease
 from penstock.errors import BadArgument, QueueInUse
 
 if TYPE_CHECKING:

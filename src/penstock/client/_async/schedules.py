@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.core import flows
-from penstock.core.job import Enqueued
-from penstock.core.operations.scheduling import ListedSchedules
-from penstock.core.options import check_flag, check_party
-from penstock.core.record import stable_id_of
+from penstock.core.calls.operations.scheduling import ListedSchedules
+from penstock.core.jobs.job import Enqueued
+from penstock.core.jobs.record import stable_id_of
+from penstock.core.values.checks import check_flag, check_party
 from penstock.errors import BadArgument
 
 if TYPE_CHECKING:
-    from penstock.core.schedules import Missed, NewSchedule, ScheduleView, StoredSchedule
+    from penstock.core.enqueuing.schedules import Missed, NewSchedule, ScheduleView, StoredSchedule
 
 __all__ = ["AsyncQueueSchedules"]
 
@@ -65,7 +65,7 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
             >>> [(one.name, one.spec) for one in await q.schedules()]
             [('report', 'every 1h')]
         """
-        from penstock.core.schedules import check_spec, new_schedule
+        from penstock.core.enqueuing.schedules import check_spec, new_schedule
 
         spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
         new = new_schedule(name, job, spec, self.ops.codec)
@@ -193,7 +193,7 @@ async def _triggered(part: AsyncQueueAdmin, name: str) -> Enqueued | None:
 
 
 async def _listed(part: AsyncQueueAdmin) -> list[ScheduleView]:
-    from penstock.core.schedules import view
+    from penstock.core.enqueuing.schedules import view
 
     await part.backend.connect()
     cursor = "0"

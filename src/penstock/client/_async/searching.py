@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.client._async.admin import AsyncQueueAdmin
-from penstock.core.options import (
+from penstock.core.jobs.views import JobView, ScanPage
+from penstock.core.values.checks import (
     BATCH,
     StateName,
     check_choice,
@@ -13,11 +14,10 @@ from penstock.core.options import (
     check_flag,
     check_label,
 )
-from penstock.core.views import JobView, ScanPage
 from penstock.errors import BadArgument
 
 if TYPE_CHECKING:
-    from penstock.core.searching import Search
+    from penstock.core.jobs.searching import Search
 
 __all__ = ["AsyncQueueSearch"]
 
@@ -60,7 +60,7 @@ class AsyncQueueSearch(AsyncQueueAdmin):
         Raises:
             BadArgument: an argument can't be used; nothing was sent.
         """
-        from penstock.core.searching import Search
+        from penstock.core.jobs.searching import Search
 
         search = Search(
             check_choice("state", state, StateName),

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.transport.node import AsyncNode
-from penstock.core.views import JobView
-from penstock.core.workers import WorkerView, is_worker_id, read_worker
+from penstock.core.jobs.views import JobView
+from penstock.core.jobs.workers import WorkerView, is_worker_id, read_worker
 from penstock.wire.keys import worker_key, workers_key
 
 __all__ = ["held_jobs", "listed_workers", "merged_workers", "with_jobs"]

@@ -8,12 +8,13 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._sync.transport.connection import monotonic
+from penstock.client.clock import monotonic
 from penstock.core import flows
-from penstock.core.bulk import Prepared
-from penstock.core.calls import Call, Confirmed, Wait
-from penstock.core.nodes import LOOK
-from penstock.core.operations.producing import Added, updates
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations.producing import Added, updates
+from penstock.core.enqueuing.options import Prepared
+from penstock.core.nodes.state import LOOK
+from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
 
 if TYPE_CHECKING:

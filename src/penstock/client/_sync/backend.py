@@ -14,21 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.node_client import NodeClient
-from penstock.client._sync.sharded.sharded_queue import (
-    ShardedQueue,
-    sharded_queue,
-)
+from penstock.client._sync.sharded.sharded_queue import ShardedQueue, sharded_queue
 from penstock.client._sync.sharded.single import ObservedSingleQueue, SingleQueue
-from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
-from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
-from penstock.core.calls import Wait
-from penstock.core.config import ClientConfig, check_sources
-from penstock.core.logs import get_logger
-from penstock.core.nodes import REFRESH
-from penstock.core.operations import Taken
-from penstock.core.options import check_flag
+from penstock.client.clock import monotonic
+from penstock.core.calls.config import ClientConfig, check_sources
+from penstock.core.calls.failures import passing
+from penstock.core.calls.operations import Taken
+from penstock.core.jobs.logs import get_logger
+from penstock.core.nodes.state import REFRESH
+from penstock.core.values.checks import check_flag
+from penstock.core.values.confirmations import Wait
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed, NodesUnavailable
 from penstock.wire.keys import registry_key, split_name
 
@@ -186,7 +183,7 @@ class Backend:
             self.member.connect()
             found = False
             if told := node.listed():
-                from penstock.core.node_list import others
+                from penstock.core.nodes.node_list import others
 
                 found = bool(others(told, node.whole_id()))
         except Exception as error:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from penstock.client._sync.admin import QueueAdmin
-from penstock.core.job import Delivery
+from penstock.core.jobs.job import Delivery
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

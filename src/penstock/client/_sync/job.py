@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.caught import summary_of
-from penstock.core.durable import Durable
-from penstock.core.job import Delivery
-from penstock.core.logs import ONCE, log_failure
-from penstock.core.marks import trace_of
-from penstock.core.options import Duration
-from penstock.core.outcomes import Outcome
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.logs import ONCE, log_failure
+from penstock.core.jobs.marks import trace_of
+from penstock.core.jobs.outcomes import Outcome
+from penstock.core.values.caught import summary_of
+from penstock.core.values.checks import Duration
+from penstock.core.values.durable import Durable
 from penstock.errors import (
     AckNotReplicated,
     JobGone,

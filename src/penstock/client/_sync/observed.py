@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.client._sync.queue import Queue
-from penstock.core.bulk import headers_of
-from penstock.core.job import BulkEnqueued, Enqueued
-from penstock.core.middleware import enqueue_event, enqueuing
+from penstock.core.enqueuing.options import headers_of
+from penstock.core.jobs.job import BulkEnqueued, Enqueued
+from penstock.core.jobs.middleware import enqueue_event, enqueuing
 
 __all__ = ["ObservedQueue"]
 

@@ -19,18 +19,28 @@ from penstock.client._sync.role import Role
 from penstock.client._sync.schedules import QueueSchedules
 from penstock.client._sync.searching import QueueSearch
 from penstock.client._sync.settling import check_jobs, extend_each, log_late
-from penstock.client._sync.transport.connection import monotonic
-from penstock.core import stable
-from penstock.core.bulk import NewJob, NewJobs, Prepared, chunks, prepared
-from penstock.core.dedup import Dedup
-from penstock.core.durable import Durable, ack_wait, delivery_wait
-from penstock.core.hints import Intent
-from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, JobSpan, reservation_of
-from penstock.core.logs import get_logger
-from penstock.core.marks import check_trace
-from penstock.core.operations import QueueOps
-from penstock.core.operations.producing import PLAIN_BYTES
-from penstock.core.options import (
+from penstock.client.clock import monotonic
+from penstock.core.calls.operations import QueueOps
+from penstock.core.calls.operations.producing import PLAIN_BYTES
+from penstock.core.calls.refusals import NotPlain
+from penstock.core.enqueuing.chunks import chunks
+from penstock.core.enqueuing.dedup import Dedup
+from penstock.core.enqueuing.options import NewJob, NewJobs, Prepared, prepared
+from penstock.core.jobs.hints import Intent
+from penstock.core.jobs.job import (
+    BulkEnqueued,
+    Delivery,
+    Enqueued,
+    JobName,
+    JobSpan,
+    reservation_of,
+)
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.marks import check_trace
+from penstock.core.jobs.outcomes import OUTCOMES, Outcome, Settled
+from penstock.core.jobs.record import check_size
+from penstock.core.values import stable
+from penstock.core.values.checks import (
     BATCH,
     UNSET,
     Duration,
@@ -43,10 +53,8 @@ from penstock.core.options import (
     duration_ms,
     lease_ms,
 )
-from penstock.core.outcomes import OUTCOMES, Outcome, Settled
-from penstock.core.policy import RetryPolicy
-from penstock.core.record import check_size
-from penstock.core.refusals import NotPlain
+from penstock.core.values.durable import Durable, ack_wait, delivery_wait
+from penstock.core.values.policy import RetryPolicy
 from penstock.errors import (
     IncompleteEnqueue,
     NodesUnavailable,

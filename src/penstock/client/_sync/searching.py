@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.client._sync.admin import QueueAdmin
-from penstock.core.options import (
+from penstock.core.jobs.views import JobView, ScanPage
+from penstock.core.values.checks import (
     BATCH,
     StateName,
     check_choice,
@@ -14,11 +15,10 @@ from penstock.core.options import (
     check_flag,
     check_label,
 )
-from penstock.core.views import JobView, ScanPage
 from penstock.errors import BadArgument
 
 if TYPE_CHECKING:
-    from penstock.core.searching import Search
+    from penstock.core.jobs.searching import Search
 
 __all__ = ["QueueSearch"]
 
@@ -61,7 +61,7 @@ class QueueSearch(QueueAdmin):
         Raises:
             BadArgument: an argument can't be used; nothing was sent.
         """
-        from penstock.core.searching import Search
+        from penstock.core.jobs.searching import Search
 
         search = Search(
             check_choice("state", state, StateName),

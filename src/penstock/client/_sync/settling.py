@@ -6,16 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from penstock.client._sync.transport.failures import passing
-from penstock.core.calls import Call, Confirmed, Wait
-from penstock.core.hints import Intent
-from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, JobName
-from penstock.core.logs import Fields, get_logger
-from penstock.core.merge import Answers, told, with_outcomes
-from penstock.core.operations import QueueOps
-from penstock.core.options import BATCH
-from penstock.core.outcomes import OUTCOMES, Outcome, Settled
+from penstock.core.calls.call import Call
+from penstock.core.calls.failures import passing
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.hints import Intent
+from penstock.core.jobs.job import Delivery, JobName
+from penstock.core.jobs.logs import Fields, get_logger
+from penstock.core.jobs.merge import Answers, told, with_outcomes
+from penstock.core.jobs.outcomes import OUTCOMES, Outcome, Settled
+from penstock.core.values.checks import BATCH
+from penstock.core.values.confirmations import Confirmed, Wait
+from penstock.core.values.ids import parse_id
 from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle, NodesMissed
 from penstock.wire.codes import Code
 

@@ -35,7 +35,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(reason, name=error.name) from None
 
 from penstock.client._sync.client import Penstock
-from penstock.core.middleware import Middleware, RunEvent
+from penstock.core.jobs.middleware import Middleware, RunEvent
 from penstock.integrations.django.running import configured_backends, run_task
 from penstock.worker import Handlers, Worker
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.job import Delivery
+from penstock.core.jobs.job import Delivery
 from penstock.worker import Reject
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from django.utils import timezone as django_time
 from django.utils.module_loading import import_string
 
 from penstock.client._sync.client import Penstock
-from penstock.core.caught import message_of
-from penstock.core.job import Delivery, Enqueued
-from penstock.core.options import check_count, check_text, duration_ms
-from penstock.core.views import JobView
+from penstock.core.jobs.job import Delivery, Enqueued
+from penstock.core.jobs.views import JobView
+from penstock.core.values.caught import message_of
+from penstock.core.values.checks import check_count, check_text, duration_ms
 from penstock.errors import BadJobId, ResultGone
 from penstock.integrations.django.running import ALIAS
 from penstock.worker import Reject

@@ -24,18 +24,13 @@ from penstock.client._acompat import (
     sliced,
 )
 from penstock.client._async.transport.blocking import FAKE_SLICE
-from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
-from penstock.client._async.transport.failures import (
-    TOO_LARGE,
-    is_full,
-    passing,
-    raise_typed,
-    transient,
-)
+from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.client._async.transport.node import forget_after_fork
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT, connection_factory
-from penstock.core.calls import Call
+from penstock.client.clock import monotonic
+from penstock.core.calls.call import Call
+from penstock.core.calls.failures import TOO_LARGE, is_full, passing, raise_typed, transient
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 from penstock.wire.packing import pack
 

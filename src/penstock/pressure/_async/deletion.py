@@ -6,7 +6,7 @@ import math
 import secrets
 
 from penstock.client._acompat import asleep
-from penstock.client._async.transport.connection import monotonic
+from penstock.client.clock import monotonic
 from penstock.pressure._async.connections import AsyncPressureServer
 from penstock.pressure.calls import PressureCalls
 from penstock.pressure.keys import OF_ROLE, check_role

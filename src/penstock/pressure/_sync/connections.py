@@ -25,18 +25,13 @@ from penstock.client._acompat import (
     sliced,
 )
 from penstock.client._sync.transport.blocking import FAKE_SLICE
-from penstock.client._sync.transport.connection import ProducerConnection, monotonic
-from penstock.client._sync.transport.failures import (
-    TOO_LARGE,
-    is_full,
-    passing,
-    raise_typed,
-    transient,
-)
+from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.client._sync.transport.node import forget_after_fork
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT, connection_factory
-from penstock.core.calls import Call
+from penstock.client.clock import monotonic
+from penstock.core.calls.call import Call
+from penstock.core.calls.failures import TOO_LARGE, is_full, passing, raise_typed, transient
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 from penstock.wire.packing import pack
 

@@ -7,7 +7,7 @@ import math
 import secrets
 
 from penstock.client._acompat import sleep
-from penstock.client._sync.transport.connection import monotonic
+from penstock.client.clock import monotonic
 from penstock.pressure._sync.connections import PressureServer
 from penstock.pressure.calls import PressureCalls
 from penstock.pressure.keys import OF_ROLE, check_role

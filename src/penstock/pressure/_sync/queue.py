@@ -13,15 +13,11 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from penstock.core.calls import Call, Confirmed
-from penstock.core.options import Duration, check_block, check_count, check_flag, check_party
-from penstock.core.servers import ServerFacts, parse_info
-from penstock.errors import (
-    ConfigurationError,
-    OperationUnblocked,
-    PutNotReplicated,
-    QueueClosed,
-)
+from penstock.core.calls.call import Call
+from penstock.core.nodes.servers import ServerFacts, parse_info
+from penstock.core.values.checks import Duration, check_block, check_count, check_flag, check_party
+from penstock.core.values.confirmations import Confirmed
+from penstock.errors import ConfigurationError, OperationUnblocked, PutNotReplicated, QueueClosed
 from penstock.pressure._sync.connections import PressureServer
 from penstock.pressure._sync.deletion import delete
 from penstock.pressure._sync.waiting import Operation, WaitingCall

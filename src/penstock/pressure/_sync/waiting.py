@@ -12,9 +12,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from penstock.client._acompat import hold_interrupts, shield
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing, transient
-from penstock.core.calls import Call, Confirmed, Wait
+from penstock.client.clock import monotonic
+from penstock.core.calls.call import Call
+from penstock.core.calls.failures import passing, transient
+from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import (
     OperationUnblocked,
     OutcomeUnknown,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from penstock.core.bulk import NewJob, NewJobs
-from penstock.core.job import BulkEnqueued, Enqueued
+from penstock.core.enqueuing.options import NewJob, NewJobs
+from penstock.core.jobs.job import BulkEnqueued, Enqueued
 from penstock.errors import BadArgument
 from penstock.worker.calling import is_queue
 from penstock.worker.registered import RegisteredHandler

@@ -16,11 +16,11 @@ from typing import Any
 
 from penstock.client._acompat import Signal
 from penstock.client._async.backend import AsyncBackend
-from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
-from penstock.client._async.transport.failures import about_server
 from penstock.client._async.transport.node import AsyncNode
-from penstock.core.job import (
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import about_server
+from penstock.core.jobs.job import (
     Delivery,
     ops_of,
     progress_of,
@@ -29,9 +29,9 @@ from penstock.core.job import (
     set_term,
     term_of,
 )
-from penstock.core.logs import Fields, get_logger
-from penstock.core.options import BATCH
-from penstock.core.outcomes import Outcome, Settled
+from penstock.core.jobs.logs import Fields, get_logger
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.values.checks import BATCH
 from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker._async.registration import AsyncRegistration

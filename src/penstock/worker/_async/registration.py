@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 
-from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.node import AsyncNode
-from penstock.core.logs import get_logger
-from penstock.core.workers import LIFE_MS
+from penstock.client.clock import monotonic
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.workers import LIFE_MS
 from penstock.wire.keys import worker_key, workers_key
 
 __all__ = ["AsyncRegistration"]

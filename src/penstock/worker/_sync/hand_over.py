@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.core.bulk import NewJob, hooked
-from penstock.core.job import Delivery, ops_of
-from penstock.core.next_jobs import records_of, repeatable
+from penstock.core.enqueuing.next_jobs import records_of, repeatable
+from penstock.core.enqueuing.options import NewJob, hooked
+from penstock.core.jobs.job import Delivery, ops_of
 
 __all__ = ["hand_over"]
 

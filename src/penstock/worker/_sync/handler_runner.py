@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock.client._sync.transport.connection import monotonic
-from penstock.core.caught import caught
-from penstock.core.job import Delivery, data_of, record_of, reservation_of, set_result
-from penstock.core.logs import ONCE, Fields, get_logger, log_failure
-from penstock.core.marks import trace_of
-from penstock.core.middleware import Middleware, RunEvent, running
-from penstock.core.next_jobs import NextJobs
-from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
-from penstock.core.results import encoded_value
-from penstock.core.views import Settings
+from penstock.client.clock import monotonic
+from penstock.core.enqueuing.next_jobs import NextJobs
+from penstock.core.jobs.job import Delivery, data_of, record_of, reservation_of, set_result
+from penstock.core.jobs.logs import ONCE, Fields, get_logger, log_failure
+from penstock.core.jobs.marks import trace_of
+from penstock.core.jobs.middleware import Middleware, RunEvent, running
+from penstock.core.jobs.record import FIRST_FIELDS, KEPT_FIELD
+from penstock.core.jobs.results import encoded_value
+from penstock.core.jobs.views import Settings
+from penstock.core.values.caught import caught
 from penstock.worker._sync.hand_over import hand_over
 from penstock.worker.arguments import Unfit
 from penstock.worker.failures import UnclearError

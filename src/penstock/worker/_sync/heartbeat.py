@@ -17,11 +17,11 @@ from typing import Any
 
 from penstock.client._acompat import Signal
 from penstock.client._sync.backend import Backend
-from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
-from penstock.client._sync.transport.failures import about_server
 from penstock.client._sync.transport.node import Node
-from penstock.core.job import (
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import about_server
+from penstock.core.jobs.job import (
     Delivery,
     ops_of,
     progress_of,
@@ -30,9 +30,9 @@ from penstock.core.job import (
     set_term,
     term_of,
 )
-from penstock.core.logs import Fields, get_logger
-from penstock.core.options import BATCH
-from penstock.core.outcomes import Outcome, Settled
+from penstock.core.jobs.logs import Fields, get_logger
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.values.checks import BATCH
 from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker._sync.registration import Registration

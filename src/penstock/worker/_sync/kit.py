@@ -11,16 +11,16 @@ from typing import Any
 
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.sharded.parts import operations_of
-from penstock.client._sync.transport.connection import monotonic
-from penstock.core.calls import Call
-from penstock.core.effects import Run
-from penstock.core.job import Delivery, ops_of
-from penstock.core.logs import get_logger
-from penstock.core.middleware import HANDLER
-from penstock.core.options import Duration, StateName, duration_ms
-from penstock.core.outcomes import Outcome
-from penstock.core.results import results_of
-from penstock.core.views import JobView
+from penstock.client.clock import monotonic
+from penstock.core.calls.call import Call
+from penstock.core.flows.effects import Run
+from penstock.core.jobs.job import Delivery, ops_of
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.middleware import HANDLER
+from penstock.core.jobs.outcomes import Outcome
+from penstock.core.jobs.results import results_of
+from penstock.core.jobs.views import JobView
+from penstock.core.values.checks import Duration, StateName, duration_ms
 from penstock.errors import QueueClosed
 from penstock.worker._sync.handler_runner import HandlerRunner
 from penstock.worker.dispatcher import Dispatcher

@@ -6,10 +6,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 
-from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.node import Node
-from penstock.core.logs import get_logger
-from penstock.core.workers import LIFE_MS
+from penstock.client.clock import monotonic
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.workers import LIFE_MS
 from penstock.wire.keys import worker_key, workers_key
 
 __all__ = ["Registration"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from socket import gethostname
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,13 +20,13 @@ from penstock.client._acompat import Signal, shield
 from penstock.client._sync.client import Penstock, twin_of
 from penstock.client._sync.sharded.federated_node import BackgroundTasks
 from penstock.client._sync.sharded.parts import operations_of
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing
-from penstock.core.durable import Durable
-from penstock.core.logs import get_logger, span
-from penstock.core.options import Duration, duration_ms
-from penstock.core.schedules import NewSchedule
-from penstock.core.workers import worker_entry
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import passing
+from penstock.core.enqueuing.schedules import NewSchedule
+from penstock.core.jobs.logs import get_logger, span
+from penstock.core.jobs.workers import worker_entry
+from penstock.core.values.checks import Duration, duration_ms
+from penstock.core.values.durable import Durable
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._sync.handler_runner import HandlerRunner, Take
 from penstock.worker._sync.heartbeat import OVERDUE, Heartbeat
@@ -520,7 +521,8 @@ class Worker:
 
     def _registration(self) -> Registration:
         own, kind, queues = self.options, type(self).__name__, [*self.options.queues]
-        entry = partial(worker_entry, self.name, kind, __version__, queues, own.concurrency)
+        about = self.name, kind, gethostname(), __version__, queues, own.concurrency
+        entry = partial(worker_entry, *about)
         return Registration(entry, self._client.prefix)
 
     def _enter(self, state: WorkerState) -> None:

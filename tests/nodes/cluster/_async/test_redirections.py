@@ -13,8 +13,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock import AsyncPenstock, AsyncQueue, Dedup
 from penstock.client._async.adding import add_each
 from penstock.client._async.transport.connection import AsyncProducerConnection
-from penstock.core.bulk import prepared
-from penstock.core.cluster import Address
+from penstock.core.enqueuing.options import prepared
+from penstock.core.nodes.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
 from tests.support.busy import busy
 from tests.support.cluster import Cluster, names_apart, slot_of_queue

@@ -14,8 +14,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock import Dedup, Penstock, Queue
 from penstock.client._sync.adding import add_each
 from penstock.client._sync.transport.connection import ProducerConnection
-from penstock.core.bulk import prepared
-from penstock.core.cluster import Address
+from penstock.core.enqueuing.options import prepared
+from penstock.core.nodes.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
 from tests.support.busy import busy
 from tests.support.cluster import Cluster, names_apart, slot_of_queue

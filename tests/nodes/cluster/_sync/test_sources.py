@@ -16,7 +16,7 @@ from penstock import (
     Penstock,
     ServerUnreachable,
 )
-from penstock.core.cluster import Address
+from penstock.core.nodes.cluster import Address
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import SLOTS
 from tests.protocol.pages import acl_rules

@@ -11,15 +11,15 @@ from typing import Any
 
 from penstock.client._acompat import AsyncBackgroundTask
 from penstock.client._async.sharded.node_client import BRIEF, AsyncNodeClient
-from penstock.client._async.transport.connection import monotonic
-from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
-from penstock.core.config import ClientConfig
-from penstock.core.logs import get_logger
-from penstock.core.node_list import address_of
-from penstock.core.node_views import NodeView
-from penstock.core.nodes import NodeState, NotTaken
-from penstock.core.servers import ServerFacts, parse_info
+from penstock.client.clock import monotonic
+from penstock.core.calls.config import ClientConfig
+from penstock.core.calls.failures import passing
+from penstock.core.jobs.logs import get_logger
+from penstock.core.nodes.node_list import address_of
+from penstock.core.nodes.node_views import NodeView
+from penstock.core.nodes.servers import ServerFacts, parse_info
+from penstock.core.nodes.state import NodeState, NotTaken
 from penstock.errors import ConfigurationError
 from penstock.wire.keys import node_key
 

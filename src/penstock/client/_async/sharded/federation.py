@@ -23,23 +23,22 @@ from penstock.client._async.sharded.federated_node import (
     AsyncFederatedNode,
 )
 from penstock.client._async.sharded.parts import next_page, sources_of
-from penstock.client._async.sharded.sharded_queue import (
-    AsyncShardedQueue,
-    sharded_queue,
-)
-from penstock.client._async.transport.connection import monotonic
-from penstock.client._async.transport.failures import passing
+from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue, sharded_queue
 from penstock.client._async.transport.flow_run import AsyncFlowRun
-from penstock.core import flows, nodes
-from penstock.core.calls import Wait
-from penstock.core.config import ClientConfig, QueueFilter
-from penstock.core.logs import get_logger
-from penstock.core.node_list import Entry, address_of, learned, merged_members
-from penstock.core.node_views import Hello, Info, NodeView, merged_info
-from penstock.core.nodes import REFRESH, Partial, Sticky
-from penstock.core.options import QUEUE_CURSOR, check_cursor
-from penstock.core.servers import PROTOCOL_VERSION
-from penstock.core.views import QueuePage, QueueStats
+from penstock.client.clock import monotonic
+from penstock.core import flows
+from penstock.core.calls.config import ClientConfig, QueueFilter
+from penstock.core.calls.failures import passing
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.views import QueuePage, QueueStats
+from penstock.core.nodes import merging
+from penstock.core.nodes.merging import Partial
+from penstock.core.nodes.node_list import Entry, address_of, learned, merged_members
+from penstock.core.nodes.node_views import Hello, Info, NodeView, merged_info
+from penstock.core.nodes.servers import PROTOCOL_VERSION
+from penstock.core.nodes.state import REFRESH, Sticky
+from penstock.core.values.checks import QUEUE_CURSOR, check_cursor
+from penstock.core.values.confirmations import Wait
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -437,7 +436,7 @@ class AsyncFederation:
 
     async def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
         """Return one page of the registries, node by node; a queue is on the first that has it."""
-        at = nodes.split_cursor(cursor)
+        at = merging.split_cursor(cursor)
         check_cursor("cursor", at[1], QUEUE_CURSOR)
         await self.connect()
 
@@ -457,7 +456,7 @@ class AsyncFederation:
         for one in found:
             parts, missed = await self.each(partial(_stats, one=one))
             if not any(stats.exists and other.id < home.id for other, stats in parts):
-                chosen.append(nodes.merged_stats([stats for _, stats in parts], missed))
+                chosen.append(merging.merged_stats([stats for _, stats in parts], missed))
         return chosen
 
     async def hello(self) -> Hello:

@@ -13,28 +13,25 @@ from penstock.client._async.job import AsyncJob
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.sharded.parts import ask_order, sources_of
-from penstock.client._async.sharded.sharded_queue import (
-    AsyncShardedQueue,
-    sharded_queue,
-)
-from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue, sharded_queue
 from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.node import AsyncNode
+from penstock.client.clock import monotonic
 from penstock.core import flows
-from penstock.core.calls import Wait
-from penstock.core.config import ClientConfig, QueueFilter
-from penstock.core.logs import get_logger
-from penstock.core.nodes import LOOK, NodeState
-from penstock.core.operations import Taken
-from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
-from penstock.core.servers import PROTOCOL_VERSION
-from penstock.core.views import QueuePage, QueueStats
+from penstock.core.calls.config import ClientConfig, QueueFilter
+from penstock.core.calls.operations import Taken
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.views import QueuePage, QueueStats
+from penstock.core.nodes.servers import PROTOCOL_VERSION
+from penstock.core.nodes.state import LOOK, NodeState
+from penstock.core.values.checks import BATCH, QUEUE_CURSOR, check_cursor
+from penstock.core.values.confirmations import Wait
 from penstock.errors import NodesUnavailable, QueueDamaged, WrongNode
 from penstock.wire.keys import QueueKeys, node_key, split_name
 
 if TYPE_CHECKING:
     from penstock.client._async.sharded.shard import AsyncShard
-    from penstock.core.node_views import Hello, Info, NodeView
+    from penstock.core.nodes.node_views import Hello, Info, NodeView
 
 __all__ = ["BRIEF", "AsyncNodeClient"]
 
@@ -267,7 +264,7 @@ class AsyncNodeClient:
 
     async def hello(self) -> Hello:
         """Return the protocol version and the node."""
-        from penstock.core.node_views import Hello
+        from penstock.core.nodes.node_views import Hello
 
         await self.connect()
         view = await self.view()
@@ -275,7 +272,7 @@ class AsyncNodeClient:
 
     async def view(self) -> NodeView:
         """Return address, memory and flags of the node."""
-        from penstock.core.node_views import NodeView
+        from penstock.core.nodes.node_views import NodeView
 
         facts = await self.node.server_facts()
         leaving = await self.is_leaving()

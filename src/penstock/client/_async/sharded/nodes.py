@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.node_list import Entry, address_of
-from penstock.core.node_views import Drain, NodeView
-from penstock.core.urls import check_url, shown
+from penstock.core.nodes.node_list import Entry, address_of
+from penstock.core.nodes.node_views import Drain, NodeView
+from penstock.core.values.urls import check_url, shown
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed, OutOfMemory
 from penstock.wire.keys import hints_key, node_key, nodes_key
 

@@ -16,22 +16,18 @@ from penstock.client._async.job import AsyncJob
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.sharded.parts import AsyncShardedParts, next_page
 from penstock.client._async.sharded.shard import AsyncShard
-from penstock.client._async.transport.connection import monotonic
-from penstock.core import nodes
-from penstock.core.batches import BatchCondition
-from penstock.core.bulk import Prepared, Window, prepared, windows
-from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName
-from penstock.core.nodes import Partial
-from penstock.core.options import (
-    BATCH,
-    JOB_CURSOR,
-    StateName,
-    check_cursor,
-)
-from penstock.core.outcomes import Outcome, Settled
-from penstock.core.partitions import partition_of
-from penstock.core.schedule_flows import StoreOutcome, schedule_on
-from penstock.core.views import JobView, QueueStats, ScanPage, Settings
+from penstock.client.clock import monotonic
+from penstock.core.enqueuing.batches import BatchCondition
+from penstock.core.enqueuing.chunks import Window, windows
+from penstock.core.enqueuing.options import Prepared, prepared
+from penstock.core.flows.schedules import StoreOutcome, schedule_on
+from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.jobs.views import JobView, QueueStats, ScanPage, Settings
+from penstock.core.nodes import merging
+from penstock.core.nodes.merging import Partial
+from penstock.core.values.checks import BATCH, JOB_CURSOR, StateName, check_cursor
+from penstock.core.values.partitions import partition_of
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -45,8 +41,8 @@ if TYPE_CHECKING:
     from penstock.client._async.queue import AsyncQueue
     from penstock.client._async.sharded.federation import AsyncFederation
     from penstock.client._async.sharded.node_client import AsyncNodeClient
-    from penstock.core.schedules import NewSchedule
-    from penstock.core.searching import Search
+    from penstock.core.enqueuing.schedules import NewSchedule
+    from penstock.core.jobs.searching import Search
 
 __all__ = ["AsyncObservedShardedQueue", "AsyncShardedQueue", "sharded_queue"]
 
@@ -207,9 +203,9 @@ class AsyncShardedQueue(AsyncShardedParts):
         found, missed = await self._asked_nodes(lambda part: part.stats())
         of_nodes = {home.address: answers for home, answers in found}
         if found[0][0].is_federated:
-            whole = nodes.stats_of_nodes(of_nodes, missed)
+            whole = merging.stats_of_nodes(of_nodes, missed)
         else:
-            whole = nodes.merged_stats(found[0][1])
+            whole = merging.merged_stats(found[0][1])
         return replace(whole, partitions=self.partitions)
 
     async def _peeked(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
@@ -219,18 +215,18 @@ class AsyncShardedQueue(AsyncShardedParts):
         found, missed = await self._asked(
             lambda part: part._peeked(state, 0, most, newest=backwards)
         )
-        return Partial(nodes.merged_peek(found, state, start, n, newest=newest), missed)
+        return Partial(merging.merged_peek(found, state, start, n, newest=newest), missed)
 
     async def _scanned(
         self, cursor: str, n: int, states: Sequence[StateName], *, full: bool
     ) -> ScanPage:
-        check_cursor("cursor", nodes.split_cursor(cursor)[1], JOB_CURSOR)
+        check_cursor("cursor", merging.split_cursor(cursor)[1], JOB_CURSOR)
         return await self._page_of_parts(
             cursor, lambda part, at: part._scanned(at, n, states, full=full)
         )
 
     async def _found(self, search: Search, cursor: str, n: int) -> ScanPage:
-        search.check_cursor(nodes.split_cursor(cursor)[1])
+        search.check_cursor(merging.split_cursor(cursor)[1])
         return await self._page_of_parts(cursor, lambda part, at: part._found(search, at, n))
 
     async def _page_of_parts(
@@ -243,7 +239,7 @@ class AsyncShardedQueue(AsyncShardedParts):
             return await ask(self._brief(part.home, part.number), at)
 
         places = [(self._key(part), part.home, partial(asked, part)) for part in self.parts]
-        at = nodes.split_cursor(cursor)
+        at = merging.split_cursor(cursor)
         _, page = await next_page(self.backend, at, places, ScanPage("0", [], []))
         return page
 

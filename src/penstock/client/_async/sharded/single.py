@@ -11,9 +11,9 @@ from penstock.client._async.sharded.sharded_queue import (
     AsyncObservedShardedQueue,
     AsyncShardedQueue,
 )
-from penstock.client._async.transport.connection import monotonic
-from penstock.core.durable import Durable, delivery_wait
-from penstock.core.options import BATCH, Duration, check_block, check_count
+from penstock.client.clock import monotonic
+from penstock.core.values.checks import BATCH, Duration, check_block, check_count
+from penstock.core.values.durable import Durable, delivery_wait
 from penstock.errors import NodesUnavailable
 
 if TYPE_CHECKING:

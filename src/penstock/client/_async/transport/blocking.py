@@ -18,10 +18,11 @@ from penstock.client._acompat import (
     asend,
     asliced,
 )
-from penstock.client._async.transport.connection import IDLE_BEFORE_TEST, PROBE_TIMEOUT, monotonic
+from penstock.client._async.transport.connection import IDLE_BEFORE_TEST, PROBE_TIMEOUT
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT
+from penstock.client.clock import monotonic
 from penstock.client.sockets import SLOW_LINE_BYTES_PER_SECOND
-from penstock.core.calls import Call
+from penstock.core.calls.call import Call
 from penstock.core.flows import POLL_INTERVAL
 from penstock.wire.codes import Code
 from penstock.wire.packing import pack

@@ -17,24 +17,21 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 
 from penstock.client._acompat import AsyncLoopLock, AsyncRedisConnection, asleep
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
-from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
-from penstock.client._async.transport.failures import (
-    CHANGES,
-    FAILURES,
-    passing,
-    transient,
-)
+from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import HURRY, own_factory, own_settings
+from penstock.client.clock import monotonic
 from penstock.client.lent_clusters import acluster_settings, cluster_nodes
-from penstock.core.calls import Argument, Call, Reply
-from penstock.core.cluster import NEAR, Address, Patience, by_slot, read_slots, slot_of
-from penstock.core.logs import get_logger
-from penstock.core.producer import Producer
-from penstock.core.servers import parse_info
-from penstock.core.troubles import raise_explained
+from penstock.core.calls.call import Call, Reply
+from penstock.core.calls.failures import CHANGES, FAILURES, passing, transient
+from penstock.core.calls.troubles import raise_explained
+from penstock.core.jobs.logs import get_logger
+from penstock.core.nodes.cluster import NEAR, Address, Patience, by_slot, read_slots, slot_of
+from penstock.core.nodes.servers import parse_info
+from penstock.core.values.producer import Producer
 from penstock.errors import ConfigurationError, OutOfMemory, QueueDamaged, ServerUnreachable
 from penstock.wire.keys import SLOTS, key_slot
+from penstock.wire.packing import Argument
 
 __all__ = ["AsyncCluster", "is_elsewhere"]
 

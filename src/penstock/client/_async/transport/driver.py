@@ -10,16 +10,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client._acompat import AsyncSignal
-from penstock.client._async.transport.connection import monotonic
-from penstock.client._async.transport.failures import about_server
 from penstock.client._async.transport.flow_run import AsyncFlowRun
 from penstock.client._async.transport.node import AsyncNode
+from penstock.client.clock import monotonic
 from penstock.core import flows
-from penstock.core.durable import check_deliveries
-from penstock.core.logs import get_logger
-from penstock.core.operations import QueueOps
-from penstock.core.partitions import count_field, read_count
-from penstock.core.sweeping import IDLE_MS, SweepSchedule
+from penstock.core.calls.deliveries import check_deliveries
+from penstock.core.calls.failures import about_server
+from penstock.core.calls.operations import QueueOps
+from penstock.core.flows.sweeping import IDLE_MS, SweepSchedule
+from penstock.core.jobs.logs import get_logger
+from penstock.core.values.partitions import count_field, read_count
 from penstock.errors import PenstockError, QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_entry, registry_key, split_name
 

@@ -21,9 +21,9 @@ from penstock.client._async.transport.blocking import (
     AsyncBlockingConnection,
 )
 from penstock.client._async.transport.cluster import is_elsewhere
-from penstock.client._async.transport.connection import monotonic
-from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.server import AsyncServer
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import passing
 from penstock.core.flows import POLL_INTERVAL
 
 if TYPE_CHECKING:

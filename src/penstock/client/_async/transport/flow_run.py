@@ -13,11 +13,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock.client._acompat import AsyncSignal, afirst_ready, ashield, asleep
 from penstock.client._async.transport.blocking import FAKE_SLICE, AsyncBlockingConnection
 from penstock.client._async.transport.cluster import AsyncCluster, is_elsewhere
-from penstock.client._async.transport.connection import monotonic
-from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.client._async.transport.server import AsyncServer
-from penstock.core.effects import (
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import passing
+from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.flows.effects import (
     Cancelled,
     CloseConnections,
     Effect,
@@ -28,7 +29,6 @@ from penstock.core.effects import (
     Run,
     WaitResult,
 )
-from penstock.core.operations import QueueOps, Taken
 
 __all__ = ["AsyncFlowRun"]
 

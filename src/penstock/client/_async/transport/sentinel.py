@@ -15,11 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import (
-    MasterNotFoundError,
-    Sentinel,
-    SentinelConnectionPool,
-)
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -27,8 +23,8 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from penstock.client._acompat import AsyncRedisConnection, apool, asend
 
 # sync only: from penstock.client._acompat import HandshakePacker
-from penstock.core.logs import get_logger
-from penstock.core.urls import host_and_port, shown, unusable
+from penstock.core.jobs.logs import get_logger
+from penstock.core.values.urls import host_and_port, shown, unusable
 from penstock.errors import BadArgument
 from penstock.wire.packing import pack
 

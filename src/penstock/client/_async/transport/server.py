@@ -19,31 +19,18 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import AsyncRedisConnection, asleep
 from penstock.client._async.transport.blocking import UNBLOCK, AsyncBlockingConnection
-from penstock.client._async.transport.connection import (
-    IDLE_BEFORE_TEST,
-    AsyncProducerConnection,
-    monotonic,
-)
-from penstock.client._async.transport.failures import (
-    raise_typed,
-    refuses_command,
-    refuses_size,
-    transient,
-)
-from penstock.client._async.transport.sentinel import (
-    AsyncPrimary,
-)
+from penstock.client._async.transport.connection import IDLE_BEFORE_TEST, AsyncProducerConnection
+from penstock.client._async.transport.sentinel import AsyncPrimary
 from penstock.client._async.transport.settings import HURRY
-from penstock.core.calls import Argument, Call, Reply, longest_pause
-from penstock.core.logs import RateLimit, get_logger, span
-from penstock.core.producer import Producer
-from penstock.core.troubles import raise_explained, reason_of, wrong_type
-from penstock.core.unavailable import UnavailableCommands
-from penstock.errors import (
-    NotPermitted,
-    NotReplicated,
-    ProtocolError,
-)
+from penstock.client.clock import monotonic
+from penstock.core.calls.call import Call, Reply, longest_pause
+from penstock.core.calls.failures import raise_typed, refuses_command, refuses_size, transient
+from penstock.core.calls.troubles import raise_explained, reason_of, wrong_type
+from penstock.core.calls.unavailable import UnavailableCommands
+from penstock.core.jobs.logs import RateLimit, get_logger, span
+from penstock.core.values.producer import Producer
+from penstock.errors import NotPermitted, NotReplicated, ProtocolError
+from penstock.wire.packing import Argument
 
 logger = get_logger("penstock")
 T = TypeVar("T")

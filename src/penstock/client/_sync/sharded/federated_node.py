@@ -12,15 +12,15 @@ from typing import Any
 
 from penstock.client._acompat import BackgroundTask
 from penstock.client._sync.sharded.node_client import BRIEF, NodeClient
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
-from penstock.core.config import ClientConfig
-from penstock.core.logs import get_logger
-from penstock.core.node_list import address_of
-from penstock.core.node_views import NodeView
-from penstock.core.nodes import NodeState, NotTaken
-from penstock.core.servers import ServerFacts, parse_info
+from penstock.client.clock import monotonic
+from penstock.core.calls.config import ClientConfig
+from penstock.core.calls.failures import passing
+from penstock.core.jobs.logs import get_logger
+from penstock.core.nodes.node_list import address_of
+from penstock.core.nodes.node_views import NodeView
+from penstock.core.nodes.servers import ServerFacts, parse_info
+from penstock.core.nodes.state import NodeState, NotTaken
 from penstock.errors import ConfigurationError
 from penstock.wire.keys import node_key
 

@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing
-from penstock.core import hints
-from penstock.core.hints import Hint, Intent
-from penstock.core.logs import get_logger
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import passing
+from penstock.core.jobs import hints
+from penstock.core.jobs.hints import Hint, Intent
+from penstock.core.jobs.logs import get_logger
 from penstock.errors import WrongEpoch
 from penstock.wire.keys import hints_key, split_name
 

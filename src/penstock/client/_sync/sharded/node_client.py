@@ -14,28 +14,25 @@ from penstock.client._sync.job import Job
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.parts import ask_order, sources_of
-from penstock.client._sync.sharded.sharded_queue import (
-    ShardedQueue,
-    sharded_queue,
-)
-from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.sharded.sharded_queue import ShardedQueue, sharded_queue
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
+from penstock.client.clock import monotonic
 from penstock.core import flows
-from penstock.core.calls import Wait
-from penstock.core.config import ClientConfig, QueueFilter
-from penstock.core.logs import get_logger
-from penstock.core.nodes import LOOK, NodeState
-from penstock.core.operations import Taken
-from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
-from penstock.core.servers import PROTOCOL_VERSION
-from penstock.core.views import QueuePage, QueueStats
+from penstock.core.calls.config import ClientConfig, QueueFilter
+from penstock.core.calls.operations import Taken
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.views import QueuePage, QueueStats
+from penstock.core.nodes.servers import PROTOCOL_VERSION
+from penstock.core.nodes.state import LOOK, NodeState
+from penstock.core.values.checks import BATCH, QUEUE_CURSOR, check_cursor
+from penstock.core.values.confirmations import Wait
 from penstock.errors import NodesUnavailable, QueueDamaged, WrongNode
 from penstock.wire.keys import QueueKeys, node_key, split_name
 
 if TYPE_CHECKING:
     from penstock.client._sync.sharded.shard import Shard
-    from penstock.core.node_views import Hello, Info, NodeView
+    from penstock.core.nodes.node_views import Hello, Info, NodeView
 
 __all__ = ["BRIEF", "NodeClient"]
 
@@ -268,7 +265,7 @@ class NodeClient:
 
     def hello(self) -> Hello:
         """Return the protocol version and the node."""
-        from penstock.core.node_views import Hello
+        from penstock.core.nodes.node_views import Hello
 
         self.connect()
         view = self.view()
@@ -276,7 +273,7 @@ class NodeClient:
 
     def view(self) -> NodeView:
         """Return address, memory and flags of the node."""
-        from penstock.core.node_views import NodeView
+        from penstock.core.nodes.node_views import NodeView
 
         facts = self.node.server_facts()
         leaving = self.is_leaving()

@@ -14,24 +14,21 @@ from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import check_jobs, settle_each
 from penstock.client._sync.sharded import hints
 from penstock.client._sync.sharded.shard import Shard
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing
-from penstock.core import flows, nodes
-from penstock.core.calls import Call, Wait
-from penstock.core.hints import Intent, is_once
-from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, JobName, ops_of, reservation_of
-from penstock.core.logs import get_logger
-from penstock.core.merge import Answers, hinted, told, with_outcomes
-from penstock.core.operations import QueueOps
-from penstock.core.outcomes import Outcome, Settled
-from penstock.core.views import QueuePage, ScanPage
-from penstock.errors import (
-    BadArgument,
-    IncompleteSettle,
-    PenstockError,
-    WrongQueue,
-)
+from penstock.client.clock import monotonic
+from penstock.core import flows
+from penstock.core.calls.call import Call
+from penstock.core.calls.failures import passing
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.hints import Intent, is_once
+from penstock.core.jobs.job import Delivery, JobName, ops_of, reservation_of
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.merge import Answers, hinted, told, with_outcomes
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.jobs.views import QueuePage, ScanPage
+from penstock.core.nodes import merging, state
+from penstock.core.values.confirmations import Wait
+from penstock.core.values.ids import parse_id
+from penstock.errors import BadArgument, IncompleteSettle, PenstockError, WrongQueue
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys, queue_crcs
 
@@ -73,7 +70,7 @@ class ShardedParts(Queue):
         self._numbers: Sequence[int | None] = [None] if partitions is None else range(partitions)
         self._crcs = queue_crcs(name, partitions)
         self._turn = random.randrange(partitions or 1)
-        self.poll_order = nodes.PollOrder()
+        self.poll_order = state.PollOrder()
         self._shards: dict[tuple[NodeClient, int | None], Shard] = {}
         self._by_ops: dict[QueueOps, Shard] = {}
         self._declared: set[NodeClient] = set()
@@ -314,7 +311,7 @@ class ShardedParts(Queue):
                 stored = self._best_effort(home, part._stored)
                 if stored is not None:
                     found[home] = stored
-            for home, fields in nodes.to_store(found).items() if found else ():
+            for home, fields in merging.to_store(found).items() if found else ():
                 part = self._brief(home, number)
                 self._best_effort(home, partial(self._store_settings, home, part, fields))
                 logger.info("settings of %r: now stored on %s, too", self.name, home.address)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from redis.exceptions import ResponseError
 
 from penstock.client._acompat import sleep
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing
-from penstock.core.nodes import NotTaken
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import passing
+from penstock.core.nodes.state import NotTaken
 from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
 
 if TYPE_CHECKING:

@@ -17,22 +17,18 @@ from penstock.client._sync.job import Job
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.sharded.parts import ShardedParts, next_page
 from penstock.client._sync.sharded.shard import Shard
-from penstock.client._sync.transport.connection import monotonic
-from penstock.core import nodes
-from penstock.core.batches import BatchCondition
-from penstock.core.bulk import Prepared, Window, prepared, windows
-from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName
-from penstock.core.nodes import Partial
-from penstock.core.options import (
-    BATCH,
-    JOB_CURSOR,
-    StateName,
-    check_cursor,
-)
-from penstock.core.outcomes import Outcome, Settled
-from penstock.core.partitions import partition_of
-from penstock.core.schedule_flows import StoreOutcome, schedule_on
-from penstock.core.views import JobView, QueueStats, ScanPage, Settings
+from penstock.client.clock import monotonic
+from penstock.core.enqueuing.batches import BatchCondition
+from penstock.core.enqueuing.chunks import Window, windows
+from penstock.core.enqueuing.options import Prepared, prepared
+from penstock.core.flows.schedules import StoreOutcome, schedule_on
+from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.jobs.views import JobView, QueueStats, ScanPage, Settings
+from penstock.core.nodes import merging
+from penstock.core.nodes.merging import Partial
+from penstock.core.values.checks import BATCH, JOB_CURSOR, StateName, check_cursor
+from penstock.core.values.partitions import partition_of
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -46,8 +42,8 @@ if TYPE_CHECKING:
     from penstock.client._sync.queue import Queue
     from penstock.client._sync.sharded.federation import Federation
     from penstock.client._sync.sharded.node_client import NodeClient
-    from penstock.core.schedules import NewSchedule
-    from penstock.core.searching import Search
+    from penstock.core.enqueuing.schedules import NewSchedule
+    from penstock.core.jobs.searching import Search
 
 __all__ = ["ObservedShardedQueue", "ShardedQueue", "sharded_queue"]
 
@@ -202,9 +198,9 @@ class ShardedQueue(ShardedParts):
         found, missed = self._asked_nodes(lambda part: part.stats())
         of_nodes = {home.address: answers for home, answers in found}
         if found[0][0].is_federated:
-            whole = nodes.stats_of_nodes(of_nodes, missed)
+            whole = merging.stats_of_nodes(of_nodes, missed)
         else:
-            whole = nodes.merged_stats(found[0][1])
+            whole = merging.merged_stats(found[0][1])
         return replace(whole, partitions=self.partitions)
 
     def _peeked(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
@@ -212,14 +208,14 @@ class ShardedQueue(ShardedParts):
             raise BadArgument("start", start, f"n and start together must be at most {BATCH}")
         most, backwards = (-start if start < 0 else start + n), newest or start < 0
         found, missed = self._asked(lambda part: part._peeked(state, 0, most, newest=backwards))
-        return Partial(nodes.merged_peek(found, state, start, n, newest=newest), missed)
+        return Partial(merging.merged_peek(found, state, start, n, newest=newest), missed)
 
     def _scanned(self, cursor: str, n: int, states: Sequence[StateName], *, full: bool) -> ScanPage:
-        check_cursor("cursor", nodes.split_cursor(cursor)[1], JOB_CURSOR)
+        check_cursor("cursor", merging.split_cursor(cursor)[1], JOB_CURSOR)
         return self._page_of_parts(cursor, lambda part, at: part._scanned(at, n, states, full=full))
 
     def _found(self, search: Search, cursor: str, n: int) -> ScanPage:
-        search.check_cursor(nodes.split_cursor(cursor)[1])
+        search.check_cursor(merging.split_cursor(cursor)[1])
         return self._page_of_parts(cursor, lambda part, at: part._found(search, at, n))
 
     def _page_of_parts(self, cursor: str, ask: Callable[[Shard, str], ScanPage]) -> ScanPage:
@@ -230,7 +226,7 @@ class ShardedQueue(ShardedParts):
             return ask(self._brief(part.home, part.number), at)
 
         places = [(self._key(part), part.home, partial(asked, part)) for part in self.parts]
-        at = nodes.split_cursor(cursor)
+        at = merging.split_cursor(cursor)
         _, page = next_page(self.backend, at, places, ScanPage("0", [], []))
         return page
 

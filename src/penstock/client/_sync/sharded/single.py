@@ -12,9 +12,9 @@ from penstock.client._sync.sharded.sharded_queue import (
     ObservedShardedQueue,
     ShardedQueue,
 )
-from penstock.client._sync.transport.connection import monotonic
-from penstock.core.durable import Durable, delivery_wait
-from penstock.core.options import BATCH, Duration, check_block, check_count
+from penstock.client.clock import monotonic
+from penstock.core.values.checks import BATCH, Duration, check_block, check_count
+from penstock.core.values.durable import Durable, delivery_wait
 from penstock.errors import NodesUnavailable
 
 if TYPE_CHECKING:

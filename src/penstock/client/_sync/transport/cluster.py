@@ -18,24 +18,21 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 
 from penstock.client._acompat import LoopLock, RedisConnection, sleep
 from penstock.client._sync.transport.blocking import BlockingConnection
-from penstock.client._sync.transport.connection import ProducerConnection, monotonic
-from penstock.client._sync.transport.failures import (
-    CHANGES,
-    FAILURES,
-    passing,
-    transient,
-)
+from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import HURRY, own_factory, own_settings
+from penstock.client.clock import monotonic
 from penstock.client.lent_clusters import cluster_nodes, cluster_settings
-from penstock.core.calls import Argument, Call, Reply
-from penstock.core.cluster import NEAR, Address, Patience, by_slot, read_slots, slot_of
-from penstock.core.logs import get_logger
-from penstock.core.producer import Producer
-from penstock.core.servers import parse_info
-from penstock.core.troubles import raise_explained
+from penstock.core.calls.call import Call, Reply
+from penstock.core.calls.failures import CHANGES, FAILURES, passing, transient
+from penstock.core.calls.troubles import raise_explained
+from penstock.core.jobs.logs import get_logger
+from penstock.core.nodes.cluster import NEAR, Address, Patience, by_slot, read_slots, slot_of
+from penstock.core.nodes.servers import parse_info
+from penstock.core.values.producer import Producer
 from penstock.errors import ConfigurationError, OutOfMemory, QueueDamaged, ServerUnreachable
 from penstock.wire.keys import SLOTS, key_slot
+from penstock.wire.packing import Argument
 
 __all__ = ["Cluster", "is_elsewhere"]
 

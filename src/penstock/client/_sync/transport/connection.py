@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,7 +19,10 @@ from penstock.client._acompat import (
     probe,
     sleep,
 )
-from penstock.client._sync.transport.failures import (
+from penstock.client.clock import monotonic
+from penstock.client.sockets import socket_of
+from penstock.core.calls.call import Call, Reply
+from penstock.core.calls.failures import (
     CHANGES,
     FAILURES,
     MAY_BE_TOO_LARGE,
@@ -29,15 +31,14 @@ from penstock.client._sync.transport.failures import (
     refuses_size,
     transient,
 )
-from penstock.client.sockets import socket_of
-from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
-from penstock.core.caught import caught
-from penstock.core.logs import get_logger
-from penstock.core.producer import Producer
-from penstock.core.reply_limit import size_of
-from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
-from penstock.core.troubles import ScriptsRefused, reason_of
-from penstock.core.views import number_in
+from penstock.core.calls.reply_limit import size_of
+from penstock.core.calls.troubles import ScriptsRefused, reason_of
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.views import number_in
+from penstock.core.nodes.servers import ServerFacts, Syncing, parse_info, unsynced
+from penstock.core.values.caught import caught
+from penstock.core.values.confirmations import NOTHING, Confirmed, Wait
+from penstock.core.values.producer import Producer
 from penstock.errors import (
     BodyTooLarge,
     DeliveryNotReplicated,
@@ -47,12 +48,11 @@ from penstock.errors import (
 )
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
-from penstock.wire.packing import pack, with_record, words
+from penstock.wire.packing import Argument, pack, with_record, words
 from penstock.wire.scripts import Script
 
 logger = get_logger("penstock")
 
-monotonic = time.monotonic
 
 IDLE_BEFORE_TEST = 1.0
 """Seconds without use after which a connection is tested before a call is sent on it: a load

@@ -21,9 +21,9 @@ from penstock.client._sync.transport.blocking import (
     BlockingConnection,
 )
 from penstock.client._sync.transport.cluster import is_elsewhere
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.server import Server
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import passing
 from penstock.core.flows import POLL_INTERVAL
 
 if TYPE_CHECKING:

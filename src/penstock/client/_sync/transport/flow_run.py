@@ -12,11 +12,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock.client._acompat import Signal, first_ready, sleep
 from penstock.client._sync.transport.blocking import FAKE_SLICE, BlockingConnection
 from penstock.client._sync.transport.cluster import Cluster, is_elsewhere
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.client._sync.transport.server import Server
-from penstock.core.effects import (
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import passing
+from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.flows.effects import (
     CloseConnections,
     Effect,
     EndWait,
@@ -26,7 +27,6 @@ from penstock.core.effects import (
     Run,
     WaitResult,
 )
-from penstock.core.operations import QueueOps, Taken
 
 __all__ = ["FlowRun"]
 

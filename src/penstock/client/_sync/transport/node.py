@@ -14,20 +14,21 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from penstock.client._acompat import LoopLock, sleep
 from penstock.client._sync.transport.cluster import Cluster
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing, transient
 from penstock.client._sync.transport.finished import EndReader
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import connection_factory
-from penstock.core.calls import Argument, Call, Reply
-from penstock.core.logs import get_logger
-from penstock.core.operations.base import Operations
-from penstock.core.refusals import refusal
-from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, together
-from penstock.core.troubles import wrong_type
+from penstock.client.clock import monotonic
+from penstock.core.calls.call import Call, Reply
+from penstock.core.calls.failures import passing, transient
+from penstock.core.calls.operations.base import Operations
+from penstock.core.calls.refusals import refusal
+from penstock.core.calls.troubles import wrong_type
+from penstock.core.jobs.logs import get_logger
+from penstock.core.nodes.servers import EvictionWarning, ServerFacts, parse_info, together
 from penstock.errors import NotPermitted, QueueDamaged, ReadOnlyReplica, UnsupportedServer
 from penstock.wire.codes import Code
 from penstock.wire.keys import node_key, nodes_key, registry_entry, registry_key
+from penstock.wire.packing import Argument
 
 __all__ = ["Node", "forget_after_fork"]
 

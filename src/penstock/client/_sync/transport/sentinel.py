@@ -19,15 +19,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
-from redis.sentinel import (
-    MasterNotFoundError,
-    Sentinel,
-    SentinelConnectionPool,
-)
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from penstock.client._acompat import HandshakePacker, RedisConnection, pool, send
-from penstock.core.logs import get_logger
-from penstock.core.urls import host_and_port, shown, unusable
+from penstock.core.jobs.logs import get_logger
+from penstock.core.values.urls import host_and_port, shown, unusable
 from penstock.errors import BadArgument
 from penstock.wire.packing import pack
 

@@ -21,11 +21,8 @@ from penstock.client._sync.transport.sentinel import (
     url_pool,
     without_retry,
 )
-from penstock.core.urls import check_url, host_and_port, shown
-from penstock.errors import (
-    BadArgument,
-    ConfigurationError,
-)
+from penstock.core.values.urls import check_url, host_and_port, shown
+from penstock.errors import BadArgument, ConfigurationError
 
 SOCKET_TIMEOUT = 5.0
 KEEPALIVE = {

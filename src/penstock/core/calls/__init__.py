@@ -1,0 +1,1 @@
+"""Script calls of a queue, their errors and limits."""

@@ -1,0 +1,103 @@
+"""A script call, and the durability wait that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from penstock.core.values.confirmations import NOTHING, Confirmed, Wait
+from penstock.core.values.roles import RoleLease
+from penstock.wire.keys import QueueKeys
+from penstock.wire.packing import Packable
+from penstock.wire.scripts import Script
+
+if TYPE_CHECKING:
+    from penstock.core.calls.operations.base import Operations
+
+__all__ = ["Call", "Reply", "longest_pause"]
+
+R_co = TypeVar("R_co", covariant=True)
+Reply: TypeAlias = list[Any]
+"""A reply of a script as it comes from the server."""
+LONG = 65_536
+"""Bytes of arguments that each server takes at once."""
+SOON = 0.25
+"""Longest pause between two tries of a call, in seconds, in the first second."""
+LATER = 1.0
+"""Longest pause between two tries of a call, in seconds, after the first second."""
+
+
+@dataclass(slots=True)
+class Call(Generic[R_co]):
+    """A run of a script, and its result.
+
+    Attributes:
+        script: the script.
+        head: count of the keys and the keys, as EVALSHA takes them after the SHA.
+        args: ARGV after the nonce.
+        parse: makes the result of a reply whose code is not negative.
+        queue: keys of the queue if the call adds jobs, and takes the producer's id; else None.
+        wait: the durability wait behind the call, or None.
+        role_lease: that of the exclusive role that the call uses or takes, or None; it is told the
+            answer.
+        ops: the operations of the queue, for its errors and the repair of its meta; None = a
+            negative code is the caller's to read.
+        front: the packed command up to the last key, of a call with one record; empty = pack all.
+        full: builds the call of the full script if this one may refuse (-20); None = it does not.
+        resent: when the call was sent again by our clock, 0 = it was not. Set by the executor.
+        confirmed: the result of the wait. Set by the executor.
+        losses: how often its reply was lost. Set by `ReplyLimit`.
+    """
+
+    script: Script
+    head: tuple[bytes, ...]
+    args: tuple[Packable, ...]
+    parse: Callable[[Sequence[Any]], R_co]
+    queue: QueueKeys | None = None
+    wait: Wait | None = None
+    role_lease: RoleLease | None = None
+    ops: Operations | None = None
+    front: bytes = b""
+    full: Callable[[], Call[R_co]] | None = None
+    resent: float = 0.0
+    confirmed: Confirmed = NOTHING
+    losses: int = 0
+
+    @property
+    def is_long(self) -> bool:
+        """True if a server might refuse it for its size."""
+        return sum(map(len, self.args)) > LONG
+
+    def doubt(self) -> None:
+        """Note that the call may have run: now its confirmations decide."""
+        if self.wait is not None:
+            self.wait = self.wait._replace(refuses=False)
+
+    def widen(self) -> None:
+        """Become the call of the full script, as this one was refused; it is used for a while."""
+        assert self.full is not None
+        assert self.ops is not None
+        call = self.full()
+        self.script, self.head, self.args = call.script, call.head, call.args
+        self.parse, self.full = call.parse, None
+        if not self.resent:  # else its first sending may be the reason
+            self.ops.decline(call.script)
+
+    @property
+    def epoch(self) -> str:
+        """Epoch of the job ids in the arguments, or ''."""
+        return str(self.args[0]) if self.script.args[1:2] == ("wanted",) else ""
+
+
+def longest_pause(tries: int, elapsed: float) -> float:
+    """Return the longest pause, in seconds, before the next try; a random part of it is used.
+
+    A few ms at first, and never more than `SOON` in the first second: most outages are short, and a
+    call should not take much longer than the outage.
+
+    Args:
+        tries: how many have failed.
+        elapsed: seconds since the first one failed.
+    """
+    return min(SOON if elapsed < 1 else LATER, 0.005 * 2.0 ** min(tries, 10))

@@ -1,0 +1,323 @@
+"""The operations of one queue: its keys, the names of its jobs, and its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from penstock.core.calls.call import Call
+from penstock.core.calls.reply_limit import ReplyLimit
+from penstock.core.jobs.job import (
+    Delivery,
+    JobName,
+    QueueIdentity,
+    counts_of,
+    epoch_of,
+    hinted_receipt,
+    number_of,
+    reservation_of,
+)
+from penstock.core.jobs.outcomes import OUTCOMES, Settled
+from penstock.core.jobs.results import AckResults
+from penstock.core.jobs.views import JobView, read_view
+from penstock.core.values.codec import Codec
+from penstock.core.values.ids import parse_id
+from penstock.core.values.roles import RoleLease
+from penstock.errors import MetaLost, WrongEpoch, WrongNode, WrongQueue
+from penstock.wire import replies
+from penstock.wire.keys import QueueKeys, queue_crc
+from penstock.wire.packing import Argument, Packable, words
+from penstock.wire.replies import Parser
+from penstock.wire.scripts import Script, script
+
+__all__ = [
+    "Names",
+    "Operations",
+    "R",
+    "Read",
+    "Reply",
+    "Views",
+    "outcomes",
+    "read_codes",
+]
+
+PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish", "tick", "open_batch")
+"""Scripts that add jobs: their calls take the producer's id, and use its role if it is held."""
+CONSUMING = ("reserve", "settle", "recover")
+"""Scripts whose calls use the role of the consumer if it is held."""
+Form = tuple[Script, tuple[bytes, ...], Parser[Any], QueueKeys | None, RoleLease | None]
+Names: TypeAlias = Sequence[JobName]
+Reply: TypeAlias = Sequence[Any]
+"""A reply as it comes from the server."""
+R = TypeVar("R")
+Views: TypeAlias = list[JobView | None]
+Read: TypeAlias = Callable[[Parser[Any], Reply], R]
+PLAIN = {name: f"{name}_plain" for name in ("enqueue", "reserve", "ack", "settle")}
+"""The plain form of a script, which has fewer keys and steps."""
+PLAIN_PAUSE = 100
+"""Calls of a full script after a refusal of its plain form, until that is tried again."""
+APART = ("stage", "commit", "checkpoint")
+"""Kinds of keys of which a queue has many: each call names its own."""
+
+
+class Operations:
+    """The operations of one queue, bound to its keys.
+
+    Args:
+        keys: the queue's keys.
+        owner: the consumer's name.
+        known_nodes: ids of the nodes that this client knows, 8 hex digits each, the present one
+            first; kept by the client.
+        queue: the object that jobs call their queue.
+        make: builds a job from the arguments of `Delivery`.
+        codec: of bodies; None = plain JSON.
+
+    Attributes:
+        home: the node that runs them; None = the client has one node.
+        partitions: number of partitions of the queue, of which this is one; None = it has none.
+        replicas: the queue's setting as this client knows it; None = not known.
+        declined: full scripts whose plain form was refused, with the number of calls for which they
+            are used.
+        plain_from: time of the clock from which `enqueue_plain` is worth a try again.
+        joining: `&` and the number of the batch that all jobs join; empty = none.
+        reply_limit: how many jobs a reply may have, after one was lost.
+        asked: the lease in ms that `reserve` asks for in place of the queue's; empty = none.
+    """
+
+    def __init__(
+        self,
+        keys: QueueKeys,
+        owner: str,
+        known_nodes: Sequence[str],
+        queue: Any = None,
+        make: Callable[..., Any] = Delivery,
+        codec: Codec | None = None,
+    ) -> None:
+        self.keys = keys
+        self.name = keys.whole
+        self.owner = owner
+        self.queue = queue
+        self.make = make
+        self.codec = codec
+        self.home: Any = None
+        self.partitions: int | None = None
+        self.crc = queue_crc(keys.name)
+        self.owner_name = owner.encode()
+        self.replicas: int | None = None
+        self.plain_from = 0.0
+        self.reply_limit = ReplyLimit()
+        self.role_leases: dict[str, RoleLease] = {}
+        self.producing = self.consuming = self.joining = ""
+        self.known_nodes = known_nodes
+        self._forms: dict[str, Form] = {}
+        self._front = b""
+        self.declined: dict[str, int] = {}
+        self._place: QueueIdentity | None = None
+        self._placed = b""
+
+    def use_role(self, role_lease: RoleLease) -> None:
+        """Use the role in the calls of its kind from now on."""
+        self.role_leases[role_lease.role] = role_lease
+        if role_lease.role == "producer":
+            self.producing = role_lease.argument
+        else:
+            self.consuming = role_lease.argument
+        self._forms.clear()  # they have no role lease, or an earlier one
+
+    def call(self, name: str, *args: Argument) -> Call[Any]:
+        """Return the call of a script; its result is the reply with names."""
+        found, head, parse, queue, role_lease = self._forms.get(name) or self._form(name)
+        return Call(found, head, words(args), parse, queue, role_lease=role_lease, ops=self)
+
+    def usual(
+        self,
+        name: str,
+        read: Read[R],
+        args: tuple[Packable, ...],
+        plain_args: tuple[Packable, ...] | None = None,
+    ) -> Call[R]:
+        """Return the call of a script's plain form, or of the script for a while after a refusal.
+
+        Args:
+            name: the script's name.
+            read: makes the result of a parser and the reply.
+            args: ARGV after the nonce.
+            plain_args: those of the plain form; None = the same.
+        """
+        left = self.declined.get(name, 0)
+        if left:
+            self.declined[name] = left - 1
+            return self.reading(name, read, args)
+        plain = PLAIN[name]
+        found, head, parse, queue, _ = self._forms.get(plain) or self._form(plain)
+        full = partial(self.reading, name, read, args)
+        given = args if plain_args is None else plain_args
+        return Call(found, head, given, partial(read, parse), queue, ops=self, full=full)
+
+    def reading(self, name: str, read: Read[R], args: tuple[Packable, ...]) -> Call[R]:
+        """Return the call of a script; `read` makes its result of a parser and the reply."""
+        found, head, parse, queue, role_lease = self._forms.get(name) or self._form(name)
+        return Call(found, head, args, partial(read, parse), queue, role_lease=role_lease, ops=self)
+
+    def decline(self, full: Script) -> None:
+        """Note a refusal of the plain form of a script: the next calls use the full one."""
+        self.declined[full.name] = PLAIN_PAUSE
+
+    def _form(self, name: str) -> Form:
+        found = script(name)
+        kinds = tuple(kind for kind in found.keys if kind not in APART)
+        head = (b"%d" % len(found.keys), *self.keys.of(kinds))
+        role = "producer" if name in PRODUCING else "consumer" if name in CONSUMING else ""
+        queue, role_lease = self.keys if role == "producer" else None, self.role_leases.get(role)
+        form = self._forms[name] = (found, head, replies.PARSERS[name], queue, role_lease)
+        return form
+
+    @property
+    def node(self) -> str:
+        """Node id, 8 hex digits; empty until it is known."""
+        if self.home is not None:
+            return str(self.home.id)
+        return self.known_nodes[0] if self.known_nodes else ""
+
+    @property
+    def is_up(self) -> bool:
+        """True if the node answered the last call, as far as is known."""
+        return self.home is None or bool(self.home.state.is_up)
+
+    def place(self, epoch: bytes) -> QueueIdentity:
+        """Return the queue's part of job ids; it is built once for an epoch."""
+        place, known = self._place, self.known_nodes
+        node = known[0] if self.home is None and known else self.node
+        if place is None or self._placed != epoch or place.node != node:
+            place = self._place = QueueIdentity(self.name, node, self.crc, epoch.decode())
+            self._placed = epoch
+        return place
+
+    def views(self, reply: replies.Show | replies.Scan | replies.Browse | replies.Lookup) -> Views:
+        """Return the jobs in a reply; None for one that is gone."""
+        place, lease, now = self.place(reply.epoch), reply.lease, reply.now
+        return [
+            read_view(place, entry, lease, now, self.codec) if entry else None
+            for entry in reply.jobs
+        ]
+
+    def repair(self, epochs: Sequence[str], call: Call[Any]) -> Call[replies.Configure]:
+        """Restore lost meta with the epoch of known job ids.
+
+        Args:
+            epochs: those under which the registry lists the queue.
+            call: the call that found the damage; the ids that it names count first, then those
+                that this client has seen.
+
+        Raises:
+            MetaLost: the epoch is not known; a wrong one makes all ids invalid.
+        """
+        seen = "" if self._place is None else self._place.epoch
+        known = [epoch for epoch in (call.epoch, seen) if epoch in epochs]
+        if not known and len(epochs) != 1:
+            raise MetaLost(_no_epoch(self.name, epochs))
+        return self.call("configure", f"!{(known or epochs)[0]}")
+
+    # -- naming jobs -----------------------------------------------------------------------
+
+    def number_of(self, name: object) -> tuple[bytes, str]:
+        """Return number and epoch of a job named by a delivery or an id.
+
+        Raises:
+            BadJobId: malformed.
+            WrongQueue, WrongNode: of another queue, or a node this client does not know.
+        """
+        if isinstance(name, Delivery):
+            if name.queue_name != self.name:
+                raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
+            return number_of(name), epoch_of(name)
+        parsed = parse_id(name)
+        if self.known_nodes and parsed.node not in self.known_nodes:
+            known = ", ".join(self.known_nodes)
+            raise WrongNode(
+                "id", name, f"node {parsed.node} is unknown, this client knows {known}: add its URL"
+            )
+        if parsed.crc != self.crc:
+            raise WrongQueue("id", name, f"belongs to another queue than {self.name!r}")
+        return parsed.number, parsed.epoch
+
+    def named(self, names: Names, *, receipts: bool = False) -> tuple[str, str, list[Packable]]:
+        """Return epoch, common receipt and the rest of ARGV for a script about jobs."""
+        if not names:
+            return "", "", []
+        numbers: list[Packable] = []
+        first = names[0]
+        if isinstance(first, Delivery) and reservation_of(first).place.queue == self.name:
+            reservation = reservation_of(first)
+            for name in names:
+                if (
+                    not isinstance(name, Delivery)
+                    or reservation_of(name) is not reservation
+                    or counts_of(name)
+                ):
+                    break
+                numbers.append(number_of(name))
+            else:  # first deliveries of one reserve
+                return reservation.place.epoch, hinted_receipt(first) if receipts else "", numbers
+        return self._named_apart(names, receipts=receipts)
+
+    def _named_apart(self, names: Names, *, receipts: bool) -> tuple[str, str, list[Packable]]:
+        numbers: list[Packable] = []
+        epoch = None
+        shown: list[str] = []
+        for name in names:
+            number, of = self.number_of(name)
+            if epoch is None:
+                epoch = of
+            elif epoch != of:
+                raise WrongEpoch(
+                    "id",
+                    name,
+                    "the call has ids of an earlier queue of this name, too: omit them",
+                )
+            numbers.append(number)
+            if receipts:
+                shown.append(name.receipt if isinstance(name, Delivery) else "")
+        if not receipts:
+            return epoch or "", "", numbers
+        if shown.count(shown[0]) == len(shown):
+            return epoch or "", shown[0], numbers
+        pairs: list[Packable] = [part for pair in zip(numbers, shown, strict=True) for part in pair]
+        return epoch or "", "*", pairs
+
+    def settling(
+        self,
+        script_name: str,
+        names: Names,
+        *args: Argument,
+        receipts: bool = False,
+        results: AckResults | None = None,
+    ) -> Call[Settled]:
+        """Return the call of a script about jobs; its result is an outcome for each of them."""
+        epoch, proof, rest = self.named(names, receipts=receipts)
+        if results is not None:
+            proof, rest = f"{proof}\n{results.spans}", [*rest, *results.values]
+        begin = (epoch, proof) if receipts else (epoch,)
+        return self.reading(script_name, partial(outcomes, names), (*begin, *words(args), *rest))
+
+
+def outcomes(names: Names, parse: Parser[Any], raw: Reply) -> Settled:
+    """Return the outcome of each job."""
+    codes = read_codes(parse, raw)
+    return Settled(names, map(OUTCOMES.__getitem__, codes) if codes else None)
+
+
+def read_codes(parse: Parser[Any], raw: Reply) -> Sequence[int]:
+    """Return the code of each job; none = all are done."""
+    return getattr(parse(raw), "codes", ())
+
+
+def _no_epoch(queue: str, epochs: Sequence[str]) -> str:
+    text = f"queue {queue!r} has jobs but no meta, and the registry"
+    if not epochs:
+        return f"{text} does not list it: clear() removes its jobs, nothing restores them"
+    return (
+        f"{text} lists it with the epochs {', '.join(sorted(epochs))}: call ack, extend or show"
+        " with a job id that is out, which tells the right one"
+    )

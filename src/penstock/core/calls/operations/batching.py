@@ -1,0 +1,52 @@
+"""The calls about batches: open, close and read them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations.base import Names, Operations, Reply
+from penstock.core.enqueuing.batches import BatchStatus, statuses
+from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id
+from penstock.wire import replies
+from penstock.wire.packing import Packable
+from penstock.wire.replies import Parser
+
+__all__ = ["Batching"]
+
+
+class Batching(Operations):
+    """The operations on batches."""
+
+    def join_batch(self, number: bytes) -> None:
+        """Let all jobs that this object adds join a batch."""
+        self.joining, self.plain_from = f"&{number.decode()}", math.inf
+
+    def open_batch(self, record: bytes, on: str, *, create: str = "") -> Call[replies.Enqueue]:
+        """Add the callback of a new batch."""
+        return self.call("open_batch", create, self.producing, on, record)
+
+    def close_batch(self, name: Any) -> Call[Any]:
+        """Close a batch, named by its callback; the code of the reply is 0 if it is gone."""
+        epoch, _, numbers = self.named([name])
+        return self.call("close_batch", epoch, *numbers)
+
+    def batches(self, cursor: str = "0", names: Names = ()) -> Call[tuple[str, list[BatchStatus]]]:
+        """Return the cursor of the next page ("0" = none), and batches: those named, or a page."""
+        epoch, _, numbers = self.named(names)
+        args: tuple[Packable, ...] = (epoch, "" if names else cursor, *numbers)
+        return self.reading("list_batches", self._listed_batches, args)
+
+    def _listed_batches(
+        self, parse: Parser[replies.ListBatches], raw: Reply
+    ) -> tuple[str, list[BatchStatus]]:
+        reply = parse(raw)
+        return reply.cursor.decode(), statuses(
+            reply, [self.batch_id(reply.epoch, row[0]) for row in reply.batches]
+        )
+
+    def batch_id(self, epoch: bytes, number: bytes) -> str:
+        """Return the job id of a callback."""
+        place = self.place(epoch)
+        return encode_id(place.node, place.packed, number, AT_LEAST_ONCE_FOREVER)

@@ -1,0 +1,235 @@
+"""The calls of a consumer: reserve jobs, and report their outcomes."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations.base import Names, Operations, Reply, outcomes, read_codes
+from penstock.core.jobs.job import Delivery, Reservation, epoch_of, hinted_receipt, number_of
+from penstock.core.jobs.outcomes import OUTCOMES, Settled
+from penstock.core.jobs.results import AckResults
+from penstock.errors import QueueClosed
+from penstock.wire import replies
+from penstock.wire.packing import Packable
+from penstock.wire.replies import Parser
+
+__all__ = ["Consuming", "Exchanged", "Recovered", "Taken"]
+
+DRAINED = -2
+"""`next` of a reserve on a queue that is closed and drained."""
+Delivered = replies.Reserve | replies.ReservePlain | replies.Settle | replies.SettlePlain
+MISSING_VALUE_MARK = r"(\d{1,13}) (\d+ \d+ !\w+)"
+"""The reason of a hint for an ack: see `missing_value_mark`."""
+FIRST = "1-"
+"""Begin of the receipt of a first delivery."""
+
+
+class Taken(NamedTuple):
+    """The result of a reserve.
+
+    Attributes:
+        next_ms: -1 nothing is due, 0 more can be reserved now, -2 the queue is closed and drained,
+            else ms until the next event.
+        deliveries: the jobs that were reserved.
+        lease_ms: the queue's lease.
+        now_ms: the queue's time.
+    """
+
+    next_ms: int
+    deliveries: list[Any]
+    lease_ms: int = 0
+    now_ms: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing was reserved, and the queue is closed and drained."""
+        return self.next_ms == DRAINED and not self.deliveries
+
+
+class Exchanged(NamedTuple):
+    """The result of a settle: an outcome for each finished job, and the reserved jobs."""
+
+    outcomes: Settled
+    taken: Taken
+
+
+class Recovered(NamedTuple):
+    """The result of a recover: number of deliveries that it checked, and those taken over."""
+
+    seen: int
+    deliveries: list[Any]
+
+
+class Consuming(Operations):
+    """The operations of a consumer."""
+
+    def reserve(
+        self, n: int, *, idle: bool = False, provisional: bool = False, lease_ms: int | None = None
+    ) -> Call[Taken]:
+        """Reserve up to n jobs.
+
+        Args:
+            provisional: whether suspects are reserved provisionally.
+            lease_ms: in place of the queue's.
+        """
+        tag, role = random.getrandbits(12), self.consuming
+        wanted = -n if provisional else n
+        rest = b"1" if idle else b"0", role
+        args: tuple[Packable, ...] = (b"%d" % wanted, b"%d" % tag, self.owner_name, *rest)
+        if lease_ms is not None:
+            args += (b"%d" % lease_ms,)
+        read = partial(self._taken, tag)
+        form = self.usual if n and not role else self.reading
+        return form("reserve", read, args)
+
+    def _taken(self, tag: int, parse: Parser[Delivered], raw: Reply) -> Taken:
+        reply = parse(raw)
+        jobs = self._delivered(tag, reply)
+        return Taken(reply.next, jobs, reply.lease, reply.now)
+
+    def _delivered(self, tag: int, reply: Delivered | replies.Recover) -> list[Any]:
+        """Return deliveries; a plain script leaves the counters out, as they are first ones."""
+        columns, epoch = reply.jobs, reply.epoch
+        if not columns[0]:
+            return []
+        place = self._place
+        if place is None or self._placed != epoch or place.node not in self.known_nodes[:1]:
+            place = self.place(epoch)
+        reservation = Reservation(
+            self.queue, place, self.owner, tag=tag, now=reply.now, lease_ms=reply.lease
+        )
+        reservation.ops = self
+        make = partial(self.make, reservation)
+        numbers, *others, records = columns
+        counters: Iterable[bytes] = others[0] if others else repeat(b"")
+        return [*map(make, numbers, counters, records)]
+
+    def drained(self) -> QueueClosed:
+        """Return the error of a queue that is closed and drained."""
+        return QueueClosed(f"queue {self.name!r} is closed, and no job is left in it")
+
+    # -- settling --------------------------------------------------------------------------
+
+    def ack(
+        self, names: Names, window_ms: int | None = None, *, results: AckResults | None = None
+    ) -> Call[Settled]:
+        """Finish jobs; a window replaces those of their producers, 0 = none."""
+        if window_ms is None and results is None:
+            epoch, common, rest = self.named(names, receipts=True)
+            form = self.usual if common[:2] == FIRST else self.reading
+            return form("ack", partial(outcomes, names), (epoch, common, "", *rest))
+        window = "" if window_ms is None else window_ms
+        return self.settling("ack", names, window, receipts=True, results=results)
+
+    def ack_one(self, job: Delivery) -> Call[Sequence[int]]:
+        """Finish a delivery; the result is its code, or empty."""
+        receipt = hinted_receipt(job)
+        form = self.usual if receipt[:2] == FIRST else self.reading
+        return form("ack", read_codes, (epoch_of(job), receipt, "", number_of(job)))
+
+    def hand_over(
+        self,
+        names: Names,
+        records: Sequence[tuple[int, bytes]],
+        window_ms: int | None = None,
+        *,
+        results: AckResults | None = None,
+    ) -> Call[Settled]:
+        """Finish one job and add others: delay in ms and record of each."""
+        epoch, proof, (number, *_) = self.named(names, receipts=True)
+        value: Packable = ""
+        if results is not None:
+            proof, value = f"{proof}\n{results.spans}", results.values[0]
+        delays = " ".join(str(delay) for delay, _ in records)
+        window = b"" if window_ms is None else b"%d" % window_ms
+        args = (epoch, proof, window, number, value, delays, *(record for _, record in records))
+        return self.reading("hand_over", partial(_handed_over, names), args)
+
+    def settle(
+        self, names: Names, n: int, *, provisional: bool = False, results: AckResults | None = None
+    ) -> Call[Exchanged]:
+        """Finish jobs and reserve up to n; `provisional` = suspects provisionally."""
+        tag = random.getrandbits(12)
+        epoch, proof, rest = self.named(names, receipts=True)
+        if results is not None:
+            proof, rest = f"{proof}\n{results.spans}", [*rest, *results.values]
+        role = self.consuming
+        wanted = -n if provisional else n
+        begin = epoch, proof, b"%d" % wanted, b"%d" % tag
+        args = (*begin, self.owner_name, role, *rest)
+        read = partial(self._exchanged, tag, names)
+        is_plain = proof[:2] == FIRST and results is None and not role
+        return (self.usual if is_plain else self.reading)("settle", read, args)
+
+    def _exchanged(self, tag: int, names: Names, parse: Parser[Delivered], raw: Reply) -> Exchanged:
+        reply = parse(raw)
+        codes = reply.codes.split() if isinstance(reply, replies.Settle) else ()
+        told = [OUTCOMES[int(code)] for code in codes] if codes else None
+        jobs = self._delivered(tag, reply)
+        taken = Taken(reply.next, jobs, reply.lease, reply.now)
+        return Exchanged(Settled(names, told), taken)
+
+    def nack(self, names: Names, delay_ms: int, error: str, trace: str = "") -> Call[Settled]:
+        """Report failures; delay -1 = by the queue's policy; trace = the end of a traceback."""
+        seed = random.randrange(2_147_483_646)
+        return self.settling("nack", names, delay_ms, seed, error, trace, receipts=True)
+
+    def release(self, names: Names, delay_ms: int) -> Call[Settled]:
+        """Give back without a failure."""
+        return self.settling("release", names, delay_ms, receipts=True)
+
+    def bury(self, names: Names, reason: str, trace: str = "") -> Call[Settled]:
+        """Give up."""
+        return self.settling("bury", names, reason, trace, receipts=True)
+
+    def extend(self, names: Names, lease_ms: int, *, late: bool) -> Call[replies.Extend]:
+        """Extend leases; 0 = each job's own lease; late = also in the second half of a ttl."""
+        epoch, common, rest = self.named(names, receipts=True)
+        return self.call("extend", epoch, common, lease_ms, 1 if late else 0, *rest)
+
+    def beat(self, names: Names, texts: Sequence[str]) -> Call[Settled]:
+        """Look at deliveries, and store their progress: a text for each, "" = none."""
+        lines = "".join(f"{place} {text}\n" for place, text in enumerate(texts, 1) if text)
+        return self.settling("beat", names, lines, receipts=True)
+
+    # -- taking over -----------------------------------------------------------------------
+
+    def pending(self, score: bytes | str, skip: int, idle_ms: int) -> Call[replies.Pending]:
+        """Return a page of the deliveries that have not ended."""
+        return self.call("pending", score, skip, idle_ms)
+
+    def recover(self, epoch: str, pairs: Sequence[Packable]) -> Call[Recovered]:
+        """Take over deliveries: number, receipt, number, receipt …"""
+        tag = random.getrandbits(12)
+        args = (epoch, "*", b"%d" % tag, self.owner_name, self.consuming, *pairs)
+        return self.reading("recover", partial(self._recovered, tag), args)
+
+    def _recovered(self, tag: int, parse: Parser[replies.Recover], raw: Reply) -> Recovered:
+        reply = parse(raw)
+        jobs = self._delivered(tag, reply)
+        return Recovered(reply.seen, jobs)
+
+    def hinted(
+        self, kind: str, epoch: str, window: str, reason: str, pairs: Sequence[str]
+    ) -> Call[Any]:
+        """Repeat the calls of hints: number, receipt, number, receipt …"""
+        if kind == "delete":
+            return self.call("delete", epoch, *pairs[::2])
+        if kind == "bury":
+            return self.call(kind, epoch, "*", reason, "", *pairs)
+        proof, results = "*", list[str]()
+        if found := re.fullmatch(MISSING_VALUE_MARK, reason):
+            proof, results = f"*\n{found[1]}", [found[2]] * (len(pairs) // 2)
+        return self.call(kind, epoch, proof, "" if window == "-" else window, *pairs, *results)
+
+
+def _handed_over(names: Names, parse: Parser[Any], raw: Reply) -> Settled:
+    reply = parse(raw)
+    is_gone = isinstance(reply, replies.HandOverGone)
+    return Settled(names, [OUTCOMES[reply.outcome]] if is_gone else None)

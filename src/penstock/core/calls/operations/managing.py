@@ -1,0 +1,224 @@
+"""The calls of tools: move, remove and show jobs, settings, roles."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, get_args
+
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations.base import Names, Operations, Reply, Views
+from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.views import (
+    JobResult,
+    JobView,
+    QueueStats,
+    ScanPage,
+    Settings,
+    read_result,
+    read_settings,
+    read_stats,
+)
+from penstock.core.values.checks import PurgeState, StateName, check_choice
+from penstock.core.values.roles import RoleLease
+from penstock.errors import BadArgument
+from penstock.wire import replies
+from penstock.wire.packing import Argument, words
+from penstock.wire.replies import Parser
+
+__all__ = ["Managing", "check_states", "purge_parts"]
+
+
+class Looked(NamedTuple):
+    """The result of a look at results.
+
+    Attributes:
+        last: id of the last entry of the stream `finished`; empty unless they are awaited.
+        jobs: the result of each; None = the job is gone, and nothing is kept of it.
+    """
+
+    last: bytes
+    jobs: list[JobResult | None]
+
+
+class Managing(Operations):
+    """The operations of tools that manage a queue."""
+
+    # -- moving ----------------------------------------------------------------------------
+
+    def promote(self, names: Names) -> Call[Settled]:
+        """Move jobs forward to the place of their creation."""
+        return self.settling("promote", names)
+
+    def dequeue(self, names: Names) -> Call[Settled]:
+        """Remove jobs from the queue for the time of a lease."""
+        return self.settling("dequeue", names)
+
+    # -- dead letters, removal -------------------------------------------------------------
+
+    def redrive(self, names: Names) -> Call[Settled]:
+        """Bring these dead letters back."""
+        return self.settling("redrive", names, 0, 0)
+
+    def redrive_oldest(self, limit: int, skip: int) -> Call[replies.Redrive]:
+        """Bring `limit` of the oldest dead letters back, after `skip`."""
+        return self.call("redrive", "", limit, skip)
+
+    def delete(self, names: Names) -> Call[Settled]:
+        """Remove jobs in any state."""
+        return self.settling("delete", names)
+
+    def cancel(self, names: Names) -> Call[Settled]:
+        """Cancel jobs."""
+        return self.settling("cancel", names)
+
+    def purge(self, state: str, fence: bytes | str, skip: int) -> Call[replies.Purge]:
+        """Return the call of one step of a purge."""
+        return self.call("purge", state, fence, skip)
+
+    def sweep(self, idle_ms: int) -> Call[replies.Sweep]:
+        """Return the call of one step of a sweep."""
+        return self.call("sweep", idle_ms)
+
+    def evict(self, count: int, *, letters: bool) -> Call[replies.Evict]:
+        """Remove jobs that are never delivered again."""
+        return self.call("evict", count, 1 if letters else 0)
+
+    def clear(self) -> Call[replies.Clear]:
+        """Remove the queue."""
+        return self.call("clear")
+
+    # -- roles -----------------------------------------------------------------------------
+
+    def acquire(
+        self, role_lease: RoleLease, *, fence: int | str = "", create: str = ""
+    ) -> Call[replies.Acquire]:
+        """Take an exclusive role; with its fence: renew it."""
+        kind, token, lease = role_lease.role, role_lease.token, role_lease.lease_ms
+        call = self.call("acquire", create, kind, token, fence, lease, self.owner_name)
+        call.role_lease = role_lease
+        return call
+
+    def resign(self, role_lease: RoleLease) -> Call[replies.Resign]:
+        """Give an exclusive role back."""
+        return self.call("resign", role_lease.role, role_lease.token)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def stats(self) -> Call[QueueStats]:
+        """Return counts."""
+        return self.reading("stats", self._stats, ())
+
+    def _stats(self, parse: Parser[replies.Stats], raw: Reply) -> QueueStats:
+        return read_stats(self.name, parse(raw))
+
+    def peek(self, state: str, start: int, count: int, *, newest: bool) -> Call[Views | None]:
+        """Return jobs of a state, or None when it has removed expired ones: call it again."""
+        return self.reading("peek", self._peeked, words((state, start, count, 1 if newest else 0)))
+
+    def show(self, names: Names) -> Call[Views]:
+        """Return jobs by id; None for one that is gone."""
+        epoch, _, rest = self.named(names)
+        return self.reading("show", self._shown, (epoch, *rest))
+
+    def showing(self, names: Names) -> Call[replies.Show]:
+        """Return the call of `show` whose result is the reply."""
+        epoch, _, rest = self.named(names)
+        return self.call("show", epoch, *rest)
+
+    def results(self, names: Names, *, awaited: bool = False) -> Call[Looked]:
+        """Look at the results of jobs; mark those that have not ended if they are awaited."""
+        epoch, _, rest = self.named(names)
+        return self.reading("results", _results, (epoch, "1" if awaited else "", *rest))
+
+    def _peeked(self, parse: Parser[Any], raw: Reply) -> Views | None:
+        reply = parse(raw)
+        return None if isinstance(reply, replies.PeekGone) else self.views(reply)
+
+    def _shown(self, parse: Parser[replies.Show], raw: Reply) -> Views:
+        return self.views(parse(raw))
+
+    def scan(
+        self, cursor: str, count: int, states: Collection[str], *, full: bool
+    ) -> Call[ScanPage]:
+        """Return one page of all jobs."""
+        args = words((cursor, count, 1 if full else 0, *states))
+        return self.reading("scan", partial(self._page, full), args)
+
+    def _page(self, full: bool, parse: Parser[replies.Scan], raw: Reply) -> ScanPage:  # by partial
+        reply = parse(raw)
+        jobs = [view for view in self.views(reply) if view]
+        return ScanPage(reply.cursor.decode(), [view.id for view in jobs], jobs if full else [])
+
+    def browse(
+        self, part: str, place: str, count: int, *, newest: bool, body: int
+    ) -> Call[tuple[str, int, list[JobView]]]:
+        """Return jobs of a part of a state: the next place, the number looked at, the jobs."""
+        args = words((part, place, count, 1 if newest else 0, body))
+        return self.reading("browse", self._browsed, args)
+
+    def _browsed(self, parse: Parser[replies.Browse], raw: Reply) -> tuple[str, int, list[JobView]]:
+        reply = parse(raw)
+        return reply.cursor.decode(), reply.looked, [job for job in self.views(reply) if job]
+
+    # -- settings --------------------------------------------------------------------------
+
+    def configure(self, fields: Sequence[Argument], *, create: str = "") -> Call[replies.Configure]:
+        """Store settings: name, value, name, value …; '' drops one."""
+        return self.call("configure", create, *fields)
+
+    def settings(self, reply: replies.Configure) -> Settings:
+        """Read the reply of configure."""
+        settings = read_settings({field.decode(): value.decode() for field, value in reply.fields})
+        self.replicas = settings.replicas or 0
+        return settings
+
+
+def _results(parse: Parser[replies.Results], raw: Reply) -> Looked:
+    reply = parse(raw)
+    return Looked(reply.last, [read_result(entry) if entry else None for entry in reply.jobs])
+
+
+def purge_parts(states: Collection[object]) -> list[str]:
+    """Return the parts to purge for states; in this order no job is missed when its time comes.
+
+    Args:
+        states: as they were given; none = ready, scheduled and parked.
+
+    Raises:
+        BadArgument: one of them is unknown.
+    """
+    chosen = {check_choice("states", state, PurgeState) for state in states}
+    parts = {
+        "ready": "ready",
+        "parked": "parked",
+        "scheduled": "scheduled",
+        "dependent": "dependent",
+        "active": "active",
+        "once": "active",
+        "due": "ready",
+        "ended": "ready",
+        "dead": "dead",
+    }
+    wanted = chosen or {"ready", "scheduled", "parked"}
+    return [part for part, state in parts.items() if state in wanted]
+
+
+def check_states(argument: str, values: object) -> tuple[StateName, ...]:
+    """Return the states, each once; empty = all.
+
+    Args:
+        argument: the name of the argument.
+        values: as they were given; None = all.
+
+    Raises:
+        BadArgument: not a collection of ready, scheduled, parked, active, dead.
+    """
+    if values is None:
+        return ()
+    names = get_args(StateName)
+    is_text = isinstance(values, (str, bytes))
+    found = list(values) if isinstance(values, Iterable) and not is_text else []
+    if not found or any(value not in names for value in found):
+        raise BadArgument(argument, values, f"must be names out of {', '.join(names)}")
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,158 @@
+"""The calls of a producer: add jobs, and withdraw them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from penstock.core.calls.call import Call
+from penstock.core.calls.operations.base import Names, Operations, Reply
+from penstock.core.jobs.job import Enqueued, QueueIdentity
+from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.record import escaped, parse_record, stable_id_of
+from penstock.core.jobs.views import DedupStatus
+from penstock.core.values.confirmations import Wait
+from penstock.core.values.ids import encode_id, number_after, ttl_code
+from penstock.wire import replies
+from penstock.wire.packing import front_of, words
+from penstock.wire.replies import Parser
+
+__all__ = ["PLAIN_BYTES", "Added", "Producing", "updates"]
+
+Added = replies.Enqueue | replies.Claim
+"""The reply to a call that has added jobs."""
+PLAIN_BYTES = 4096
+"""Longest record that `enqueue_plain` adds."""
+OWN, ONCE = (b";t", b";p"), b";l=0"
+"""Begin of the options of a record with a ttl or a policy, and of one delivered at most once."""
+ACTIONS = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
+
+
+class Producing(Operations):
+    """The operations of a producer."""
+
+    def enqueue(
+        self,
+        records: Sequence[bytes],
+        *,
+        create: str = "",
+        delay: str | int = 0,
+        bound: int | str = "",
+        wait_ms: int = 0,
+        wait: Wait | None = None,
+        mode: str | None = None,
+    ) -> Call[Added]:
+        """Add records; none = only return the space token. With a mode they have dedup ids."""
+        role, name = self.producing, "enqueue" if mode is None else "claim"
+        create = self.joining or create
+        begin = words((create, delay, bound, wait_ms, role))
+        args = (*begin, *records) if mode is None else (*begin, mode, *records)
+        call: Call[Added]
+        read = partial(self._added, len(records))
+        if mode is None and not (create or delay or role) and bound == "" and are_plain(records):
+            call = self.usual("enqueue", read, args, tuple(records))
+        else:
+            call = self.reading(name, read, args)
+        if wait is not None:
+            expected = self.replicas if wait.replicas is None else wait.replicas
+            if expected or wait.fsynced:
+                wait = wait._replace(expected=expected or 0, is_told=self.replicas is not None)
+            call.wait = wait
+        return call
+
+    def _added(self, count: int, parse: Parser[Any], raw: Reply) -> Added:
+        reply = parse(raw)
+        if isinstance(reply, replies.EnqueuePlain):
+            first, epoch = reply.first, reply.epoch
+            return replies.Enqueue((reply.code, reply.nonce, first, count, epoch, 0, 0, 0, 0))
+        if reply.created:  # the plain form was refused because there was no queue
+            self.declined.pop("enqueue", None)
+        added: Added = reply
+        return added
+
+    def enqueue_plain(self, record: bytes) -> Call[replies.EnqueuePlain]:
+        """Add one record without options. Its script and keys are packed once for all calls."""
+        found, head, parse, queue, _ = self._forms.get("enqueue_plain") or self._form(
+            "enqueue_plain"
+        )
+        if not self._front:
+            self._front = front_of(found.sha, head)
+        return Call(found, head, (record,), parse, queue, ops=self, front=self._front)
+
+    def id_of(self, number: bytes, epoch: bytes, ttl: str) -> str:
+        """Return the id of a job that was added."""
+        place = self.place(epoch)
+        return encode_id(place.node, place.packed, number, ttl)
+
+    def claimed(
+        self, reply: replies.Claim, records: Sequence[bytes], ttl: str, replicas: int
+    ) -> list[Enqueued]:
+        """Return the results of jobs with dedup ids, added or not."""
+        place = self.place(reply.epoch)
+        state = "scheduled" if reply.scheduled else "ready"
+        others = {index: told for index, *told in reply.others}
+        found: list[Enqueued] = []
+        added = 0
+        for at, record in enumerate(records, 1):
+            if at in others:
+                found.append(_other(place, others[at], replicas, record))
+                added += found[-1].action == "requeued"
+            else:
+                number = number_after(reply.first, added)
+                job_id = encode_id(place.node, place.packed, number, ttl)
+                stable_id = stable_id_of(record)
+                found.append(Enqueued(job_id, state, False, replicas, stable_id=stable_id))
+                added += 1
+        return found
+
+    def lookup(self, dedup_id: str) -> Call[replies.Lookup]:
+        """Look up the job that has a dedup id."""
+        return self.call("lookup", escaped(dedup_id))
+
+    def status(self, dedup_id: str, reply: replies.Lookup) -> DedupStatus | None:
+        """Return the job that has a dedup id; None = the id is free."""
+        jobs = [job for job in self.views(reply) if job]
+        ends = int(reply.ends) / 1000 or None
+        if not jobs and ends is None:
+            return None
+        job = jobs[0] if jobs else None
+        state = "window" if ends is not None or job is None else job.state
+        return DedupStatus(dedup_id, state, job, jobs[1] if len(jobs) > 1 else None, ends)
+
+    def withdraw(self, names: Names) -> Call[Settled]:
+        """Remove jobs that were never delivered."""
+        return self.settling("withdraw", names)
+
+    def withdraw_added(self, reply: Added) -> Call[replies.Withdraw]:
+        """Remove the jobs of an enqueue that were not delivered yet."""
+        numbers = [number_after(reply.first, i) for i in range(reply.count)]
+        return self.call("withdraw", reply.epoch, *numbers)
+
+
+def are_plain(records: Sequence[bytes]) -> bool:
+    """Return whether `enqueue_plain` is worth a try; a single job has a way of its own."""
+    if len(records) < 2 or records[0][1:3] in OWN or records[0][1:5] == ONCE:
+        return False
+    return max(map(len, records)) <= PLAIN_BYTES
+
+
+def updates(reply: Added) -> int:
+    """Return the number of existing jobs to which a claim gave new content."""
+    if isinstance(reply, replies.Enqueue):
+        return 0
+    return sum(what == 2 for _, what, *_ in reply.others)
+
+
+def _other(place: QueueIdentity, told: Sequence[Any], replicas: int, given: bytes) -> Enqueued:
+    what, number, state, header = told
+    record = parse_record(header + b"\n")
+    ttl = ttl_code(record.ttl_ms, at_most_once=record.lease_ms == 0)
+    return Enqueued(
+        encode_id(place.node, place.packed, number, ttl) if number else "",
+        "active" if state == b"once" else state.decode(),
+        what != 3,
+        replicas if what == 3 else 0,
+        ACTIONS[what],
+        stable_id_of(given) if what > 1 else "",
+    )

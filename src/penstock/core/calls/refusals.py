@@ -1,0 +1,156 @@
+"""The errors of negative codes. The executor raises them; no other code reads these codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from penstock.core.values.partitions import read_count
+from penstock.errors import (
+    BadArgument,
+    BatchClosed,
+    CheckpointTaken,
+    MetaLost,
+    PenstockError,
+    QueueClosed,
+    QueueFull,
+    QueueInUse,
+    QueueMissing,
+    QueuePartitioned,
+    QueuePaused,
+    RoleLost,
+    StaleCall,
+    UnsupportedVersion,
+    WrongEpoch,
+)
+from penstock.wire.codes import Code
+from penstock.wire.scripts import Bound
+
+__all__ = ["REFUSALS", "NotPlain", "Unstaged", "refusal"]
+
+SECONDS = ("lease", "ttl")
+"""Arguments that scripts read in ms, and callers give in seconds."""
+FORMS = {
+    **dict.fromkeys(("delay", "window"), "must be ms, at most 3162240000000 (100 years)"),
+    **dict.fromkeys(
+        ("delays", "kept"), "must be ms, at most 3162240000000 (100 years), separated by blanks"
+    ),
+    "ttl": "must be longer than the time until the job may run (its delay, or at), and at most 100"
+    " years",
+    "value": "must be a setting within its bounds: protocol/core.md names them",
+    "number": "must be a job number: ms, a dash, ten digits, without leading zeros; 1000 at most",
+    **dict.fromkeys(("fence", "from", "to"), "must be what an earlier reply has returned"),
+    "producer": "must be 16 hex digits",
+    "progress": "must name a job of the call, and be at most 1024 bytes",
+    "owner": "must be at most 200 bytes without a line feed",
+    "asked": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
+    "lease": "must be at most 24 days, and end before 2094-09-07",
+    "what": "must be run or alone; of a tick also skip or move",
+    "hash": "must be 16 small hex digits",
+    "priority": "can't be used with ordered=True: use per_key, or another queue",
+    "ordered": "can't be set while jobs have priorities: wait until they have ended, then sweep()",
+}
+"""The form of each argument that a script checks, besides those in its BOUNDS."""
+
+
+class NotPlain(PenstockError):
+    """The job or its queue needs the full script."""
+
+
+class Unstaged(PenstockError):
+    """The staged rows of an attempt are gone."""
+
+
+REFUSALS = (
+    BadArgument,
+    BatchClosed,
+    CheckpointTaken,
+    MetaLost,
+    QueueClosed,
+    QueueFull,
+    QueueInUse,
+    QueueMissing,
+    QueuePartitioned,
+    QueuePaused,
+    RoleLost,
+    StaleCall,
+    UnsupportedVersion,
+    Unstaged,
+)
+"""The errors of `refusal`. The script has run, and the queue is unchanged."""
+
+
+def refusal(queue: str, raw: Sequence[Any], bounds: Iterable[Bound]) -> PenstockError:
+    """Return the error for a reply with a negative code.
+
+    Args:
+        queue: the queue's name.
+        raw: the reply.
+        bounds: those of the script.
+    """
+    code, _, *told = raw
+    if code in TEXTS:
+        kind, text = TEXTS[code]
+        return kind(text.format(queue=repr(queue)))
+    if code == Code.NEWER:
+        return _newer(queue, told[0])
+    if code == Code.FULL:
+        waiting, limit, expired = told
+        text = f"queue {queue!r} is full: {waiting} jobs wait, the limit is {limit}"
+        return QueueFull(text, waiting, limit, expired)
+    if code == Code.PAUSED:
+        return QueuePaused(f"queue {queue!r} is paused ({told[0].decode()}): resume() ends that")
+    if code == Code.STALE_CALL:
+        text = f"call {int(raw[1])} did nothing: call {int(told[0])} of this producer ran first"
+        return StaleCall(text)
+    if code == Code.IN_USE:
+        kind_of_role, owner, left = told
+        return QueueInUse(kind_of_role.decode(), owner.decode("utf-8", "replace"), left / 1000)
+    if code == Code.ROLE_LOST:
+        return RoleLost(told[0].decode())
+    if code == Code.OTHER_EPOCH:
+        text = f"queue {queue!r} was deleted and created again since"
+        return WrongEpoch("id", "<ids of an earlier queue>", text)
+    if code == Code.BAD_RECORD:
+        text = "must be a record of this version with a header of at most 16384 bytes"
+        return BadArgument("records", told[0], text)
+    name, value = (part.decode("utf-8", "replace") for part in told)
+    return _malformed(name, value, bounds)
+
+
+TEXTS: dict[int, tuple[type[PenstockError], str]] = {
+    Code.MISSING: (QueueMissing, "queue {queue} does not exist"),
+    Code.DAMAGED: (MetaLost, "queue {queue} has jobs but no meta key: run penstock doctor"),
+    Code.CLOSED: (
+        QueueClosed,
+        "queue {queue} is closed and takes no more jobs: reopen() ends that",
+    ),
+    Code.CHECKPOINT_TAKEN: (
+        CheckpointTaken,
+        "queue {queue}: another run of the query uses this checkpoint now",
+    ),
+    Code.BATCH_CLOSED: (
+        BatchClosed,
+        "queue {queue}: the batch takes no jobs, as it was closed or abandoned: open another",
+    ),
+    Code.NOT_PLAIN: (NotPlain, "queue {queue}: only the full script can do this"),
+    Code.UNSTAGED: (Unstaged, "queue {queue}: the staged rows are gone"),
+}
+"""The errors that need nothing but the queue's name."""
+
+
+def _newer(queue: str, version: bytes) -> PenstockError:
+    count = read_count(version)
+    if count is not None:
+        return QueuePartitioned(queue, count)
+    shown = version.decode("utf-8", "replace")
+    text = f"queue {queue!r} was written by version {shown} of the protocol: upgrade penstock"
+    return UnsupportedVersion(text)
+
+
+def _malformed(name: str, value: str, bounds: Iterable[Bound]) -> PenstockError:
+    if name in FORMS:
+        is_ms = name in SECONDS and value.isdecimal()
+        return BadArgument(name, int(value) / 1000 if is_ms else value, FORMS[name])
+    least, most = next((one.least, one.most) for one in bounds if one.name == name)
+    return BadArgument(name, value, f"must be a whole number from {least} to {most}")

@@ -1,0 +1,1 @@
+"""New jobs: options, chunks, dedup ids, batches and schedules."""

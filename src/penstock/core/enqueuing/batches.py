@@ -1,0 +1,80 @@
+"""Batches: sets of jobs with a callback that runs when they have ended (protocol/batches.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+from penstock.core.enqueuing.options import JobOptions, NewJob
+from penstock.core.values.checks import check_choice, lease_ms
+from penstock.errors import BadArgument
+from penstock.wire.replies import ListBatches
+
+__all__ = ["BatchCondition", "BatchState", "BatchStatus", "callback_job", "statuses"]
+
+BatchCondition: TypeAlias = Literal["success", "finished"]
+BatchState: TypeAlias = Literal["open", "waiting", "called", "failed", "abandoned"]
+REFUSED = (
+    "delay", "at", "ttl", "dedup_id", "dedup", "max_length", "block", "replicas", "durable", "key",
+)  # fmt: skip
+"""Options that a callback can't have."""
+CONDITIONS: dict[bytes, BatchCondition] = {b"s": "success", b"f": "finished"}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """The state of a batch.
+
+    Attributes:
+        id: of the batch: the job id of its callback.
+        state: "open" = more jobs may join; "waiting" = it is closed, and waits for jobs; "called" =
+            its callback was due; "failed" = with `on="success"`, jobs have failed, and the callback
+            is a dead letter; "abandoned" = it was not closed in time, and the callback is a dead
+            letter.
+        on: "success" or "finished".
+        total: number of jobs that have joined.
+        done: those that were acknowledged.
+        failed: those that ended otherwise.
+        dead: those that are dead letters now.
+    """
+
+    id: str
+    state: BatchState
+    on: BatchCondition
+    total: int
+    done: int
+    failed: int
+    dead: int
+
+    @property
+    def open(self) -> int:
+        """Return the number of jobs that wait or are active."""
+        return self.total - self.done - self.failed - self.dead
+
+    @property
+    def progress(self) -> float:
+        """Return the part of the jobs that does not wait and is not active, from 0 to 1."""
+        return 1 - self.open / self.total if self.total else 1.0
+
+
+def callback_job(then: Any, on: BatchCondition) -> NewJob:
+    """Return the callback of a batch.
+
+    Raises:
+        BadArgument: it has an option that a callback can't have, or `on` is unknown.
+    """
+    check_choice("on", on, BatchCondition)
+    job = then if isinstance(then, NewJob) else NewJob(then, JobOptions({}))
+    job.options.refuse(REFUSED, "a callback can't have it: it waits for the jobs of its batch")
+    lease = job.options.given.get("lease")
+    if lease is not None and lease_ms("lease", lease) == 0:
+        raise BadArgument("lease", lease, "a callback is delivered at least once: omit lease=0")
+    return job
+
+
+def statuses(reply: ListBatches, ids: list[str]) -> list[BatchStatus]:
+    """Return the batches of a reply; `ids` has the job id of each callback."""
+    return [
+        BatchStatus(job_id, cast("BatchState", state.decode()), CONDITIONS[on], *counts)
+        for job_id, (_, state, on, *counts) in zip(ids, reply.batches, strict=True)
+    ]

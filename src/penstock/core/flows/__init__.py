@@ -1,0 +1,60 @@
+"""Procedures of several steps, as generators without I/O.
+
+A flow yields an effect, is sent the answer, and returns its result; the client drives it.
+protocol/core.md says what a crash after each step leaves.
+"""
+
+from penstock.core.flows.consuming import AGAIN, LINGER, Sources, recover, reserve
+from penstock.core.flows.effects import (
+    Cancelled,
+    CloseConnections,
+    Effect,
+    EndWait,
+    GiveUpSoon,
+    LetRunnersStart,
+    Listen,
+    Register,
+    ReserveJobs,
+    Rest,
+    Run,
+    StoreHint,
+    SweepDue,
+    Unregister,
+    WaitResult,
+)
+from penstock.core.flows.producing import create_and_run, enqueue, new_epoch, withdraw
+from penstock.core.flows.roles import acquire
+from penstock.core.flows.schedules import REPLACED, SAME, schedule
+from penstock.core.flows.waiting import POLL_INTERVAL
+
+__all__ = [
+    "AGAIN",
+    "LINGER",
+    "POLL_INTERVAL",
+    "REPLACED",
+    "SAME",
+    "Cancelled",
+    "CloseConnections",
+    "Effect",
+    "EndWait",
+    "GiveUpSoon",
+    "LetRunnersStart",
+    "Listen",
+    "Register",
+    "ReserveJobs",
+    "Rest",
+    "Run",
+    "Sources",
+    "StoreHint",
+    "SweepDue",
+    "Unregister",
+    "WaitResult",
+    "acquire",
+    "create_and_run",
+    "enqueue",
+    "new_epoch",
+    "recover",
+    "reserve",
+    "schedule",
+    "withdraw",
+]

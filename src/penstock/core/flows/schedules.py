@@ -1,0 +1,103 @@
+"""Flows about schedules on several nodes (protocol/schedules.md, Several nodes and partitions)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import sha1
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.core.calls.operations import QueueOps
+from penstock.core.flows.effects import Effect, Run
+from penstock.core.flows.producing import create_and_run
+
+if TYPE_CHECKING:
+    from penstock.core.enqueuing.schedules import NewSchedule
+
+__all__ = ["REPLACED", "SAME", "StoreOutcome", "schedule", "schedule_on"]
+
+SAME, REPLACED = 0, 3
+"""Results of `schedule`: it has this value already; this value was replaced before."""
+
+
+def schedule(
+    ops: QueueOps, new: NewSchedule, *, force: bool = False
+) -> Generator[Effect, Any, int]:
+    """Create a schedule, or replace its value; make the queue first if need be.
+
+    Returns:
+        `SAME` = it has this value already, `REPLACED` = this value was replaced before, and nothing
+        changed; 1 = it is new, 2 = it had another value.
+
+    Raises:
+        UnsupportedVersion, QueueDamaged.
+    """
+    listed = yield Run(ops.schedules(names=[new.name]))
+    first = new.spec.after(listed.now_ms)
+    if listed.entries:
+        first = replace(listed.entries[0], spec=new.spec).first_tick(listed.now_ms)
+    _, reply = yield from create_and_run(ops, partial(ops.schedule, new, first, force=force))
+    return reply.what
+
+
+class StoreOutcome(NamedTuple):
+    """The result of storing a schedule on one of several nodes.
+
+    Attributes:
+        code: as `schedule` returns it; None = the schedule is new, and some nodes are down.
+        home: where it lies; None = on none of the nodes that are up.
+    """
+
+    code: int | None
+    home: QueueOps | None
+
+
+def schedule_on(
+    parts: Sequence[QueueOps], new: NewSchedule, *, force: bool = False, is_whole: bool = True
+) -> Generator[Effect, Any, StoreOutcome]:
+    """Create a schedule on one of several nodes, or replace it where it lies.
+
+    Two clients that know different nodes may create it at once on two of them. Each looks again
+    behind its write. So at least one of them finds both, and all keep the same one.
+
+    Args:
+        parts: operations of the part of the queue to which it belongs, on each node that is up.
+        new: the schedule.
+        force: as in `schedule`.
+        is_whole: whether these are all nodes. Otherwise it is not created: it may lie on another.
+    """
+    home = yield from _keep_one_home(parts, new.name)
+    if home is not None:
+        code = yield from schedule(home, new, force=force)
+        return StoreOutcome(code, home)
+    if not is_whole:
+        return StoreOutcome(None, None)
+    chosen = _ranked(parts, new.name)[0]
+    code = yield from schedule(chosen, new, force=force)
+    home = yield from _keep_one_home(parts, new.name)
+    return StoreOutcome(code, home or chosen)
+
+
+def _keep_one_home(parts: Sequence[QueueOps], name: str) -> Generator[Effect, Any, QueueOps | None]:
+    """Return the part that keeps a schedule, and remove it from all others.
+
+    Returns:
+        None if no part has it, or if there is one part only.
+    """
+    found = list[QueueOps]()
+    for ops in parts if len(parts) > 1 else ():
+        listed = yield Run(ops.schedules(names=[name]))
+        if listed.entries or listed.unread:
+            found.append(ops)
+    ranked = _ranked(found, name)
+    for other in ranked[1:]:
+        yield Run(other.unschedule(name, is_duplicate=True))
+    return ranked[0] if ranked else None
+
+
+def _ranked(parts: Sequence[QueueOps], name: str) -> list[QueueOps]:
+    """Return parts on several nodes, the home of a new schedule of this name first."""
+    if len(parts) < 2:
+        return [*parts]
+    return sorted(parts, key=lambda ops: sha1(f"{ops.home.whole_id} {name}".encode()).digest())

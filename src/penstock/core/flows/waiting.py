@@ -1,0 +1,18 @@
+"""The interval at which waiting clients look again without a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.calls.operations import QueueOps
+
+__all__ = ["POLL_INTERVAL", "poll_interval"]
+
+POLL_INTERVAL = 4.0
+"""Seconds after which an idle consumer or producer calls again, without a token."""
+
+
+def poll_interval(sources: Sequence[QueueOps], role: str) -> float:
+    """Return the seconds until a waiting client calls again, few enough to keep its roles."""
+    thirds = [ops.role_leases[role].lease_ms / 3000 for ops in sources if role in ops.role_leases]
+    return min([POLL_INTERVAL, *thirds])

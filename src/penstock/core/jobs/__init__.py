@@ -1,0 +1,1 @@
+"""Jobs as the server stores them, and their outcomes, events and views."""

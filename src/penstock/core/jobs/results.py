@@ -1,0 +1,122 @@
+"""Results of jobs: values of handlers as JSON, and the errors of jobs that have none."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from penstock.core.jobs.job import Delivery, record_of
+from penstock.core.jobs.record import encode_body
+from penstock.core.jobs.views import JobResult
+from penstock.errors import BadArgument, JobCancelled, JobExpired, JobFailed, ResultGone
+
+__all__ = [
+    "AckResults",
+    "count_fitting",
+    "encoded_value",
+    "missing_value_mark",
+    "results_of",
+    "value_of",
+]
+
+NO_VALUE = (b"", "")
+RESULT_BYTES_PER_CALL = 1_048_576
+"""Most bytes of values that one call brings, unless it brings one value."""
+
+MISSING = {
+    "large": "it was larger than the queue's result_size",
+    "full": "the server's memory was full",
+    "json": "it could not be written as JSON; the worker's log has the reason",
+    "hint": "its node was down when the job was done, and hints carry no values",
+}
+"""Reasons for which a value was not kept, by flag."""
+
+
+class AckResults(NamedTuple):
+    """The results that go out with an ack (protocol/results.md).
+
+    Attributes:
+        spans: ms for which they are kept: one for all, or one for each job, separated by blanks.
+        values: the result of each job; empty = nothing is kept of it.
+    """
+
+    spans: str
+    values: list[bytes]
+
+
+def encoded_value(value: object) -> bytes:
+    """Return the JSON of a value that a handler returned.
+
+    Raises:
+        BadArgument: it can't be written as JSON.
+    """
+    raw, is_coded = encode_body(value)
+    if not is_coded:
+        raise BadArgument("result", value, "can't be written as JSON: return text, not bytes")
+    return raw
+
+
+def results_of(jobs: Sequence[Delivery], seconds: Sequence[float]) -> AckResults | None:
+    """Return the results that go out with an ack of these jobs; None = none of them is kept.
+
+    Args:
+        jobs: the jobs, in the order of the call.
+        seconds: how long the handler of each has taken.
+    """
+    spans = [record_of(job).result_ms for job in jobs]
+    if not any(spans):
+        return None
+    values = [
+        _result(job, taken) if span else b""
+        for job, taken, span in zip(jobs, seconds, spans, strict=True)
+    ]
+    times = spans if len(set(spans)) > 1 else spans[:1]
+    return AckResults(" ".join(map(str, times)), values)
+
+
+def count_fitting(jobs: Sequence[Delivery]) -> int:
+    """Return how many leading jobs fit in one call by the bytes of their results (at least 1)."""
+    sizes = list(accumulate(len(getattr(job, "_result", NO_VALUE)[0]) for job in jobs))
+    return max(1, bisect_right(sizes, RESULT_BYTES_PER_CALL))
+
+
+def _result(job: Delivery, seconds: float) -> bytes:
+    value, flag = getattr(job, "_result", NO_VALUE)
+    kept = f"!{flag}".encode() if flag else value
+    return b"%d %d %b" % (job.attempt, round(seconds * 1000), kept)
+
+
+def missing_value_mark(job: Delivery) -> str:
+    """Return the hint text that marks the value of this job as missing.
+
+    Returns:
+        The time of keeping in ms and the result, as an ack has them; empty = no value is lost.
+    """
+    (value, flag), span = getattr(job, "_result", NO_VALUE), record_of(job).result_ms
+    if not span or (not flag and value in (b"", b"null")):
+        return ""
+    return f"{span} {job.attempt} 0 !{flag or 'hint'}"
+
+
+def value_of(job_id: str, found: JobResult | None) -> Any:
+    """Return the value of a job that has ended.
+
+    Raises:
+        JobFailed, JobCancelled, JobExpired, ResultGone: it has none.
+    """
+    if found is None:
+        text = "it is gone and nothing is kept of it; give its enqueue a longer result_ttl"
+        raise ResultGone(f"job {job_id} has no result: {text}")
+    if found.state == "dead":
+        raise JobFailed(job_id, found.value.decode("utf-8", "replace"), found.attempt)
+    if found.state == "cancelled":
+        raise JobCancelled(f"job {job_id} was cancelled")
+    if found.state == "expired":
+        raise JobExpired(f"job {job_id} expired: its ttl ended before it was done")
+    if found.missing:
+        why = MISSING.get(found.missing, found.missing)
+        raise ResultGone(f"job {job_id} is done, but its value was not kept: {why}")
+    return json.loads(found.value) if found.value else None

@@ -1,0 +1,1 @@
+"""Several nodes: their states, their list, and answers made one."""

@@ -1,0 +1,177 @@
+"""Answers of several nodes or partitions, made one."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from penstock.core.jobs.views import (
+    ASIDE,
+    COUNTS,
+    SETTING_KINDS,
+    TOTALS,
+    JobView,
+    QueueStats,
+    number_in,
+)
+from penstock.errors import BadArgument
+from penstock.wire.keys import PRIORITY_SPAN
+
+__all__ = [
+    "CURSOR",
+    "STORED",
+    "SUMMED",
+    "Partial",
+    "merged_peek",
+    "merged_stats",
+    "split_cursor",
+    "stats_of_nodes",
+    "to_store",
+]
+
+T = TypeVar("T")
+PLACES: Mapping[str, Callable[[JobView], float]] = {
+    "ready": lambda view: (
+        (view.created if view.due is None else view.due) - view.priority * PRIORITY_SPAN / 1000
+    ),
+    "scheduled": lambda view: math.inf if view.due is None else view.due,
+    "active": lambda view: view.lease_until or math.inf,
+    "parked": lambda view: int(view.key_hash or "0", 16),
+    "dead": lambda view: view.died or 0.0,
+}
+"""Key by which jobs of a state are sorted across nodes."""
+
+
+class Partial(list[T]):
+    """Items from all nodes that answered.
+
+    Attributes:
+        unreachable: addresses of those that did not; their items are missing.
+    """
+
+    def __init__(self, items: Iterable[T] = (), unreachable: Iterable[str] = ()) -> None:
+        super().__init__(items)
+        self.unreachable = tuple(unreachable)
+
+
+SUMMED = (*COUNTS, *ASIDE, *TOTALS, "kept")
+
+
+def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:
+    """Return the figures of a queue with parts, and the settings that were stored last.
+
+    Args:
+        found: at least one, in the order of preference.
+        unreachable: addresses of nodes that did not answer.
+    """
+    there = [stats for stats in found if stats.exists]
+    first, is_one = max(there or found, key=_age_of_settings), len(found) == 1
+    sums = {name: sum(getattr(stats, name) for stats in found) for name in SUMMED}
+    return replace(
+        first,
+        epoch=first.epoch if is_one else None,
+        producer=first.producer if is_one else None,
+        consumer=first.consumer if is_one else None,
+        oldest=_best(max, [stats.oldest for stats in there]),
+        age=_best(max, [stats.age for stats in there]),
+        idle=_best(min, [stats.idle for stats in there]),
+        has_schedules=any(stats.has_schedules for stats in there),
+        closed=bool(there) and all(stats.closed for stats in there),
+        unreachable=tuple(unreachable),
+        **sums,
+    )
+
+
+def stats_of_nodes(
+    found: Mapping[str, Sequence[QueueStats]], unreachable: Iterable[str] = ()
+) -> QueueStats:
+    """Return the figures of a queue on several nodes, those of each, and where settings differ.
+
+    Args:
+        found: address of each node -> the figures of its parts there.
+        unreachable: addresses of nodes that did not answer.
+    """
+    nodes = {address: merged_stats(parts) for address, parts in found.items()}
+    every = [stats for parts in found.values() for stats in parts]
+    whole, latest = merged_stats(every, unreachable), max(every, key=_age_of_settings)
+    wanted = (latest.settings, latest.closed)
+    differing = [
+        address
+        for address, parts in found.items()
+        if any((stats.settings, stats.closed) != wanted for stats in parts)
+    ]
+    return replace(whole, nodes=nodes, differing=tuple(differing))
+
+
+def _age_of_settings(stats: QueueStats) -> float:
+    return stats.configured or 0
+
+
+STORED = ("configured", "paused", "closed", *SETTING_KINDS)
+"""Fields of `meta` that are the same on every node; the first is the time of the others."""
+
+
+def to_store(found: Mapping[T, Sequence[bytes | None]]) -> dict[T, list[Any]]:
+    """Return for each node the settings to store there, so that all have the latest ones.
+
+    Args:
+        found: node -> its values of `STORED`.
+    """
+
+    def age(values: Sequence[bytes | None]) -> int:
+        return number_in((values[0] or b"").decode("utf-8", "replace")) or 0
+
+    latest = max(found.values(), key=lambda values: (age(values), [one or b"" for one in values]))
+    fields = [(name, value or b"") for name, value in zip(STORED, latest, strict=True)][1:]
+    result: dict[T, list[Any]] = {}
+    for node, values in found.items():
+        if age(latest) and list(values[1:]) != list(latest[1:]):
+            since = max(age(latest), age(values) + 1)  # two of one ms: one has to be newer
+            result[node] = ["configured", since, *(text for pair in fields for text in pair)]
+    return result
+
+
+def _best(choose: Callable[..., float], values: Iterable[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return choose(present) if present else None
+
+
+def merged_peek(
+    found: Iterable[Sequence[JobView]], state: str, start: int, n: int, *, newest: bool
+) -> list[JobView]:
+    """Merge the answers of the parts to `peek`.
+
+    The order within a part stays; parts are merged by the time, or key, that orders the state.
+
+    Args:
+        found: the first jobs of each part; with `newest` or a negative `start` the last ones,
+            backwards.
+        state, start, n, newest: as of `peek`.
+    """
+    key = PLACES[state]
+    if not newest and start >= 0:
+        return list(heapq.merge(*found, key=key))[start : start + n]
+    views = list(heapq.merge(*([*reversed(part)] for part in found), key=key))
+    if newest:
+        return views[::-1][start : start + n]
+    return views[start:][:n] if len(views) >= -start else []
+
+
+CURSOR = r"([0-9a-f]{8}(?:-[0-9a-f]{8})?):(.+)"
+"""Node, optional checksum of the part's name, and the cursor of that part."""
+
+
+def split_cursor(cursor: object) -> tuple[str, str]:
+    """Return the part with which a scan goes on, and the cursor in it; two empty texts for "0".
+
+    Raises:
+        BadArgument: neither "0" nor the cursor of a page.
+    """
+    found = re.fullmatch(CURSOR, cursor) if isinstance(cursor, str) else None
+    if found is None and cursor != "0":
+        raise BadArgument("cursor", cursor, 'must be the cursor of a page, or "0" to begin')
+    return (found.group(1), found.group(2)) if found else ("", "0")

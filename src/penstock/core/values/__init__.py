@@ -1,0 +1,1 @@
+"""Values and checks of arguments: they import no other room of core."""
