@@ -175,7 +175,7 @@ class Jobs:
     def settle(self, jobs: Sequence[Job], n: int) -> list[Job]:
         """Finish jobs and reserve up to n more in one trip."""
         self.trips += 1
-        return self.queue.settle(jobs, n)[1]
+        return self.queue.ack_and_reserve(jobs, n)[1]
 
     def work(self, jobs: Sequence[Job]) -> int:
         """Read every body, as a handler would."""

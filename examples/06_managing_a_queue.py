@@ -1,4 +1,4 @@
-"""Inspect a queue and move its jobs: promote, dequeue, recover, scan, delete.
+"""Inspect a queue and move its jobs: promote, postpone, recover, scan, delete.
 
     python examples/06_managing_a_queue.py
 
@@ -32,7 +32,7 @@ with Penstock(url()) as ps:
     print(f"brought forward: {letters.promote([last.id])[0]}")
 
     first = letters.peek(1)[0]
-    print(f"set aside: {letters.dequeue([first.id])[0]}; ", end="")
+    print(f"set aside: {letters.postpone([first.id])[0]}; ", end="")
     print(f"waiting: {[view.body for view in letters.peek()]}")
 
     [silent] = letters.reserve()  # its worker never reports

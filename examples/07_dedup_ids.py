@@ -34,7 +34,7 @@ with Penstock(url()) as ps:
     late = q.enqueue("page 7, v4", dedup=Dedup("page 7", on_duplicate="update"))
     after = q.enqueue("page 7, v4", dedup=Dedup("page 7", on_duplicate="requeue+update"))
     print(f"while it runs: {late.action}; asked to run again: {after.action}")
-    status = q.status("page 7")
+    status = q.dedup_status("page 7")
     assert status is not None
     assert status.job is not None
     assert status.successor is not None

@@ -65,7 +65,7 @@ async def cancel_active(q: AsyncQueue, job_id: str) -> None:
 
 async def exchange(q: AsyncQueue, _: str) -> None:
     """Finish a job and ask for another one in one call."""
-    await q.settle(await q.reserve(block=0), 1)
+    await q.ack_and_reserve(await q.reserve(block=0), 1)
 
 
 ENDS: dict[str, tuple[Callable[[AsyncQueue, str], Awaitable[Any]], Any]] = {

@@ -148,7 +148,7 @@ async def test_every_way_of_making_room_wakes_the_producer(
     elif how == "purge":
         assert await q.purge() == 1
     elif how == "settle":
-        assert (await q.settle([first.id], 1))[0]
+        assert (await q.ack_and_reserve([first.id], 1))[0]
     elif how == "configure":
         await q.configure(max_length=2)
     else:

@@ -68,7 +68,7 @@ async def test_duplicates_are_refused_as_well(q: AsyncQueue, raw: Raw, mode: str
         with pytest.raises(QueueClosed):
             await q.enqueue("again", dedup=Dedup(name, on_duplicate=mode))
     assert dump(raw) == before
-    status = await q.status("active")
+    status = await q.dedup_status("active")
     assert status is not None
     assert job.dedup_id in ("waits", "active")
 
@@ -159,7 +159,7 @@ async def end(q: AsyncQueue, how: str, held: list[AsyncJob], number: str) -> Any
         return None
     ways: dict[str, Callable[[], Any]] = {
         "ack by id": lambda: q.ack([number]),
-        "settle": lambda: q.settle(held, 5),
+        "settle": lambda: q.ack_and_reserve(held, 5),
         "recover": lambda: q.recover(idle=0),
         "purge": lambda: q.purge("active"),
         "delete": lambda: q.delete([number]),
@@ -280,7 +280,7 @@ async def test_a_settle_returns_the_outcomes_of_finished_jobs(q: AsyncQueue) -> 
     await q.enqueue(1)
     jobs = await q.reserve(block=0)
     await q.close()
-    outcomes, more = await q.settle(jobs, 1, block=30)
+    outcomes, more = await q.ack_and_reserve(jobs, 1, block=30)
     assert outcomes.all_done
     assert more == []
     with pytest.raises(QueueClosed):

@@ -68,7 +68,7 @@ async def q(ps: AsyncPenstock, raw: Raw) -> AsyncIterator[AsyncQueue]:
 
 async def seen(q: AsyncQueue, dedup_id: str = "x") -> Status | None:
     """Return the status of an id, with the bodies of its jobs."""
-    found = await q.status(dedup_id)
+    found = await q.dedup_status(dedup_id)
     if found is None:
         return None
     job = None if found.job is None else found.job.body
@@ -138,7 +138,7 @@ async def test_a_job_has_its_id(q: AsyncQueue) -> None:
     assert [view.dedup_id async for view in q.scan_iter()] == ["x", None]
     jobs = await q.reserve(2, block=0)
     assert [job.dedup_id for job in jobs] == ["x", None]
-    found = await q.status("x")
+    found = await q.dedup_status("x")
     assert found is not None
     assert found.job is not None
     assert (found.dedup_id, found.state, found.job.id) == ("x", "active", first.id)
@@ -192,15 +192,15 @@ async def test_any_text_is_an_id(q: AsyncQueue) -> None:
     assert await q.ack(jobs)
     assert await drained(q) == [-i for i in range(len(ODD_IDS))]
     for name in ODD_IDS:
-        assert await q.status(name) is None
+        assert await q.dedup_status(name) is None
 
 
 async def test_text_like_an_id_in_body_or_headers_does_not_count(q: AsyncQueue) -> None:
     """Text in a body or header that looks like the id field of a record does not count."""
     await q.enqueue(b"1;d=x\n;d=x", headers={"d": "x", "h;d=x": ";d=x"})
-    assert await q.status("x") is None
+    assert await q.dedup_status("x") is None
     assert (await q.enqueue(b"1;d=y\n", dedup_id="x", headers={"d": "y"})).action == "added"
-    assert await q.status("y") is None
+    assert await q.dedup_status("y") is None
     assert len(await q.reserve(2, block=0)) == 2
     assert (
         await q.enqueue(b";d=y\n", dedup=Dedup("x", on_duplicate="requeue"))
@@ -533,7 +533,7 @@ async def test_a_window_begins_with_the_ack(q: AsyncQueue, raw: Raw) -> None:
     advance(raw, q.ops, 20)
     assert (await q.enqueue(1, dedup_id="x")).state == "active"
     await job.ack()
-    found = await q.status("x")
+    found = await q.dedup_status("x")
     assert found is not None
     assert found.window_ends is not None
     assert (found.state, found.job, found.successor) == ("window", None, None)
@@ -541,7 +541,7 @@ async def test_a_window_begins_with_the_ack(q: AsyncQueue, raw: Raw) -> None:
     again = await q.enqueue(1, dedup_id="x")
     assert again == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
     advance(raw, q.ops, 20)
-    assert await q.status("x") is None
+    assert await q.dedup_status("x") is None
     assert (await q.enqueue(1, dedup_id="x")).action == "added"
     assert (await q.enqueue(2, dedup_id="x")).action == "refused"
 
@@ -580,7 +580,7 @@ async def test_an_ack_may_name_the_window(
             assert await q.ack(jobs, dedup_window=window)
         else:
             assert [await job.ack(dedup_window=window) for job in jobs] == [True, True]
-        found = await q.status("x")
+        found = await q.dedup_status("x")
         assert (found is not None) is (window > 0)
         if found is not None and found.window_ends is not None:
             assert 0 < found.window_ends - queue_time_ms(raw, q.ops) / 1000 <= window
@@ -707,7 +707,7 @@ async def test_a_window_and_its_waiting_job_end_together(
         assert await q.reserve(block=0) == []
     else:
         await getattr(q, by)()
-    assert await q.status("x") is None
+    assert await q.dedup_status("x") is None
     await q.sweep()
     claimed = raw.hkeys(q.ops.keys["dedup"])
     assert claimed == ([b"other"] if by == "enqueue" else [])
@@ -762,7 +762,7 @@ async def test_a_successor_is_a_job_of_its_own(q: AsyncQueue) -> None:
     assert (stats.ready, stats.scheduled, stats.active, stats.enqueued) == (0, 1, 1, 2)
     assert await q.reserve(block=0) == []
     assert list(await q.promote([answer.id])) == [Outcome.REFUSED]
-    assert list(await q.dequeue([answer.id])) == [Outcome.REFUSED]
+    assert list(await q.postpone([answer.id])) == [Outcome.REFUSED]
     assert await q.purge("scheduled") == 0
     assert await seen(q) == Status("active", "old", "new")
     assert await job.ack()
@@ -846,7 +846,7 @@ OWNER: dict[str, tuple[Status | None, list[str]]] = {
     "purge": (Status("ready", "new"), ["new"]),
     "ack": (Status("ready", "new"), ["new"]),
     "withdraw": (Status("active", "old", "new"), ["new"]),
-    "dequeue": (Status("active", "old", "new"), ["new"]),
+    "postpone": (Status("active", "old", "new"), ["new"]),
     "promote": (Status("ready", "old", "new"), ["old", "new"]),
     "nack": (Status("ready", "old", "new"), ["old", "new"]),
 }
@@ -1441,7 +1441,7 @@ async def test_a_lost_ack_releases_one_successor(broken: tuple[Proxy, AsyncQueue
     (again,) = await q.reserve(2, block=0)
     assert (again.id, again.attempt) == (successor.id, 1)
     fault = lose(proxy, "settle")
-    outcomes, jobs = await q.settle([again], 1)
+    outcomes, jobs = await q.ack_and_reserve([again], 1)
     fault.wait()
     assert (list(outcomes), jobs) == ([Outcome.DONE], [])
     assert await seen(q) is None
@@ -1473,7 +1473,7 @@ async def test_bad_options(q: AsyncQueue, raw: Raw) -> None:
         await q.enqueue("x", dedup=Dedup(str))
     for value in [*NO_IDS, None]:
         with pytest.raises(BadArgument, match=r"^dedup_id="):
-            await q.status(value)
+            await q.dedup_status(value)
     assert dump(raw) == before
 
 
@@ -1505,14 +1505,22 @@ async def test_nothing_is_sent_for_a_bad_id(ps: AsyncPenstock, raw: Raw) -> None
     with pytest.raises(BadArgument):
         await ps.queue("new").enqueue("x", dedup_id="")
     with pytest.raises(BadArgument):
-        await ps.queue("new").status("")
+        await ps.queue("new").dedup_status("")
     assert raw.keys() == before
+
+
+async def test_the_id_of_a_job_has_no_dedup_status(q: AsyncQueue) -> None:
+    """It is refused, and the error names the call that shows the job."""
+    job_id = (await q.enqueue("x")).id
+    with pytest.raises(BadArgument, match=r"^dedup_id='D-.*is the id of a job: use show\(\)"):
+        await q.dedup_status(job_id)
+    assert await q.dedup_status(job_id[:-1]) is None
 
 
 async def test_the_status_of_an_id_in_a_missing_queue(ps: AsyncPenstock, raw: Raw) -> None:
     """`status` of an id in a missing queue is None and does not create the queue."""
     before = raw.keys("*{*")
-    assert await ps.queue("new").status("x") is None
+    assert await ps.queue("new").dedup_status("x") is None
     assert raw.keys("*{*") == before
 
 

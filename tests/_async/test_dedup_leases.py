@@ -56,7 +56,7 @@ async def test_an_extended_lease_is_a_running_one(q: AsyncQueue, raw: Raw) -> No
     await q.enqueue("v1", dedup_id="x", lease=1)
     old = await take(q)
     advance(raw, q.ops, 1.1)
-    assert await q.extend([old], 60) == [60]
+    assert (await q.extend([old], 60)).seconds_left == [60]
     answer = await q.enqueue("v2", dedup=Dedup("x", on_duplicate="update"))
     assert (answer.action, answer.state) == ("refused", "active")
     assert await old.ack()
@@ -172,7 +172,7 @@ async def test_a_requeue_and_debounce_takes_every_change(q: AsyncQueue, raw: Raw
     job = await take(q)
     assert (job.id, job.body) == (first.id, "v5")
     assert await job.ack()
-    assert await q.status("x") is None
+    assert await q.dedup_status("x") is None
 
 
 async def test_a_debounce_without_delay_ends_that_of_a_successor(q: AsyncQueue, raw: Raw) -> None:

@@ -263,7 +263,7 @@ async def test_waiting_jobs_are_found_by_their_ids(three: Nodes, q: AsyncQueue) 
     """Every call by id goes to the node that the id names."""
     ids = await one_on_each(three)
     assert [(await q.show(one)).body for one in ids] == [0, 1, 2]  # type: ignore[union-attr]  # all are there
-    assert list(await q.dequeue(ids[:1])) == [Outcome.DONE]
+    assert list(await q.postpone(ids[:1])) == [Outcome.DONE]
     assert list(await q.delete(ids[1:2], if_undelivered=True)) == [Outcome.DONE]
     assert list(await q.bury(ids[2:])) == [Outcome.DONE]
     assert await q.redrive(ids[2:]) == 1
@@ -504,11 +504,11 @@ async def test_a_dedup_id_is_kept_on_one_node(three: Nodes, q: AsyncQueue) -> No
     again = await q.enqueue("x", dedup_id="one")
     assert again.duplicate
     assert again.id == first.id
-    status = await q.status("one")
+    status = await q.dedup_status("one")
     assert status is not None
     assert status.job is not None
     assert status.job.id == first.id
-    assert await q.status("two") is None
+    assert await q.dedup_status("two") is None
     many = await q.enqueue_many(["a", "b", "a"], dedup_id=str)
     assert [one.duplicate for one in many] == [False, False, True]
 
@@ -522,7 +522,7 @@ async def test_consume_acknowledges_across_nodes(three: Nodes, q: AsyncQueue) ->
             seen.append(job.id)
     assert sorted(seen) == sorted(ids)
     assert (await q.stats()).acked == 3
-    done, more = await q.settle([], 1)
+    done, more = await q.ack_and_reserve([], 1)
     assert (list(done), more) == ([], [])
 
 

@@ -55,7 +55,7 @@ async def test_a_whole_life(q: AsyncQueue, raw: Raw, size: int) -> None:
 Ending: TypeAlias = Callable[[AsyncQueue, list[str]], Awaitable[Any]]
 ENDINGS: dict[str, Ending] = {
     "ack": lambda q, ids: q.ack(ids),
-    "settle": lambda q, ids: q.settle(ids, 1),
+    "settle": lambda q, ids: q.ack_and_reserve(ids, 1),
     "delete": lambda q, ids: q.delete(ids),
     "withdraw": lambda q, ids: q.delete(ids, if_undelivered=True),
     "purge": lambda q, _: q.purge(),
@@ -182,7 +182,7 @@ async def test_an_update_changes_the_size(q: AsyncQueue, raw: Raw, where: str) -
         answer = await q.enqueue(body, dedup=Dedup("a", on_duplicate="update"))
         assert answer.action == "updated"
         check_invariant(raw)
-        status = await q.status("a")
+        status = await q.dedup_status("a")
         assert status is not None
         assert status.job is not None
         assert status.job.body == body
@@ -229,7 +229,7 @@ async def test_a_body_that_is_gone(q: AsyncQueue, raw: Raw) -> None:
     """A job whose body is missing is not delivered: its entry is dropped and counted."""
     lost = await q.enqueue(b"x" * 5000)
     held = await q.enqueue(b"y" * 5000)
-    await q.dequeue([held.id])
+    await q.postpone([held.id])
     await q.enqueue(b"sound")
     for number in stored(raw, q):
         raw.hdel(q.ops.keys["held"], b"=" + number)

@@ -262,7 +262,7 @@ async def test_ids_are_not_reused_after_removal(ps: AsyncPenstock, q: AsyncQueue
     with pytest.raises(WrongEpoch):
         await q.show(old.id)
     with pytest.raises(WrongEpoch):
-        await q.settle([job], 1)
+        await q.ack_and_reserve([job], 1)
     assert dump(raw) == before
 
 
@@ -333,7 +333,7 @@ async def test_every_call_that_meets_lost_meta_repairs_it(
         "release": job.release,
         "bury": job.bury,
         "extend": job.extend,
-        "settle": lambda: q.settle([job], 5),
+        "settle": lambda: q.ack_and_reserve([job], 5),
         "delete": lambda: q.delete([job]),
         "show": lambda: q.show(job),
         "peek": lambda: q.peek(5),
@@ -341,7 +341,7 @@ async def test_every_call_that_meets_lost_meta_repairs_it(
         "purge": q.purge,
         "redrive": q.redrive,
         "evict": lambda: q.sweep(evict=100),
-        "status": lambda: q.status("x"),
+        "status": lambda: q.dedup_status("x"),
         "recover": lambda: q.recover(idle=0),
         "stats": q.stats,
         "sweep": q.sweep,
@@ -472,7 +472,7 @@ async def test_a_newer_version_is_refused(q: AsyncQueue, raw: Raw, damage: None,
         "enqueue many": lambda: q.enqueue_many([1, 2], delay=5),
         "reserve": lambda: q.reserve(block=0),
         "ack": job.ack,
-        "settle": lambda: q.settle([job], 1),
+        "settle": lambda: q.ack_and_reserve([job], 1),
         "nack": job.nack,
         "release": job.release,
         "bury": job.bury,

@@ -1,4 +1,4 @@
-"""Moving jobs by id: promote, dequeue and withdraw; and evicting on a full server."""
+"""Moving jobs by id: promote, postpone and withdraw; and evicting on a full server."""
 
 from __future__ import annotations
 
@@ -131,11 +131,11 @@ async def test_promoting_ends_with_the_ttl(q: AsyncQueue, raw: Raw) -> None:
     assert (await q.stats()).expired == 1
 
 
-# -- dequeue -----------------------------------------------------------------------------------
+# -- postpone -----------------------------------------------------------------------------------
 
 
-async def test_dequeued_jobs_come_back_after_their_lease(q: AsyncQueue, raw: Raw) -> None:
-    """A dequeued job is delivered after its lease or the queue's; no attempt or
+async def test_postponed_jobs_come_back_after_their_lease(q: AsyncQueue, raw: Raw) -> None:
+    """A postponed job is delivered after its lease or the queue's; no attempt or
     delivery is counted.
     """
     await q.configure(lease=50)
@@ -143,7 +143,7 @@ async def test_dequeued_jobs_come_back_after_their_lease(q: AsyncQueue, raw: Raw
     plain = (await q.enqueue("plain")).id
     due = (await q.enqueue("due", delay=1, lease=10)).id
     advance(raw, q.ops, 2)
-    assert list(await q.dequeue([own, plain, due])) == [DONE] * 3
+    assert list(await q.postpone([own, plain, due])) == [DONE] * 3
     assert await q.reserve(9, block=0) == []
     assert [view.id for view in await q.peek(state="scheduled")] == [due, own, plain]
     spans = [view.next_in for view in await q.peek(state="scheduled")]
@@ -155,15 +155,15 @@ async def test_dequeued_jobs_come_back_after_their_lease(q: AsyncQueue, raw: Raw
         assert (job.deliveries, job.attempt, job.redeliveries) == (1, 1, 0)
         assert await job.ack()
     stats = await q.stats()
-    assert (stats.dequeued, stats.deliveries, stats.crashed) == (3, 3, 0)
+    assert (stats.postponed, stats.deliveries, stats.crashed) == (3, 3, 0)
 
 
-async def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: AsyncQueue, raw: Raw) -> None:
-    """Dequeuing after the lease has ended counts no crash and makes the old receipt stale."""
+async def test_a_lease_that_has_ended_is_postponed_without_a_crash(q: AsyncQueue, raw: Raw) -> None:
+    """Postponing after the lease has ended counts no crash and makes the old receipt stale."""
     await q.enqueue("x", lease=10)
     (old,) = await q.reserve(block=0)
     advance(raw, q.ops, 11)
-    assert await q.dequeue([old])
+    assert await q.postpone([old])
     with pytest.raises(StaleReceipt):
         await old.ack()
     assert await q.reserve(block=0) == []
@@ -175,8 +175,8 @@ async def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: AsyncQueue,
     assert (await q.stats()).crashed == 0
 
 
-async def test_jobs_that_cannot_be_dequeued(q: AsyncQueue, raw: Raw) -> None:
-    """Active, delayed, dead and at-most-once jobs cannot be dequeued."""
+async def test_jobs_that_cannot_be_postponed(q: AsyncQueue, raw: Raw) -> None:
+    """Active, delayed, dead and at-most-once jobs cannot be postponed."""
     dead, once = await q.enqueue("dead"), await q.enqueue("once", lease=0)
     held = await q.enqueue("held", lease=600)
     jobs = await q.reserve(3, block=0)
@@ -198,14 +198,14 @@ async def test_jobs_that_cannot_be_dequeued(q: AsyncQueue, raw: Raw) -> None:
         later.id,
     ]
     outcomes = [REFUSED, REFUSED, REFUSED, REFUSED, GONE, REFUSED, EXPIRED, REFUSED]
-    assert list(await q.dequeue(names)) == outcomes
+    assert list(await q.postpone(names)) == outcomes
     assert dump(raw) == before
 
 
-async def test_a_dequeued_job_never_outlives_its_ttl(q: AsyncQueue, raw: Raw) -> None:
-    """A dequeued job whose ttl ends is removed instead of coming back."""
+async def test_a_postponed_job_never_outlives_its_ttl(q: AsyncQueue, raw: Raw) -> None:
+    """A postponed job whose ttl ends is removed instead of coming back."""
     done = await q.enqueue("x", lease=600, ttl=100)
-    assert await q.dequeue([done.id])
+    assert await q.postpone([done.id])
     view = await q.show(done.id)
     assert view is not None
     assert view.due == view.expires
@@ -215,10 +215,10 @@ async def test_a_dequeued_job_never_outlives_its_ttl(q: AsyncQueue, raw: Raw) ->
 
 
 @pytest.mark.usefixtures("no_ticks")
-async def test_a_waiting_consumer_gets_a_dequeued_job(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """A dequeued job that is due within a tick is delivered on time to a waiting consumer."""
+async def test_a_waiting_consumer_gets_a_postponed_job(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """A postponed job that is due within a tick is delivered on time to a waiting consumer."""
     done = await q.enqueue("x", lease=0.5)
-    assert await q.dequeue([done.id])
+    assert await q.postpone([done.id])
     assert await q.reserve(block=0) == []
     consumer = aspawn(q.reserve, block=30)
     assert [job.id for job in await consumer.result()] == [done.id]
@@ -232,9 +232,9 @@ async def test_undelivered_jobs_are_withdrawn(q: AsyncQueue, raw: Raw) -> None:
     ids = (await q.enqueue_many(["a", "b"], ttl=900)).ids
     ids += (await q.enqueue_many(["c", "d"], delay=600, ttl=900)).ids
     ids += (await q.enqueue_many(["e", "f"], lease=0)).ids
-    dequeued = (await q.enqueue("g")).id
-    await q.dequeue([dequeued])
-    assert await q.delete([*ids, dequeued], if_undelivered=True)
+    postponed = (await q.enqueue("g")).id
+    await q.postpone([postponed])
+    assert await q.delete([*ids, postponed], if_undelivered=True)
     assert [kind for kind in ("ready", "held", "scheduled", "expiry") if left(raw, q, kind)] == []
     stats = await q.stats()
     assert (stats.withdrawn, stats.deleted, stats.enqueued) == (7, 0, 7)
@@ -283,28 +283,28 @@ async def test_withdrawing_makes_room(q: AsyncQueue, waits: AsyncWaits) -> None:
 # -- naming jobs -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
+@pytest.mark.parametrize("how", ["promote", "postpone", "withdraw"])
 async def test_a_job_that_is_named_twice_is_moved_once(q: AsyncQueue, how: str) -> None:
     """A job named twice is moved and counted once, and both outcomes are the same."""
     done = await q.enqueue("x", delay=600 if how == "promote" else 0)
     settled = await method_of(q, how)([done.id, done.id])
     assert (list(settled), settled.ids()) == ([DONE, DONE], [done.id])
     stats = await q.stats()
-    assert stats.promoted + stats.dequeued + stats.withdrawn == 1
+    assert stats.promoted + stats.postponed + stats.withdrawn == 1
 
 
-@pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
+@pytest.mark.parametrize("how", ["promote", "postpone", "withdraw"])
 async def test_more_jobs_than_a_script_takes(q: AsyncQueue, how: str) -> None:
     """More ids than a script takes need several calls; no ids need no call."""
     ids = (await q.enqueue_many(range(1500), delay=600 if how == "promote" else 0)).ids
     settled = await method_of(q, how)(iter(ids))
     assert (bool(settled), len(settled), settled.done) == (True, 1500, 1500)
     assert list(await method_of(q, how)([])) == []
-    left_over = {"promote": ids, "dequeue": [], "withdraw": []}[how]
+    left_over = {"promote": ids, "postpone": [], "withdraw": []}[how]
     assert await in_order(q) == left_over[:1000]
 
 
-@pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
+@pytest.mark.parametrize("how", ["promote", "postpone", "withdraw"])
 @pytest.mark.parametrize("names", ["x", b"x", None, 5, [""], [b"x"], ["x" * 40], [None]], ids=repr)
 async def test_bad_names(q: AsyncQueue, raw: Raw, how: str, names: object) -> None:
     """Bad ids are refused, and no key changes."""
@@ -392,7 +392,7 @@ async def test_a_full_server_takes_jobs_again(make_server: Callable[..., Embedde
 
 
 async def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) -> None:
-    """At `maxmemory` jobs can be promoted, recovered, dequeued and withdrawn."""
+    """At `maxmemory` jobs can be promoted, recovered, postponed and withdrawn."""
     server = make_server(args=("--maxmemory-policy", "noeviction"))
     with redis.Redis.from_url(server.url) as raw:
         async with AsyncPenstock(server.url) as ps:
@@ -400,13 +400,13 @@ async def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServe
             later = (await q.enqueue("later", delay=600)).id
             held, out, back = (await q.enqueue_many(["held", "out", "back"])).ids
             await q.reserve(1, block=0)
-            for call in (q.promote, q.dequeue, partial(q.delete, if_undelivered=True)):
+            for call in (q.promote, q.postpone, partial(q.delete, if_undelivered=True)):
                 assert list(await call([])) == []
             raw.config_set("maxmemory", 1)
             with pytest.raises(OutOfMemory):
                 await q.enqueue("x")
             assert [job.id for job in await q.recover(idle=0)] == [held]
             assert await q.promote([later])
-            assert await q.dequeue([out])
+            assert await q.postpone([out])
             assert await q.delete([back], if_undelivered=True)
             assert await in_order(q) == [later]

@@ -43,7 +43,7 @@ async def test_an_exchange_takes_the_plain_form(q: AsyncQueue, scripts: list[str
     await q.enqueue_many([b"1", b"2", b"3"])
     jobs = await q.reserve(2)
     scripts.clear()
-    outcomes, jobs = await q.settle(jobs, 2)
+    outcomes, jobs = await q.ack_and_reserve(jobs, 2)
     assert outcomes.all_done
     assert [job.body for job in jobs] == [b"3"]
     assert [job.attempt for job in jobs] == [1]

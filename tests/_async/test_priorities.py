@@ -90,13 +90,13 @@ async def test_a_retry_keeps_the_priority(q: AsyncQueue, raw: Raw) -> None:
     assert await take(q) == ["d", "b", "c"]
 
 
-@pytest.mark.parametrize("how", ["release", "promote", "dequeue"])
+@pytest.mark.parametrize("how", ["release", "promote", "postpone"])
 async def test_a_job_that_is_put_back_keeps_its_place(q: AsyncQueue, raw: Raw, how: str) -> None:
     """It comes before the usual jobs, and before younger ones of its priority."""
     first = (await q.enqueue("a", priority=4)).id
     await q.enqueue_many(["b", "c"])
-    if how == "dequeue":
-        assert await q.dequeue([first])
+    if how == "postpone":
+        assert await q.postpone([first])
         assert len(await urgent(q, raw)) == 1
         advance(raw, q.ops, 31)
     else:

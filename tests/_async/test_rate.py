@@ -54,14 +54,14 @@ async def test_every_delivery_counts(q: AsyncQueue, raw: Raw) -> None:
     await q.nack(jobs, delay=0)
     jobs = await q.reserve(1, block=0)
     assert jobs[0].attempt == 2
-    _, jobs = await q.settle(jobs, 5)
+    _, jobs = await q.ack_and_reserve(jobs, 5)
     assert len(jobs) == 1
     advance(raw, q.ops, 31)
     assert await q.reserve(9, block=0) == []
     advance(raw, q.ops, 30)
     jobs = await q.reserve(9, block=0)
     assert [job.crashes for job in jobs] == [1]
-    _, jobs = await q.settle(jobs, 5)
+    _, jobs = await q.ack_and_reserve(jobs, 5)
     assert jobs == []
     assert (await q.stats()).acked == 2
 

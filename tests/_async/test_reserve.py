@@ -164,7 +164,7 @@ async def test_one_trip_for_a_batch(real_q: AsyncQueue, real_raw: Raw) -> None:
     await real_q.bury(two[6:8])
     await real_q.extend(two[8:])
     assert evalshas(real_raw) - before == 7
-    outcomes, three = await real_q.settle(two[8:], 9)
+    outcomes, three = await real_q.ack_and_reserve(two[8:], 9)
     assert (outcomes.done, len(three)) == (2, 9)
     assert evalshas(real_raw) - before == 9  # settle_plain refuses leases that were extended
 

@@ -198,7 +198,7 @@ async def disturb(q: AsyncQueue, what: str, keep: set[str]) -> None:
         await q.enqueue_many([LONG] * 300, delay=60)
     elif what == "move":
         await q.promote([view.id for view in await q.peek(20, state="scheduled")])
-        await q.dequeue([view.id for view in await q.peek(6)])
+        await q.postpone([view.id for view in await q.peek(6)])
         await q.bury([view.id for view in await q.peek(2)])
         await q.redrive(limit=3)
     else:

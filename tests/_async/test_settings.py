@@ -101,7 +101,7 @@ async def test_a_pause_for_consumers(q: AsyncQueue, raw: Raw, side: str) -> None
     assert await one.ack()
     assert await two.nack(delay=0)
     assert await three.extend() == 30
-    assert (await q.settle([three], 5))[1] == []
+    assert (await q.ack_and_reserve([three], 5))[1] == []
     stats = await q.stats()
     assert (stats.ready, stats.active, stats.acked) == (2, 0, 2)
     await q.resume()

@@ -260,8 +260,8 @@ async def test_extend_by_id_keeps_the_receipt(q: AsyncQueue) -> None:
     """`extend` by id does not end the delivery, so the receipt stays valid."""
     await q.enqueue("x")
     (holder,) = await q.reserve(block=0)
-    assert await q.extend([holder.id], 90) == [90]
-    assert await q.extend([holder.id]) == [30]
+    assert (await q.extend([holder.id], 90)).seconds_left == [90]
+    assert (await q.extend([holder.id])).seconds_left == [30]
     assert await holder.ack() is True
 
 
@@ -325,9 +325,9 @@ async def test_settle_finishes_and_reserves(q: AsyncQueue) -> None:
     """One call finishes jobs and reserves the next ones."""
     await q.enqueue_many(range(6))
     jobs = await q.reserve(2, block=0)
-    outcomes, jobs = await q.settle(jobs, 3)
+    outcomes, jobs = await q.ack_and_reserve(jobs, 3)
     assert (list(outcomes), [job.body for job in jobs]) == ([DONE] * 2, [2, 3, 4])
-    outcomes, rest = await q.settle([jobs[0].id, jobs[2]], 3)
+    outcomes, rest = await q.ack_and_reserve([jobs[0].id, jobs[2]], 3)
     assert (list(outcomes), [job.body for job in rest]) == ([DONE] * 2, [5])
     stats = await q.stats()
     assert (stats.acked, stats.active, stats.deliveries) == (4, 2, 6)
@@ -342,7 +342,7 @@ async def test_settle_names_jobs_that_it_could_not_finish(q: AsyncQueue, raw: Ra
     advance(raw, q.ops, 11)
     (other,) = await q.reserve(block=0)
     await q.enqueue("next")
-    outcomes, taken = await q.settle(jobs, 5)
+    outcomes, taken = await q.ack_and_reserve(jobs, 5)
     assert list(outcomes) == [STALE, GONE, DONE]
     assert [job.body for job in taken] == ["next"]
     assert await other.ack()
@@ -353,7 +353,7 @@ async def test_settle_does_not_reserve_a_job_that_it_finishes(q: AsyncQueue, raw
     await q.enqueue_many([1, 2], lease=10)
     jobs = await q.reserve(2, block=0)
     advance(raw, q.ops, 11)
-    outcomes, taken = await q.settle(jobs[:1], 5)
+    outcomes, taken = await q.ack_and_reserve(jobs[:1], 5)
     assert outcomes
     assert [(job.body, job.crashes) for job in taken] == [(2, 1)]
 
@@ -363,10 +363,10 @@ async def test_settle_may_wait_for_the_next_job(q: AsyncQueue) -> None:
     await q.enqueue("one")
     (job,) = await q.reserve(block=0)
     await q.enqueue("two", delay=0.2)
-    outcomes, taken = await q.settle([job], 1, block=10)
+    outcomes, taken = await q.ack_and_reserve([job], 1, block=10)
     assert outcomes
     assert [one.body for one in taken] == ["two"]
-    outcomes, taken = await q.settle(taken, 1, block=0.05)
+    outcomes, taken = await q.ack_and_reserve(taken, 1, block=0.05)
     assert (outcomes.done, taken) == (1, [])
 
 

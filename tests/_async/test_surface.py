@@ -88,11 +88,11 @@ ENQUEUE = (
     " retry key result_ttl priority"
 )
 QUEUE = (
-    "ack batch batch_status batches beat bury cancel clear close close_batch configure consume"
-    " delete dequeue enqueue enqueue_many exclusive extend find handler handlers nack name"
-    " partitions pause pause_schedule peek promote"
+    "ack ack_and_reserve batch batch_status batches bury cancel clear close close_batch configure"
+    " consume dedup_status delete enqueue enqueue_many exclusive extend find handler handlers nack"
+    " name partitions pause pause_schedule peek postpone promote"
     " purge recover redrive release reopen reserve result resume resume_schedule scan scan_iter"
-    " schedule schedules settle show stats status sweep trigger unschedule"
+    " schedule schedules show stats sweep trigger unschedule"
 )
 
 

@@ -103,7 +103,7 @@ async def test_settle_delivers_behind_expired_jobs(counted: AsyncCounted) -> Non
     done = await q.reserve(block=0)
     await behind_in_ready(q, raw)
     counted.begin()
-    outcomes, jobs = await q.settle(done, 3)
+    outcomes, jobs = await q.ack_and_reserve(done, 3)
     assert outcomes
     assert [job.body for job in jobs] == LIVE
     assert counted.calls == 1

@@ -223,10 +223,10 @@ async def test_a_window_from_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> No
         return Done(dedup_window=job.body)
 
     await run(ps, handler)
-    status = await q.status("a")
+    status = await q.dedup_status("a")
     assert status is not None
     assert status.state == "window"
-    assert await q.status("b") is None
+    assert await q.dedup_status("b") is None
 
 
 class Mute(BaseException):

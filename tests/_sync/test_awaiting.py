@@ -66,7 +66,7 @@ def cancel_active(q: Queue, job_id: str) -> None:
 
 def exchange(q: Queue, _: str) -> None:
     """Finish a job and ask for another one in one call."""
-    q.settle(q.reserve(block=0), 1)
+    q.ack_and_reserve(q.reserve(block=0), 1)
 
 
 ENDS: dict[str, tuple[Callable[[Queue, str], Any], Any]] = {

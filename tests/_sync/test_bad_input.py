@@ -88,7 +88,7 @@ def test_durations_of_other_calls(ps: Penstock, q: Queue, raw: Raw) -> None:
         calls: list[tuple[str, Callable[[Any], Any]]] = [
             ("block", lambda v: q.reserve(block=v)),
             ("block", lambda v: ps.reserve(["q"], block=v)),
-            ("block", lambda v: q.settle([job], 1, block=v)),
+            ("block", lambda v: q.ack_and_reserve([job], 1, block=v)),
             ("delay", lambda v: job.nack(delay=v)),
             ("delay", lambda v: q.nack([job], delay=v)),
             ("delay", lambda v: job.release(delay=v)),
@@ -164,7 +164,7 @@ def test_counts(ps: Penstock, q: Queue, raw: Raw) -> None:
         calls: list[tuple[str, Callable[[Any], Any]]] = [
             ("n", lambda v: q.reserve(v, block=0)),
             ("n", lambda v: ps.reserve(["q"], v, block=0)),
-            ("n", lambda v: q.settle([job], v)),
+            ("n", lambda v: q.ack_and_reserve([job], v)),
             ("n", q.peek),
             ("n", lambda v: q.recover(v, idle=1)),
             ("n", lambda v: q.scan(n=v)),
@@ -178,7 +178,7 @@ def test_counts(ps: Penstock, q: Queue, raw: Raw) -> None:
             ]
         for argument, call in calls:
             refused(raw, argument, value, partial(call, value))
-    refused(raw, "n", 1001, lambda: q.settle([job], 1001))
+    refused(raw, "n", 1001, lambda: q.ack_and_reserve([job], 1001))
     refused(raw, "n", 1001, lambda: q.peek(1001))
     refused(raw, "start", -1, lambda: q.peek(start=-1, newest=True))
     for start in (-1001, 1001, 0.5, None):
@@ -317,7 +317,7 @@ def test_malformed_ids(q: Queue, raw: Raw, name: Any) -> None:
         lambda: q.extend([name]),
         lambda: q.delete([done.id, name]),
         lambda: q.redrive([name]),
-        lambda: q.settle([name], 1),
+        lambda: q.ack_and_reserve([name], 1),
         lambda: q.show(name),
     ]
     for call in calls:
@@ -337,7 +337,7 @@ def test_lists_of_jobs(q: Queue, raw: Raw) -> None:
             refused(raw, "jobs", value, partial(q.redrive, jobs))
     before = dump(raw)
     with pytest.raises(BadArgument, match=r"done=.*at most 1000"):
-        q.settle([done.id] * 1001, 1)
+        q.ack_and_reserve([done.id] * 1001, 1)
     assert dump(raw) == before
 
 
@@ -370,7 +370,7 @@ def test_ids_of_other_nodes_queues_and_epochs(ps: Penstock, q: Queue, raw: Raw) 
         with pytest.raises(kind):
             q.show(name)
         with pytest.raises(kind):
-            q.settle([name], 1)
+            q.ack_and_reserve([name], 1)
     assert dump(raw) == before
 
 

@@ -149,7 +149,7 @@ def test_every_way_of_making_room_wakes_the_producer(
     elif how == "purge":
         assert q.purge() == 1
     elif how == "settle":
-        assert q.settle([first.id], 1)[0]
+        assert q.ack_and_reserve([first.id], 1)[0]
     elif how == "configure":
         q.configure(max_length=2)
     else:

@@ -69,7 +69,7 @@ def test_duplicates_are_refused_as_well(q: Queue, raw: Raw, mode: str) -> None:
         with pytest.raises(QueueClosed):
             q.enqueue("again", dedup=Dedup(name, on_duplicate=mode))
     assert dump(raw) == before
-    status = q.status("active")
+    status = q.dedup_status("active")
     assert status is not None
     assert job.dedup_id in ("waits", "active")
 
@@ -158,7 +158,7 @@ def end(q: Queue, how: str, held: list[Job], number: str) -> Any:
         return None
     ways: dict[str, Callable[[], Any]] = {
         "ack by id": lambda: q.ack([number]),
-        "settle": lambda: q.settle(held, 5),
+        "settle": lambda: q.ack_and_reserve(held, 5),
         "recover": lambda: q.recover(idle=0),
         "purge": lambda: q.purge("active"),
         "delete": lambda: q.delete([number]),
@@ -279,7 +279,7 @@ def test_a_settle_returns_the_outcomes_of_finished_jobs(q: Queue) -> None:
     q.enqueue(1)
     jobs = q.reserve(block=0)
     q.close()
-    outcomes, more = q.settle(jobs, 1, block=30)
+    outcomes, more = q.ack_and_reserve(jobs, 1, block=30)
     assert outcomes.all_done
     assert more == []
     with pytest.raises(QueueClosed):

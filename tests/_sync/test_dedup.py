@@ -69,7 +69,7 @@ def q(ps: Penstock, raw: Raw) -> Iterator[Queue]:
 
 def seen(q: Queue, dedup_id: str = "x") -> Status | None:
     """Return the status of an id, with the bodies of its jobs."""
-    found = q.status(dedup_id)
+    found = q.dedup_status(dedup_id)
     if found is None:
         return None
     job = None if found.job is None else found.job.body
@@ -139,7 +139,7 @@ def test_a_job_has_its_id(q: Queue) -> None:
     assert [view.dedup_id for view in q.scan_iter()] == ["x", None]
     jobs = q.reserve(2, block=0)
     assert [job.dedup_id for job in jobs] == ["x", None]
-    found = q.status("x")
+    found = q.dedup_status("x")
     assert found is not None
     assert found.job is not None
     assert (found.dedup_id, found.state, found.job.id) == ("x", "active", first.id)
@@ -193,15 +193,15 @@ def test_any_text_is_an_id(q: Queue) -> None:
     assert q.ack(jobs)
     assert drained(q) == [-i for i in range(len(ODD_IDS))]
     for name in ODD_IDS:
-        assert q.status(name) is None
+        assert q.dedup_status(name) is None
 
 
 def test_text_like_an_id_in_body_or_headers_does_not_count(q: Queue) -> None:
     """Text in a body or header that looks like the id field of a record does not count."""
     q.enqueue(b"1;d=x\n;d=x", headers={"d": "x", "h;d=x": ";d=x"})
-    assert q.status("x") is None
+    assert q.dedup_status("x") is None
     assert q.enqueue(b"1;d=y\n", dedup_id="x", headers={"d": "y"}).action == "added"
-    assert q.status("y") is None
+    assert q.dedup_status("y") is None
     assert len(q.reserve(2, block=0)) == 2
     assert (q.enqueue(b";d=y\n", dedup=Dedup("x", on_duplicate="requeue"))).action == "requeued"
     assert q.ack([view.id for view in q.peek(state="active")])
@@ -532,7 +532,7 @@ def test_a_window_begins_with_the_ack(q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, 20)
     assert q.enqueue(1, dedup_id="x").state == "active"
     job.ack()
-    found = q.status("x")
+    found = q.dedup_status("x")
     assert found is not None
     assert found.window_ends is not None
     assert (found.state, found.job, found.successor) == ("window", None, None)
@@ -540,7 +540,7 @@ def test_a_window_begins_with_the_ack(q: Queue, raw: Raw) -> None:
     again = q.enqueue(1, dedup_id="x")
     assert again == Enqueued("", "window", duplicate=True, replicas=0, action="refused")
     advance(raw, q.ops, 20)
-    assert q.status("x") is None
+    assert q.dedup_status("x") is None
     assert q.enqueue(1, dedup_id="x").action == "added"
     assert q.enqueue(2, dedup_id="x").action == "refused"
 
@@ -577,7 +577,7 @@ def test_an_ack_may_name_the_window(q: Queue, raw: Raw, own: int | None, by_queu
             assert q.ack(jobs, dedup_window=window)
         else:
             assert [job.ack(dedup_window=window) for job in jobs] == [True, True]
-        found = q.status("x")
+        found = q.dedup_status("x")
         assert (found is not None) is (window > 0)
         if found is not None and found.window_ends is not None:
             assert 0 < found.window_ends - queue_time_ms(raw, q.ops) / 1000 <= window
@@ -702,7 +702,7 @@ def test_a_window_and_its_waiting_job_end_together(q: Queue, raw: Raw, end: str,
         assert q.reserve(block=0) == []
     else:
         getattr(q, by)()
-    assert q.status("x") is None
+    assert q.dedup_status("x") is None
     q.sweep()
     claimed = raw.hkeys(q.ops.keys["dedup"])
     assert claimed == ([b"other"] if by == "enqueue" else [])
@@ -757,7 +757,7 @@ def test_a_successor_is_a_job_of_its_own(q: Queue) -> None:
     assert (stats.ready, stats.scheduled, stats.active, stats.enqueued) == (0, 1, 1, 2)
     assert q.reserve(block=0) == []
     assert list(q.promote([answer.id])) == [Outcome.REFUSED]
-    assert list(q.dequeue([answer.id])) == [Outcome.REFUSED]
+    assert list(q.postpone([answer.id])) == [Outcome.REFUSED]
     assert q.purge("scheduled") == 0
     assert seen(q) == Status("active", "old", "new")
     assert job.ack()
@@ -841,7 +841,7 @@ OWNER: dict[str, tuple[Status | None, list[str]]] = {
     "purge": (Status("ready", "new"), ["new"]),
     "ack": (Status("ready", "new"), ["new"]),
     "withdraw": (Status("active", "old", "new"), ["new"]),
-    "dequeue": (Status("active", "old", "new"), ["new"]),
+    "postpone": (Status("active", "old", "new"), ["new"]),
     "promote": (Status("ready", "old", "new"), ["old", "new"]),
     "nack": (Status("ready", "old", "new"), ["old", "new"]),
 }
@@ -1432,7 +1432,7 @@ def test_a_lost_ack_releases_one_successor(broken: tuple[Proxy, Queue]) -> None:
     (again,) = q.reserve(2, block=0)
     assert (again.id, again.attempt) == (successor.id, 1)
     fault = lose(proxy, "settle")
-    outcomes, jobs = q.settle([again], 1)
+    outcomes, jobs = q.ack_and_reserve([again], 1)
     fault.wait()
     assert (list(outcomes), jobs) == ([Outcome.DONE], [])
     assert seen(q) is None
@@ -1464,7 +1464,7 @@ def test_bad_options(q: Queue, raw: Raw) -> None:
         q.enqueue("x", dedup=Dedup(str))
     for value in [*NO_IDS, None]:
         with pytest.raises(BadArgument, match=r"^dedup_id="):
-            q.status(value)
+            q.dedup_status(value)
     assert dump(raw) == before
 
 
@@ -1496,14 +1496,22 @@ def test_nothing_is_sent_for_a_bad_id(ps: Penstock, raw: Raw) -> None:
     with pytest.raises(BadArgument):
         ps.queue("new").enqueue("x", dedup_id="")
     with pytest.raises(BadArgument):
-        ps.queue("new").status("")
+        ps.queue("new").dedup_status("")
     assert raw.keys() == before
+
+
+def test_the_id_of_a_job_has_no_dedup_status(q: Queue) -> None:
+    """It is refused, and the error names the call that shows the job."""
+    job_id = q.enqueue("x").id
+    with pytest.raises(BadArgument, match=r"^dedup_id='D-.*is the id of a job: use show\(\)"):
+        q.dedup_status(job_id)
+    assert q.dedup_status(job_id[:-1]) is None
 
 
 def test_the_status_of_an_id_in_a_missing_queue(ps: Penstock, raw: Raw) -> None:
     """`status` of an id in a missing queue is None and does not create the queue."""
     before = raw.keys("*{*")
-    assert ps.queue("new").status("x") is None
+    assert ps.queue("new").dedup_status("x") is None
     assert raw.keys("*{*") == before
 
 

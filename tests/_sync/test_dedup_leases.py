@@ -55,7 +55,7 @@ def test_an_extended_lease_is_a_running_one(q: Queue, raw: Raw) -> None:
     q.enqueue("v1", dedup_id="x", lease=1)
     old = take(q)
     advance(raw, q.ops, 1.1)
-    assert q.extend([old], 60) == [60]
+    assert q.extend([old], 60).seconds_left == [60]
     answer = q.enqueue("v2", dedup=Dedup("x", on_duplicate="update"))
     assert (answer.action, answer.state) == ("refused", "active")
     assert old.ack()
@@ -169,7 +169,7 @@ def test_a_requeue_and_debounce_takes_every_change(q: Queue, raw: Raw) -> None:
     job = take(q)
     assert (job.id, job.body) == (first.id, "v5")
     assert job.ack()
-    assert q.status("x") is None
+    assert q.dedup_status("x") is None
 
 
 def test_a_debounce_without_delay_ends_that_of_a_successor(q: Queue, raw: Raw) -> None:

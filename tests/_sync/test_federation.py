@@ -258,7 +258,7 @@ def test_waiting_jobs_are_found_by_their_ids(three: Nodes, q: Queue) -> None:
     """Every call by id goes to the node that the id names."""
     ids = one_on_each(three)
     assert [q.show(one).body for one in ids] == [0, 1, 2]  # type: ignore[union-attr]  # all are there
-    assert list(q.dequeue(ids[:1])) == [Outcome.DONE]
+    assert list(q.postpone(ids[:1])) == [Outcome.DONE]
     assert list(q.delete(ids[1:2], if_undelivered=True)) == [Outcome.DONE]
     assert list(q.bury(ids[2:])) == [Outcome.DONE]
     assert q.redrive(ids[2:]) == 1
@@ -497,11 +497,11 @@ def test_a_dedup_id_is_kept_on_one_node(three: Nodes, q: Queue) -> None:
     again = q.enqueue("x", dedup_id="one")
     assert again.duplicate
     assert again.id == first.id
-    status = q.status("one")
+    status = q.dedup_status("one")
     assert status is not None
     assert status.job is not None
     assert status.job.id == first.id
-    assert q.status("two") is None
+    assert q.dedup_status("two") is None
     many = q.enqueue_many(["a", "b", "a"], dedup_id=str)
     assert [one.duplicate for one in many] == [False, False, True]
 
@@ -515,7 +515,7 @@ def test_consume_acknowledges_across_nodes(three: Nodes, q: Queue) -> None:
             seen.append(job.id)
     assert sorted(seen) == sorted(ids)
     assert q.stats().acked == 3
-    done, more = q.settle([], 1)
+    done, more = q.ack_and_reserve([], 1)
     assert (list(done), more) == ([], [])
 
 

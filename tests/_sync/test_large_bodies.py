@@ -56,7 +56,7 @@ def test_a_whole_life(q: Queue, raw: Raw, size: int) -> None:
 Ending: TypeAlias = Callable[[Queue, list[str]], Any]
 ENDINGS: dict[str, Ending] = {
     "ack": lambda q, ids: q.ack(ids),
-    "settle": lambda q, ids: q.settle(ids, 1),
+    "settle": lambda q, ids: q.ack_and_reserve(ids, 1),
     "delete": lambda q, ids: q.delete(ids),
     "withdraw": lambda q, ids: q.delete(ids, if_undelivered=True),
     "purge": lambda q, _: q.purge(),
@@ -183,7 +183,7 @@ def test_an_update_changes_the_size(q: Queue, raw: Raw, where: str) -> None:
         answer = q.enqueue(body, dedup=Dedup("a", on_duplicate="update"))
         assert answer.action == "updated"
         check_invariant(raw)
-        status = q.status("a")
+        status = q.dedup_status("a")
         assert status is not None
         assert status.job is not None
         assert status.job.body == body
@@ -230,7 +230,7 @@ def test_a_body_that_is_gone(q: Queue, raw: Raw) -> None:
     """A job whose body is missing is not delivered: its entry is dropped and counted."""
     lost = q.enqueue(b"x" * 5000)
     held = q.enqueue(b"y" * 5000)
-    q.dequeue([held.id])
+    q.postpone([held.id])
     q.enqueue(b"sound")
     for number in stored(raw, q):
         raw.hdel(q.ops.keys["held"], b"=" + number)

@@ -261,7 +261,7 @@ def test_ids_are_not_reused_after_removal(ps: Penstock, q: Queue, raw: Raw) -> N
     with pytest.raises(WrongEpoch):
         q.show(old.id)
     with pytest.raises(WrongEpoch):
-        q.settle([job], 1)
+        q.ack_and_reserve([job], 1)
     assert dump(raw) == before
 
 
@@ -332,7 +332,7 @@ def test_every_call_that_meets_lost_meta_repairs_it(
         "release": job.release,
         "bury": job.bury,
         "extend": job.extend,
-        "settle": lambda: q.settle([job], 5),
+        "settle": lambda: q.ack_and_reserve([job], 5),
         "delete": lambda: q.delete([job]),
         "show": lambda: q.show(job),
         "peek": lambda: q.peek(5),
@@ -340,7 +340,7 @@ def test_every_call_that_meets_lost_meta_repairs_it(
         "purge": q.purge,
         "redrive": q.redrive,
         "evict": lambda: q.sweep(evict=100),
-        "status": lambda: q.status("x"),
+        "status": lambda: q.dedup_status("x"),
         "recover": lambda: q.recover(idle=0),
         "stats": q.stats,
         "sweep": q.sweep,
@@ -469,7 +469,7 @@ def test_a_newer_version_is_refused(q: Queue, raw: Raw, damage: None, call: str)
         "enqueue many": lambda: q.enqueue_many([1, 2], delay=5),
         "reserve": lambda: q.reserve(block=0),
         "ack": job.ack,
-        "settle": lambda: q.settle([job], 1),
+        "settle": lambda: q.ack_and_reserve([job], 1),
         "nack": job.nack,
         "release": job.release,
         "bury": job.bury,

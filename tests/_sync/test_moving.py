@@ -1,5 +1,5 @@
 # From tests/_async/test_moving.py by tools/unasync.py; do not edit.
-"""Moving jobs by id: promote, dequeue and withdraw; and evicting on a full server."""
+"""Moving jobs by id: promote, postpone and withdraw; and evicting on a full server."""
 
 from __future__ import annotations
 
@@ -132,11 +132,11 @@ def test_promoting_ends_with_the_ttl(q: Queue, raw: Raw) -> None:
     assert q.stats().expired == 1
 
 
-# -- dequeue -----------------------------------------------------------------------------------
+# -- postpone -----------------------------------------------------------------------------------
 
 
-def test_dequeued_jobs_come_back_after_their_lease(q: Queue, raw: Raw) -> None:
-    """A dequeued job is delivered after its lease or the queue's; no attempt or
+def test_postponed_jobs_come_back_after_their_lease(q: Queue, raw: Raw) -> None:
+    """A postponed job is delivered after its lease or the queue's; no attempt or
     delivery is counted.
     """
     q.configure(lease=50)
@@ -144,7 +144,7 @@ def test_dequeued_jobs_come_back_after_their_lease(q: Queue, raw: Raw) -> None:
     plain = q.enqueue("plain").id
     due = q.enqueue("due", delay=1, lease=10).id
     advance(raw, q.ops, 2)
-    assert list(q.dequeue([own, plain, due])) == [DONE] * 3
+    assert list(q.postpone([own, plain, due])) == [DONE] * 3
     assert q.reserve(9, block=0) == []
     assert [view.id for view in q.peek(state="scheduled")] == [due, own, plain]
     spans = [view.next_in for view in q.peek(state="scheduled")]
@@ -156,15 +156,15 @@ def test_dequeued_jobs_come_back_after_their_lease(q: Queue, raw: Raw) -> None:
         assert (job.deliveries, job.attempt, job.redeliveries) == (1, 1, 0)
         assert job.ack()
     stats = q.stats()
-    assert (stats.dequeued, stats.deliveries, stats.crashed) == (3, 3, 0)
+    assert (stats.postponed, stats.deliveries, stats.crashed) == (3, 3, 0)
 
 
-def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: Queue, raw: Raw) -> None:
-    """Dequeuing after the lease has ended counts no crash and makes the old receipt stale."""
+def test_a_lease_that_has_ended_is_postponed_without_a_crash(q: Queue, raw: Raw) -> None:
+    """Postponing after the lease has ended counts no crash and makes the old receipt stale."""
     q.enqueue("x", lease=10)
     (old,) = q.reserve(block=0)
     advance(raw, q.ops, 11)
-    assert q.dequeue([old])
+    assert q.postpone([old])
     with pytest.raises(StaleReceipt):
         old.ack()
     assert q.reserve(block=0) == []
@@ -176,8 +176,8 @@ def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: Queue, raw: Raw) 
     assert q.stats().crashed == 0
 
 
-def test_jobs_that_cannot_be_dequeued(q: Queue, raw: Raw) -> None:
-    """Active, delayed, dead and at-most-once jobs cannot be dequeued."""
+def test_jobs_that_cannot_be_postponed(q: Queue, raw: Raw) -> None:
+    """Active, delayed, dead and at-most-once jobs cannot be postponed."""
     dead, once = q.enqueue("dead"), q.enqueue("once", lease=0)
     held = q.enqueue("held", lease=600)
     jobs = q.reserve(3, block=0)
@@ -199,14 +199,14 @@ def test_jobs_that_cannot_be_dequeued(q: Queue, raw: Raw) -> None:
         later.id,
     ]
     outcomes = [REFUSED, REFUSED, REFUSED, REFUSED, GONE, REFUSED, EXPIRED, REFUSED]
-    assert list(q.dequeue(names)) == outcomes
+    assert list(q.postpone(names)) == outcomes
     assert dump(raw) == before
 
 
-def test_a_dequeued_job_never_outlives_its_ttl(q: Queue, raw: Raw) -> None:
-    """A dequeued job whose ttl ends is removed instead of coming back."""
+def test_a_postponed_job_never_outlives_its_ttl(q: Queue, raw: Raw) -> None:
+    """A postponed job whose ttl ends is removed instead of coming back."""
     done = q.enqueue("x", lease=600, ttl=100)
-    assert q.dequeue([done.id])
+    assert q.postpone([done.id])
     view = q.show(done.id)
     assert view is not None
     assert view.due == view.expires
@@ -216,10 +216,10 @@ def test_a_dequeued_job_never_outlives_its_ttl(q: Queue, raw: Raw) -> None:
 
 
 @pytest.mark.usefixtures("no_ticks")
-def test_a_waiting_consumer_gets_a_dequeued_job(q: Queue, waits: Waits) -> None:
-    """A dequeued job that is due within a tick is delivered on time to a waiting consumer."""
+def test_a_waiting_consumer_gets_a_postponed_job(q: Queue, waits: Waits) -> None:
+    """A postponed job that is due within a tick is delivered on time to a waiting consumer."""
     done = q.enqueue("x", lease=0.5)
-    assert q.dequeue([done.id])
+    assert q.postpone([done.id])
     assert q.reserve(block=0) == []
     consumer = spawn(q.reserve, block=30)
     assert [job.id for job in consumer.result()] == [done.id]
@@ -233,9 +233,9 @@ def test_undelivered_jobs_are_withdrawn(q: Queue, raw: Raw) -> None:
     ids = q.enqueue_many(["a", "b"], ttl=900).ids
     ids += q.enqueue_many(["c", "d"], delay=600, ttl=900).ids
     ids += q.enqueue_many(["e", "f"], lease=0).ids
-    dequeued = q.enqueue("g").id
-    q.dequeue([dequeued])
-    assert q.delete([*ids, dequeued], if_undelivered=True)
+    postponed = q.enqueue("g").id
+    q.postpone([postponed])
+    assert q.delete([*ids, postponed], if_undelivered=True)
     assert [kind for kind in ("ready", "held", "scheduled", "expiry") if left(raw, q, kind)] == []
     stats = q.stats()
     assert (stats.withdrawn, stats.deleted, stats.enqueued) == (7, 0, 7)
@@ -284,28 +284,28 @@ def test_withdrawing_makes_room(q: Queue, waits: Waits) -> None:
 # -- naming jobs -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
+@pytest.mark.parametrize("how", ["promote", "postpone", "withdraw"])
 def test_a_job_that_is_named_twice_is_moved_once(q: Queue, how: str) -> None:
     """A job named twice is moved and counted once, and both outcomes are the same."""
     done = q.enqueue("x", delay=600 if how == "promote" else 0)
     settled = method_of(q, how)([done.id, done.id])
     assert (list(settled), settled.ids()) == ([DONE, DONE], [done.id])
     stats = q.stats()
-    assert stats.promoted + stats.dequeued + stats.withdrawn == 1
+    assert stats.promoted + stats.postponed + stats.withdrawn == 1
 
 
-@pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
+@pytest.mark.parametrize("how", ["promote", "postpone", "withdraw"])
 def test_more_jobs_than_a_script_takes(q: Queue, how: str) -> None:
     """More ids than a script takes need several calls; no ids need no call."""
     ids = q.enqueue_many(range(1500), delay=600 if how == "promote" else 0).ids
     settled = method_of(q, how)(iter(ids))
     assert (bool(settled), len(settled), settled.done) == (True, 1500, 1500)
     assert list(method_of(q, how)([])) == []
-    left_over = {"promote": ids, "dequeue": [], "withdraw": []}[how]
+    left_over = {"promote": ids, "postpone": [], "withdraw": []}[how]
     assert in_order(q) == left_over[:1000]
 
 
-@pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
+@pytest.mark.parametrize("how", ["promote", "postpone", "withdraw"])
 @pytest.mark.parametrize("names", ["x", b"x", None, 5, [""], [b"x"], ["x" * 40], [None]], ids=repr)
 def test_bad_names(q: Queue, raw: Raw, how: str, names: object) -> None:
     """Bad ids are refused, and no key changes."""
@@ -393,7 +393,7 @@ def test_a_full_server_takes_jobs_again(make_server: Callable[..., EmbeddedServe
 
 
 def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) -> None:
-    """At `maxmemory` jobs can be promoted, recovered, dequeued and withdrawn."""
+    """At `maxmemory` jobs can be promoted, recovered, postponed and withdrawn."""
     server = make_server(args=("--maxmemory-policy", "noeviction"))
     with redis.Redis.from_url(server.url) as raw:
         with Penstock(server.url) as ps:
@@ -401,13 +401,13 @@ def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) ->
             later = q.enqueue("later", delay=600).id
             held, out, back = q.enqueue_many(["held", "out", "back"]).ids
             q.reserve(1, block=0)
-            for call in (q.promote, q.dequeue, partial(q.delete, if_undelivered=True)):
+            for call in (q.promote, q.postpone, partial(q.delete, if_undelivered=True)):
                 assert list(call([])) == []
             raw.config_set("maxmemory", 1)
             with pytest.raises(OutOfMemory):
                 q.enqueue("x")
             assert [job.id for job in q.recover(idle=0)] == [held]
             assert q.promote([later])
-            assert q.dequeue([out])
+            assert q.postpone([out])
             assert q.delete([back], if_undelivered=True)
             assert in_order(q) == [later]

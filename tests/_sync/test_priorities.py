@@ -91,13 +91,13 @@ def test_a_retry_keeps_the_priority(q: Queue, raw: Raw) -> None:
     assert take(q) == ["d", "b", "c"]
 
 
-@pytest.mark.parametrize("how", ["release", "promote", "dequeue"])
+@pytest.mark.parametrize("how", ["release", "promote", "postpone"])
 def test_a_job_that_is_put_back_keeps_its_place(q: Queue, raw: Raw, how: str) -> None:
     """It comes before the usual jobs, and before younger ones of its priority."""
     first = q.enqueue("a", priority=4).id
     q.enqueue_many(["b", "c"])
-    if how == "dequeue":
-        assert q.dequeue([first])
+    if how == "postpone":
+        assert q.postpone([first])
         assert len(urgent(q, raw)) == 1
         advance(raw, q.ops, 31)
     else:

@@ -55,14 +55,14 @@ def test_every_delivery_counts(q: Queue, raw: Raw) -> None:
     q.nack(jobs, delay=0)
     jobs = q.reserve(1, block=0)
     assert jobs[0].attempt == 2
-    _, jobs = q.settle(jobs, 5)
+    _, jobs = q.ack_and_reserve(jobs, 5)
     assert len(jobs) == 1
     advance(raw, q.ops, 31)
     assert q.reserve(9, block=0) == []
     advance(raw, q.ops, 30)
     jobs = q.reserve(9, block=0)
     assert [job.crashes for job in jobs] == [1]
-    _, jobs = q.settle(jobs, 5)
+    _, jobs = q.ack_and_reserve(jobs, 5)
     assert jobs == []
     assert q.stats().acked == 2
 

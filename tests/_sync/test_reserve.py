@@ -165,7 +165,7 @@ def test_one_trip_for_a_batch(real_q: Queue, real_raw: Raw) -> None:
     real_q.bury(two[6:8])
     real_q.extend(two[8:])
     assert evalshas(real_raw) - before == 7
-    outcomes, three = real_q.settle(two[8:], 9)
+    outcomes, three = real_q.ack_and_reserve(two[8:], 9)
     assert (outcomes.done, len(three)) == (2, 9)
     assert evalshas(real_raw) - before == 9  # settle_plain refuses leases that were extended
 

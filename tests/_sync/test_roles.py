@@ -77,7 +77,7 @@ def test_one_consumer_at_a_time(q: Queue) -> None:
             lambda: q.reserve(block=0),
             lambda: q.reserve(block=5),
             lambda: q.recover(idle=0),
-            lambda: q.settle([], 1),
+            lambda: q.ack_and_reserve([], 1),
             lambda: bodies_of(q),
         ]
         for call in calls:
@@ -89,7 +89,7 @@ def test_one_consumer_at_a_time(q: Queue) -> None:
         assert held[2].release(delay=600)
         assert held[3].extend() > 0
         (job,) = role.queue.reserve(block=0)
-        outcomes, (more,) = role.queue.settle([job], 1)
+        outcomes, (more,) = role.queue.ack_and_reserve([job], 1)
         assert outcomes.all_done
         assert (job.body, more.body) == (4, 5)
         assert more.queue is role.queue
@@ -105,7 +105,7 @@ def test_a_refused_settle_finishes_nothing(q: Queue, raw: Raw) -> None:
     with q.exclusive("consumer"):
         before = dump(raw)
         with pytest.raises(QueueInUse):
-            q.settle(held, 1)
+            q.ack_and_reserve(held, 1)
         assert dump(raw) == before
         assert q.ack(held).all_done
 
@@ -230,7 +230,7 @@ def test_each_call_with_the_role_renews_it(q: Queue, raw: Raw) -> None:
             jobs = theirs.reserve(2, block=0)
             advance(raw, q.ops, 90)
             mine.enqueue_many([1, 2])
-            theirs.settle(jobs, 1)
+            theirs.ack_and_reserve(jobs, 1)
             advance(raw, q.ops, 90)
             mine.enqueue(1, dedup_id="x", max_length=9)
             assert len(theirs.recover(9, idle=0)) == 1

@@ -199,7 +199,7 @@ def disturb(q: Queue, what: str, keep: set[str]) -> None:
         q.enqueue_many([LONG] * 300, delay=60)
     elif what == "move":
         q.promote([view.id for view in q.peek(20, state="scheduled")])
-        q.dequeue([view.id for view in q.peek(6)])
+        q.postpone([view.id for view in q.peek(6)])
         q.bury([view.id for view in q.peek(2)])
         q.redrive(limit=3)
     else:

@@ -102,7 +102,7 @@ def test_a_pause_for_consumers(q: Queue, raw: Raw, side: str) -> None:
     assert one.ack()
     assert two.nack(delay=0)
     assert three.extend() == 30
-    assert q.settle([three], 5)[1] == []
+    assert q.ack_and_reserve([three], 5)[1] == []
     stats = q.stats()
     assert (stats.ready, stats.active, stats.acked) == (2, 0, 2)
     q.resume()

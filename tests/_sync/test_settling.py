@@ -259,8 +259,8 @@ def test_extend_by_id_keeps_the_receipt(q: Queue) -> None:
     """`extend` by id does not end the delivery, so the receipt stays valid."""
     q.enqueue("x")
     (holder,) = q.reserve(block=0)
-    assert q.extend([holder.id], 90) == [90]
-    assert q.extend([holder.id]) == [30]
+    assert q.extend([holder.id], 90).seconds_left == [90]
+    assert q.extend([holder.id]).seconds_left == [30]
     assert holder.ack() is True
 
 
@@ -322,9 +322,9 @@ def test_settle_finishes_and_reserves(q: Queue) -> None:
     """One call finishes jobs and reserves the next ones."""
     q.enqueue_many(range(6))
     jobs = q.reserve(2, block=0)
-    outcomes, jobs = q.settle(jobs, 3)
+    outcomes, jobs = q.ack_and_reserve(jobs, 3)
     assert (list(outcomes), [job.body for job in jobs]) == ([DONE] * 2, [2, 3, 4])
-    outcomes, rest = q.settle([jobs[0].id, jobs[2]], 3)
+    outcomes, rest = q.ack_and_reserve([jobs[0].id, jobs[2]], 3)
     assert (list(outcomes), [job.body for job in rest]) == ([DONE] * 2, [5])
     stats = q.stats()
     assert (stats.acked, stats.active, stats.deliveries) == (4, 2, 6)
@@ -339,7 +339,7 @@ def test_settle_names_jobs_that_it_could_not_finish(q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, 11)
     (other,) = q.reserve(block=0)
     q.enqueue("next")
-    outcomes, taken = q.settle(jobs, 5)
+    outcomes, taken = q.ack_and_reserve(jobs, 5)
     assert list(outcomes) == [STALE, GONE, DONE]
     assert [job.body for job in taken] == ["next"]
     assert other.ack()
@@ -350,7 +350,7 @@ def test_settle_does_not_reserve_a_job_that_it_finishes(q: Queue, raw: Raw) -> N
     q.enqueue_many([1, 2], lease=10)
     jobs = q.reserve(2, block=0)
     advance(raw, q.ops, 11)
-    outcomes, taken = q.settle(jobs[:1], 5)
+    outcomes, taken = q.ack_and_reserve(jobs[:1], 5)
     assert outcomes
     assert [(job.body, job.crashes) for job in taken] == [(2, 1)]
 
@@ -360,10 +360,10 @@ def test_settle_may_wait_for_the_next_job(q: Queue) -> None:
     q.enqueue("one")
     (job,) = q.reserve(block=0)
     q.enqueue("two", delay=0.2)
-    outcomes, taken = q.settle([job], 1, block=10)
+    outcomes, taken = q.ack_and_reserve([job], 1, block=10)
     assert outcomes
     assert [one.body for one in taken] == ["two"]
-    outcomes, taken = q.settle(taken, 1, block=0.05)
+    outcomes, taken = q.ack_and_reserve(taken, 1, block=0.05)
     assert (outcomes.done, taken) == (1, [])
 
 

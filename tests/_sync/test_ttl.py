@@ -104,7 +104,7 @@ def test_settle_delivers_behind_expired_jobs(counted: Counted) -> None:
     done = q.reserve(block=0)
     behind_in_ready(q, raw)
     counted.begin()
-    outcomes, jobs = q.settle(done, 3)
+    outcomes, jobs = q.ack_and_reserve(done, 3)
     assert outcomes
     assert [job.body for job in jobs] == LIVE
     assert counted.calls == 1

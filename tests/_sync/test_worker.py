@@ -220,10 +220,10 @@ def test_a_window_from_the_handler(ps: Penstock, q: Queue) -> None:
         return Done(dedup_window=job.body)
 
     run(ps, handler)
-    status = q.status("a")
+    status = q.dedup_status("a")
     assert status is not None
     assert status.state == "window"
-    assert q.status("b") is None
+    assert q.dedup_status("b") is None
 
 
 class Mute(BaseException):

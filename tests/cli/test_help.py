@@ -85,7 +85,7 @@ def completed(cli: Cli, *words: str, url: str = "", programs: str = "") -> list[
         (["penstock", "--ur"], ["--url"]),
         (["penstock", "peek", "q", "--sta"], ["--state", "--start"]),
         (["penstock", "peek", "q", "--state", "re"], ["ready"]),
-        (["penstock", "--url", "peek", "stat"], ["status", "stats"]),
+        (["penstock", "--url", "peek", "stat"], ["stats"]),
         (["penstock", "worker", "--tri"], []),
         (["penstock", "enqueue", "q", "x", "--delay", "1"], []),
     ],

@@ -242,7 +242,7 @@ def test_enqueue_to_run_afterwards(cli: Cli, client: Penstock, where: str, how: 
     result = cli("enqueue", "q", "new", "--dedup-id", "a", "--on-duplicate", how)
     job_id, *told = result.out.split()
     assert (result.code, told) == (0, ["scheduled", "(requeued)"])
-    status = client.queue("q").status("a")
+    status = client.queue("q").dedup_status("a")
     assert status is not None
     successor = status.successor if where == "active" else status.job
     assert successor is not None
@@ -266,12 +266,12 @@ def test_enqueue_sets_until_when_an_id_is_taken(
     """The id is taken until the job has ended or started, or for a window."""
     queue = client.queue("q")
     assert cli("enqueue", "q", "x", "--dedup-id", "ü %;a", *options).code == 0
-    taken = {"enqueue": queue.status("ü %;a") is not None}
+    taken = {"enqueue": queue.dedup_status("ü %;a") is not None}
     [job] = queue.reserve(block=0)
     assert job.dedup_id == "ü %;a"
-    taken["reserve"] = queue.status("ü %;a") is not None
+    taken["reserve"] = queue.dedup_status("ü %;a") is not None
     job.ack()
-    taken["ack"] = queue.status("ü %;a") is not None
+    taken["ack"] = queue.dedup_status("ü %;a") is not None
     freed = next((step for step, is_taken in taken.items() if not is_taken), None)
     assert freed == free_after
 
@@ -351,7 +351,7 @@ def test_result_prints_the_value(cli: Cli, client: Penstock) -> None:
 def test_status_shows_the_job_that_has_the_id(cli: Cli, client: Penstock, where: str) -> None:
     """The job is printed as in `show`, with its state; without a job there is no output."""
     owner = with_owner(client, where)
-    document = cli("status", "q", "a", "--json").document
+    document = cli("dedup", "q", "a", "--json").document
     shown = cli("show", "q", owner, "--json").document
     job = document.pop("job")
     for clock in ("now", "age", "idle", "next_in"):
@@ -360,7 +360,7 @@ def test_status_shows_the_job_that_has_the_id(cli: Cli, client: Penstock, where:
     assert document == {
         "queue": "q", "dedup_id": "a", "state": where, "window_ends": None, "successor": None,
     }  # fmt: skip
-    result = cli("status", "q", "a")
+    result = cli("dedup", "q", "a")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"a: {where}\n")
     [row] = [[cell.strip() for cell in row] for row in result.rows]
@@ -372,10 +372,10 @@ def test_status_shows_a_successor(cli: Cli, client: Penstock) -> None:
     """The successor is shown; it has no due time."""
     owner = with_owner(client, "active")
     successor = client.queue("q").enqueue("new", dedup=Dedup("a", on_duplicate="requeue")).id
-    document = cli("status", "q", "a", "--json").document
+    document = cli("dedup", "q", "a", "--json").document
     assert (document["job"]["id"], document["successor"]["id"]) == (owner, successor)
     assert (document["successor"]["due"], document["successor"]["next_in"]) == (None, None)
-    rows = [[cell.strip() for cell in row] for row in cli("status", "q", "a").rows]
+    rows = [[cell.strip() for cell in row] for row in cli("dedup", "q", "a").rows]
     assert [row[:3] for row in rows] == [
         ["job", owner, "active"],
         ["successor", successor, "scheduled"],
@@ -385,17 +385,17 @@ def test_status_shows_a_successor(cli: Cli, client: Penstock) -> None:
 def test_status_shows_a_window(cli: Cli, client: Penstock) -> None:
     """Its end is shown, and the job that waits for it, if any."""
     with_owner(client, "window")
-    found = client.queue("q").status("a")
+    found = client.queue("q").dedup_status("a")
     assert found is not None
-    empty = cli("status", "q", "a", "--json").document
+    empty = cli("dedup", "q", "a", "--json").document
     assert empty == {
         "queue": "q", "dedup_id": "a", "state": "window", "window_ends": found.window_ends,
         "job": None, "successor": None,
     }  # fmt: skip
-    told = cli("status", "q", "a").out
+    told = cli("dedup", "q", "a").out
     assert told == f"a: window, ends {output.moment(found.window_ends)}\n"
     successor = client.queue("q").enqueue("new", dedup=Dedup("a", on_duplicate="requeue")).id
-    document = cli("status", "q", "a", "--json").document
+    document = cli("dedup", "q", "a", "--json").document
     assert (document["state"], document["job"]["id"], document["successor"]) == (
         "window", successor, None
     )  # fmt: skip
@@ -406,31 +406,31 @@ def test_status_of_a_free_id(cli: Cli, client: Penstock) -> None:
     """The exit code is 1, also in the document; a missing queue is named, and not created."""
     queue = client.queue("q")
     queue.enqueue("x", dedup_id="a")
-    free = cli("status", "q", "b")
+    free = cli("dedup", "q", "b")
     assert (free.code, free.out) == (1, "")
     assert free.err == "penstock: no job has the dedup id 'b' in queue 'q'\n"
-    document = cli("status", "q", "b", "--json")
+    document = cli("dedup", "q", "b", "--json")
     assert (document.code, document.document["state"], document.document["job"]) == (1, None, None)
-    missing = cli("status", "nosuch", "a")
+    missing = cli("dedup", "nosuch", "a")
     assert missing.code == 1
     assert missing.err.startswith("queue 'nosuch' does not exist now\n")
     assert client.queues() == ["q"]
     for argv in (["q", ""], ["q", "x" * 1025], ["", "a"]):
-        refused = cli("status", *argv)
+        refused = cli("dedup", *argv)
         assert (refused.code, refused.out) == (1, "")
         assert refused.err.startswith("penstock: BadArgument: ")
-    assert cli("status", "q").code == 2
+    assert cli("dedup", "q").code == 2
 
 
 def test_status_escapes_an_id(cli: Cli, client: Penstock) -> None:
     """Control characters of an id are escaped, here and in `show`."""
     name = "a\x1b[2J\n[red]"
     job_id = client.queue("q").enqueue("x", dedup_id=name).id
-    for argv in (["status", "q", name], ["show", job_id]):
+    for argv in (["dedup", "q", name], ["show", job_id]):
         out = cli(*argv).out
         assert r"a\x1b[2J\n[red]" in out
         assert "\x1b" not in out
-    assert cli("status", "q", name, "--json").document["dedup_id"] == name
+    assert cli("dedup", "q", name, "--json").document["dedup_id"] == name
 
 
 # -- peek ----------------------------------------------------------------------------------
@@ -738,7 +738,7 @@ def test_show_follows_a_job(ending: str, client: Penstock, real_backend: Backend
         [job] = queue.reserve()
         assert "Z  active  attempt 1  " in read()
         job.progress(3, 10, "scene 3")
-        queue.beat([job])
+        job.send_progress()
         assert read().endswith("  3 of 10 (30%), scene 3")
         if ending == "cancel":
             queue.cancel([job_id])
@@ -772,7 +772,7 @@ def test_peek_shows_progress(cli: Cli, client: Penstock) -> None:
     jobs = queue.reserve(2)
     assert "progress" not in cli("peek", "q", "--state", "active").out
     jobs[0].progress(3, 10)
-    queue.beat(jobs)
+    jobs[0].send_progress()
     assert "3 of 10 (30%)" in cli("peek", "q", "--state", "active").out
 
 

@@ -23,8 +23,8 @@ from tests.support.backends import Backend
 
 COMMANDS = [
     "demo", "worker", "healthy",
-    "enqueue", "peek", "scan", "show", "status", "stats", "pause", "resume", "close",
-    "reopen", "redrive", "promote", "dequeue", "purge", "evict", "sweep", "clear", "queues",
+    "enqueue", "peek", "scan", "show", "dedup", "stats", "pause", "resume", "close",
+    "reopen", "redrive", "promote", "postpone", "purge", "evict", "sweep", "clear", "queues",
     "info", "doctor", "scripts",
 ]  # fmt: skip
 ELSEWHERE = "D-00000000--P6wMjIUDtf9-EJ-fXTvy7f8-ffff"
@@ -32,9 +32,9 @@ ON_A_SERVER = [
     ["enqueue", "q", "x"], ["peek", "q"], ["scan"], ["scan", "q", "--ids"], ["show", ELSEWHERE],
     ["stats"], ["stats", "q"], ["pause", "q"], ["resume", "q"], ["redrive", "q"],
     ["close", "q"], ["reopen", "q"],
-    ["promote", "q", ELSEWHERE], ["dequeue", "q", ELSEWHERE], ["purge", "q", "--yes"],
+    ["promote", "q", ELSEWHERE], ["postpone", "q", ELSEWHERE], ["purge", "q", "--yes"],
     ["evict", "q"], ["sweep"], ["queues"], ["queues", "--min-length", "1"], ["info"],
-    ["status", "q", "owned"], ["clear", "q", "--yes"], ["clear", "--all", "--yes"],
+    ["dedup", "q", "owned"], ["clear", "q", "--yes"], ["clear", "--all", "--yes"],
     ["enqueue", "q", "x", "--dedup-id", "owned"], ["queues", "q*"],
 ]  # fmt: skip
 

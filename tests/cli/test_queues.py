@@ -1,4 +1,4 @@
-"""Tests of queues, stats, pause, resume, redrive, promote, dequeue, purge, evict,
+"""Tests of queues, stats, pause, resume, redrive, promote, postpone, purge, evict,
 sweep and clear.
 """
 
@@ -124,7 +124,7 @@ def test_stats_counts_each_state(cli: Cli, client: Penstock) -> None:
     assert cells[-1] == "lease=20.0 max_length=50"
 
 
-MOVED = ("promoted", "dequeued", "withdrawn", "evicted")
+MOVED = ("promoted", "postponed", "withdrawn", "evicted")
 
 
 def test_stats_shows_moved_jobs(cli: Cli, client: Penstock) -> None:
@@ -132,7 +132,7 @@ def test_stats_shows_moved_jobs(cli: Cli, client: Penstock) -> None:
     queue = client.queue("q")
     ids = queue.enqueue_many(range(10), delay=60).ids
     queue.promote(ids[:4])
-    queue.dequeue(ids[:3])
+    queue.postpone(ids[:3])
     queue.delete(ids[8:], if_undelivered=True)
     queue.enqueue("once", lease=0)
     queue.reserve(10, block=0)
@@ -376,7 +376,7 @@ def test_cancel(cli: Cli, client: Penstock) -> None:
     one, other = queue.enqueue_many([b"x", b"y"])
     [taken] = queue.reserve(1)
     taken.progress(1, 4)
-    queue.beat([taken])
+    taken.send_progress()
     assert cli("cancel", "q", one.id, other.id).out == "2 jobs cancelled\n"
     told = cli("show", "q", one.id).out
     assert "1 of 4 (25%)" in told
@@ -386,28 +386,28 @@ def test_cancel(cli: Cli, client: Penstock) -> None:
     assert gone.err == f"penstock: 1 of 1 could not be cancelled: {other.id} gone\n"
 
 
-def test_dequeue(cli: Cli, client: Penstock) -> None:
+def test_postpone(cli: Cli, client: Penstock) -> None:
     """A ready job waits as long as a lease."""
     queue = client.queue("q")
     job_id = queue.enqueue("x", lease=600).id
-    assert cli("dequeue", "q", job_id).out == "1 jobs taken out\n"
+    assert cli("postpone", "q", job_id).out == "1 jobs postponed\n"
     assert queue.reserve(block=0) == []
     [view] = queue.peek(state="scheduled")
     assert view.id == job_id
     assert view.next_in is not None
     assert 0 < view.next_in <= 600
     queue.promote([job_id])
-    document = cli("dequeue", "q", job_id, "--json").document
+    document = cli("postpone", "q", job_id, "--json").document
     assert document == {
         "queue": "q",
-        "dequeued": 1,
+        "postponed": 1,
         "jobs": [{"id": job_id, "outcome": "done"}],
     }
 
 
 @pytest.mark.parametrize(
     "command, counted, words",
-    [("promote", "promoted", "brought forward"), ("dequeue", "dequeued", "taken out")],
+    [("promote", "promoted", "brought forward"), ("postpone", "postponed", "postponed")],
 )
 def test_jobs_that_cannot_be_moved(
     cli: Cli, client: Penstock, command: str, counted: str, words: str
@@ -428,7 +428,7 @@ def test_jobs_that_cannot_be_moved(
     assert moved not in result.err
 
 
-@pytest.mark.parametrize("command", ["promote", "dequeue"])
+@pytest.mark.parametrize("command", ["promote", "postpone"])
 def test_bad_ids_to_move(cli: Cli, client: Penstock, command: str) -> None:
     """Missing ids are bad usage; a malformed one is an error, and no job is moved."""
     queue = client.queue("q")
@@ -609,7 +609,7 @@ def test_clear_removes_whole_queues(cli: Cli, client: Penstock, real_backend: Ba
     counts = client.queue("b").stats()
     assert (counts.ready, counts.scheduled, counts.active, counts.dead) == (2, 1, 1, 1)
     assert counts.settings.max_length == 50
-    assert client.queue("b").status("3") is not None
+    assert client.queue("b").dedup_status("3") is not None
     assert cli("clear", "b", "-y").out == "1 queues removed, 5 jobs with them\n"
 
 

@@ -59,7 +59,7 @@ class Status(NamedTuple):
 
 def seen(q: Queue, dedup_id: str = ID) -> Status | None:
     """Return the status of an id, as the rows have it."""
-    found = q.status(dedup_id)
+    found = q.dedup_status(dedup_id)
     if found is None:
         return None
     job = None if found.job is None else found.job.body
@@ -529,7 +529,7 @@ def killed(url: str, queue: str, operation: str, step: str, options: dict[str, A
         "reserve": lambda: q.reserve(1, block=0),
         "ack": lambda: q.ack(held),
         "nack": lambda: q.nack(held, delay=0),
-        "settle": lambda: q.settle(held, 1),
+        "settle": lambda: q.ack_and_reserve(held, 1),
     }
     calls[operation]()
     raise AssertionError("still alive")

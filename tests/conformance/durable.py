@@ -410,7 +410,7 @@ def _put_back(queue: Queue) -> None:
     take(queue, "waits").nack(delay=7000, error="as told")
     take(queue, "waits with a ttl", ttl=6000).nack(delay=9000)
     take(queue, "later").release(delay=8000)
-    assert queue.dequeue([queue.enqueue("dequeued", lease=5000).id])
+    assert queue.postpone([queue.enqueue("dequeued", lease=5000).id])
 
 
 def _waiting(queue: Queue) -> None:

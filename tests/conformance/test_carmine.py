@@ -137,7 +137,7 @@ def test_each_status_of_carmine_exists(raw: Raw, q: Queue, name: str) -> None:
     """C-1: each status, and two that Carmine lacks: at most once, and taken from the enqueue on."""
     BEFORE[name].reach(raw, q)
     assert seen(q) == BEFORE[name].status
-    found = q.status(ID)
+    found = q.dedup_status(ID)
     if found is not None:
         assert found.dedup_id == ID
         for view in filter(None, (found.job, found.successor)):
@@ -309,7 +309,7 @@ def test_one_successor_runs_after_the_one_at_work(raw: Raw, q: Queue, end: str) 
         "lapse": lambda: advance(raw, q.ops, 8),
         "delete": lambda: q.delete([job.id]),
         "ack by id": lambda: q.ack([job.id]),
-        "settle": lambda: q.settle([job], 1),
+        "settle": lambda: q.ack_and_reserve([job], 1),
     }
     done = ends[end]()
     settled = done[1] if end == "settle" else []
@@ -342,7 +342,7 @@ def test_a_requeue_runs_when_the_window_ends(raw: Raw, q: Queue, asked: str) -> 
     assert q.enqueue("new", dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
     if asked == "while it ran":
         job.ack()
-    found = q.status(ID)
+    found = q.dedup_status(ID)
     assert found is not None
     assert found.job is not None
     assert (found.state, found.job.body) == ("window", "new")
@@ -717,7 +717,7 @@ def test_clear(raw: Raw, ps: Penstock) -> None:
     registry = {key: value for key, value in dump(raw).items() if b"{a}" not in key}
     assert registry.pop(b"penstock:queues") != kept.pop(b"penstock:queues")
     assert registry == kept
-    assert ps.queue("a").status(ID) is None
+    assert ps.queue("a").dedup_status(ID) is None
     assert ps.queue("a").enqueue("again", dedup_id=ID).action == "added"
     assert ps.clear(["a", "missing", "b"]) == ["a", "b"]
     assert ps.queues() == ["ab*"]

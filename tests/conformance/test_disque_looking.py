@@ -474,7 +474,7 @@ def stir(q: Queue, dice: random.Random) -> None:
         ("active", q.release),
         ("active", q.bury),
         ("scheduled", q.promote),
-        ("ready", q.dequeue),
+        ("ready", q.postpone),
         ("dead", q.redrive),
     ):
         ids = [view.id for view in q.peek(100, state=state)]

@@ -220,7 +220,7 @@ def test_counters_are_exact(q: Queue, raw: Raw, seed: int) -> None:
         lambda: nacked.update(q.nack(some("active"), delay=dice.choice([0, 5])).ids()),
         lambda: q.release(some("active"), delay=dice.choice([0, 5])),
         lambda: q.promote(some("scheduled") + some("active")),
-        lambda: q.dequeue(some("ready")),
+        lambda: q.postpone(some("ready")),
         lambda: q.ack(some("active")[:1] + some("ready")[:1]),
         lambda: q.bury(some("active")[:1]),
         lambda: q.delete(some("ready")[:1], if_undelivered=True),
@@ -431,14 +431,14 @@ def test_the_end_of_a_ttl_takes_a_held_job(clock: TestClock, q: Queue) -> None:
     assert q.stats().expired == 3
 
 
-@pytest.mark.parametrize("how", ["nack", "release", "dequeue"])
+@pytest.mark.parametrize("how", ["nack", "release", "postpone"])
 def test_put_back_past_the_ttl(clock: TestClock, q: Queue, how: str) -> None:
     """a.2 TTL end: jobs whose delay or lease would pass their ttl end with it, and are counted as
     expired before a sweep.
     """
     q.enqueue_many([b"x"] * 150, ttl=10, lease=100)
-    if how == "dequeue":
-        q.dequeue([view.id for view in q.peek(150)])
+    if how == "postpone":
+        q.postpone([view.id for view in q.peek(150)])
     else:
         getattr(q, how)(q.reserve(150, block=0), delay=100)
     assert q.stats().scheduled == 150
@@ -539,7 +539,7 @@ def test_a_full_server_is_drained(server: EmbeddedServer) -> None:
         assert jobs[1].release()
         assert jobs[2].bury()
         assert q.ack(jobs[3:]).done == len(jobs[3:])
-        assert list(q.dequeue([q.peek(1, newest=True)[0].id])) == [Outcome.DONE]
+        assert list(q.postpone([q.peek(1, newest=True)[0].id])) == [Outcome.DONE]
         assert list(q.promote([q.peek(1, state="scheduled")[0].id])) == [Outcome.DONE]
         q.pause("in")
         q.resume()

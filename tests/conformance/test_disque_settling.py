@@ -109,7 +109,7 @@ BAD_IDS = [
 ]
 
 
-@pytest.mark.parametrize("call", ["ack", "nack", "promote", "dequeue", "withdraw", "delete",
+@pytest.mark.parametrize("call", ["ack", "nack", "promote", "postpone", "withdraw", "delete",
                                   "extend", "release", "bury", "redrive"])  # fmt: skip
 @pytest.mark.parametrize("bad", BAD_IDS, ids=repr)
 def test_one_bad_id_stops_a_call(q: Queue, raw: Raw, call: str, bad: Any) -> None:
@@ -134,7 +134,7 @@ def test_an_id_of_another_queue(ps: Penstock, raw: Raw, call: str) -> None:
     assert dump(raw) == before
 
 
-@pytest.mark.parametrize("call", ["ack", "nack", "promote", "dequeue", "withdraw", "delete"])
+@pytest.mark.parametrize("call", ["ack", "nack", "promote", "postpone", "withdraw", "delete"])
 def test_a_call_for_no_job(q: Queue, raw: Raw, call: str) -> None:
     """ACKJOB: a call without ids is allowed and does nothing."""
     q.enqueue(b"x")
@@ -212,7 +212,7 @@ def test_a_nack_at_most_once(q: Queue) -> None:
     for name in (job, done.id):
         assert list(q.nack([name], delay=0)) == [Outcome.REFUSED]
         assert list(q.promote([name])) == [Outcome.REFUSED]
-        assert list(q.dequeue([name])) == [Outcome.REFUSED]
+        assert list(q.postpone([name])) == [Outcome.REFUSED]
     with pytest.raises(JobNotActive):
         job.nack()
     assert q.reserve(block=0) == []
@@ -294,7 +294,7 @@ def test_a_dequeued_job_comes_back(q: Queue, raw: Raw, lease: float | None) -> N
     q.configure(lease=40)
     a = q.enqueue("a", lease=lease)
     q.enqueue("b")
-    assert list(q.dequeue([a.id])) == [Outcome.DONE]
+    assert list(q.postpone([a.id])) == [Outcome.DONE]
     assert bodies(q.peek()) == ["b"]
     assert bodies(q.reserve(5, block=0)) == ["b"]
     view = q.show(a.id)
@@ -305,7 +305,7 @@ def test_a_dequeued_job_comes_back(q: Queue, raw: Raw, lease: float | None) -> N
     advance(raw, q.ops, 5)
     (job,) = [job for job in q.reserve(5, block=0) if job.id == a.id]
     assert (job.nacks, job.redeliveries) == (0, 0)
-    assert q.stats().dequeued == 1
+    assert q.stats().postponed == 1
 
 
 def test_dequeuing_an_ended_lease(q: Queue, raw: Raw) -> None:
@@ -314,7 +314,7 @@ def test_dequeuing_an_ended_lease(q: Queue, raw: Raw) -> None:
     (held,) = q.reserve(block=0)
     due = q.enqueue("due", delay=10, lease=20)
     advance(raw, q.ops, 20)
-    assert list(q.dequeue([held.id, due.id])) == [Outcome.DONE] * 2
+    assert list(q.postpone([held.id, due.id])) == [Outcome.DONE] * 2
     assert q.reserve(5, block=0) == []
     assert list(q.ack([held])) == [Outcome.STALE]
     advance(raw, q.ops, 20)
@@ -333,7 +333,7 @@ def test_jobs_that_cannot_be_dequeued(q: Queue, raw: Raw) -> None:
     ids["gone"] = q.enqueue("gone").id
     q.delete([ids["gone"]])
     before = dump(raw)
-    assert dict(zip(ids, q.dequeue(ids.values()), strict=True)) == {
+    assert dict(zip(ids, q.postpone(ids.values()), strict=True)) == {
         "held": Outcome.REFUSED,
         "dead": Outcome.REFUSED,
         "delayed": Outcome.REFUSED,
@@ -363,7 +363,7 @@ def test_a_waiting_reader_gets_a_dequeued_job(real_ps: Penstock, real_raw: Raw) 
     queue = real_ps.queue("q")
     done = queue.enqueue(b"x", lease=0.5)
     dequeued = raw_time(real_raw)
-    assert queue.dequeue([done.id]).done == 1
+    assert queue.postpone([done.id]).done == 1
     (job,) = queue.reserve(block=None)
     assert job.id == done.id
     assert 0.499 <= round(job.delivered - dequeued, 3) < 3
@@ -378,14 +378,14 @@ def test_working_answers_the_seconds_gained(q: Queue) -> None:
     (job,) = q.reserve(block=0)
     assert job.extend() == 123
     assert job.extend(7) == 7
-    assert q.extend([job], 45) == [45]
+    assert q.extend([job], 45).seconds_left == [45]
 
 
 def test_working_by_id(q: Queue) -> None:
     """WORKING: it works by id too; the holder's receipt stays valid."""
     q.enqueue(b"x", lease=123)
     (job,) = q.reserve(block=0)
-    assert q.extend([job.id]) == [123]
+    assert q.extend([job.id]).seconds_left == [123]
     assert job.ack()
 
 
@@ -423,7 +423,7 @@ def test_working_in_the_second_half_of_a_ttl(q: Queue, raw: Raw) -> None:
     assert view is not None
     assert view.lease_until == view.expires
     assert job.extend(5, late=True) == 5
-    assert q.extend([other], 7, late=True) == [7]
+    assert q.extend([other], 7, late=True).seconds_left == [7]
     assert job.ack()
 
 

@@ -560,7 +560,7 @@ def test_everything_is_there_after_a_restart(durable: EmbeddedServer) -> None:
         q.nack([jobs[2].id, jobs[0].id, jobs[3].id, jobs[1].id], delay=0)
         delayed = q.enqueue("delayed", delay=600)
         once = q.enqueue("once", lease=0)
-        assert q.extend([counted.id], 5000) == [5000]
+        assert q.extend([counted.id], 5000).seconds_left == [5000]
         before = [view for state in ("scheduled", "active") for view in q.peek(state=state)]
         stats = q.stats()
         durable.kill()

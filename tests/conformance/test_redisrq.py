@@ -804,12 +804,12 @@ def test_a_missing_queue_answers_empty(ps: Penstock, raw: Raw) -> None:
     assert (stats.exists, stats.ready, stats.active, stats.enqueued) == (False, 0, 0, 0)
     undelivered = partial(missing.delete, if_undelivered=True)
     for call in (missing.ack, missing.nack, missing.release, missing.bury, missing.delete,
-                 missing.promote, missing.dequeue, undelivered):  # fmt: skip
+                 missing.promote, missing.postpone, undelivered):  # fmt: skip
         outcome = call([named])
         assert (list(outcome), outcome.ids()) == ([Outcome.GONE], [])
     assert missing.extend([named]) == [Outcome.GONE]
     assert (missing.redrive([named]), missing.show(named)) == (0, None)
-    outcome, jobs = missing.settle([named], 5)
+    outcome, jobs = missing.ack_and_reserve([named], 5)
     assert (list(outcome), jobs) == ([Outcome.GONE], [])
     assert (missing.purge(), missing.sweep(), missing.sweep(evict=100)) == (0, 0, 0)
     assert dump(raw) == before
@@ -1123,10 +1123,10 @@ def test_a_batch_is_acked_and_followed_in_one_call(q: Queue, sent: list[str]) ->
     """R-23: the ack of 100 and the pop of the next 100 are one script."""
     known(q)
     q.enqueue_many([b"x" * 100] * 400)
-    jobs = q.settle(q.reserve(100), 100)[1]
+    jobs = q.ack_and_reserve(q.reserve(100), 100)[1]
     sent.clear()
     for _ in range(2):
-        outcome, jobs = q.settle(jobs, 100)
+        outcome, jobs = q.ack_and_reserve(jobs, 100)
         assert (outcome.done, len(jobs)) == (100, 100)
     assert sent == ["settle_plain", "settle_plain"]
 
@@ -1135,4 +1135,4 @@ def known(q: Queue) -> None:
     """Make the queue, and load the scripts."""
     q.enqueue(b"x")
     q.ack(q.reserve(block=0))
-    q.settle([], 1)
+    q.ack_and_reserve([], 1)

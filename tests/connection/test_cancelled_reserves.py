@@ -36,7 +36,7 @@ def direct(server: EmbeddedServer, door: Proxy) -> Iterator[Queue]:
 
 CALLS: dict[str, Callable[[AsyncPenstock, list[AsyncJob]], Awaitable[Any]]] = {
     "reserve": lambda ps, _: ps.queue("work").reserve(2),
-    "settle": lambda ps, held: ps.queue("work").settle(held, 2),
+    "settle": lambda ps, held: ps.queue("work").ack_and_reserve(held, 2),
     "of several queues": lambda ps, _: ps.reserve(["work", "other"], 2),
 }
 

@@ -300,7 +300,7 @@ def test_a_lost_reply_of_settling(server: EmbeddedServer, how: str) -> None:
             "bury": job.bury,
             "extend": job.extend,
             "delete": lambda: q.delete([job]),
-            "settle": lambda: q.settle([job], 1)[0],
+            "settle": lambda: q.ack_and_reserve([job], 1)[0],
         }
         fault = proxy.eat_reply(after=b"EVALSHA")
         assert calls[how]()

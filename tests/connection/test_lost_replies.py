@@ -61,7 +61,7 @@ def test_a_reserve_asks_for_less(url: str, q: Queue, caplog: pytest.LogCaptureFi
     assert 0 < len(q.reserve(400, block=0)) <= 60
     before = connections(url)
     jobs = q.reserve(400, block=0)
-    outcomes, more = q.settle(jobs, 400)
+    outcomes, more = q.ack_and_reserve(jobs, 400)
     assert len(jobs) == len(outcomes) <= 60
     assert 0 < len(more) <= 60
     assert connections(url) == before + 1  # of this count itself
@@ -75,7 +75,7 @@ def test_a_long_call_asks_for_less(url: str, monkeypatch: pytest.MonkeyPatch) ->
     with Penstock(url) as ps:
         q = ps.queue("small")
         q.enqueue_many([b"small"] * 400 + [BODY * 3] * 500)
-        outcomes, more = q.settle(q.reserve(400, block=0), 400)
+        outcomes, more = q.ack_and_reserve(q.reserve(400, block=0), 400)
         assert len(outcomes) == 400
         assert 0 < len(more) <= 60
         assert q.stats().acked == 400

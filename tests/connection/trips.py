@@ -18,7 +18,7 @@ def by_sync(source: Any, **options: Any) -> list[Any]:
         q.enqueue("one")
         q.enqueue_many(["two", "three"], delay=0.05)
         jobs = q.reserve(1, block=5)  # the other jobs may be due by now
-        _, more = q.settle(jobs, 3, block=5)
+        _, more = q.ack_and_reserve(jobs, 3, block=5)
         q.nack(more[:1], delay=60)
         q.bury(more[1:])
         q.redrive()
@@ -40,7 +40,7 @@ async def by_async(source: Any, **options: Any) -> list[Any]:
         await q.enqueue("one")
         await q.enqueue_many(["two", "three"], delay=0.05)
         jobs = await q.reserve(1, block=5)  # the other jobs may be due by now
-        _, more = await q.settle(jobs, 3, block=5)
+        _, more = await q.ack_and_reserve(jobs, 3, block=5)
         await q.nack(more[:1], delay=60)
         await q.bury(more[1:])
         await q.redrive()

@@ -43,7 +43,7 @@ def client(crash_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Penstock]
         queue = made.queue(QUEUE)
         queue.enqueue(b"first")
         (job,) = queue.reserve(1, block=0)
-        queue.settle([job], 1)
+        queue.ack_and_reserve([job], 1)
         queue.enqueue(b"second")
         queue.ack(queue.reserve(1, block=0))
         queue.stats()

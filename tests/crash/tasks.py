@@ -149,7 +149,7 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
     elif operation == "ack":
         queue.ack(held)
     else:
-        queue.settle(held, 1)
+        queue.ack_and_reserve(held, 1)
     raise AssertionError("still alive")
 
 
@@ -285,7 +285,7 @@ def consume(url: str, log: str) -> None:
             if not mine:
                 jobs = queue.reserve(20, block=0.5)
             elif random.random() < 0.5:
-                outcomes, jobs = queue.settle(mine, 20)
+                outcomes, jobs = queue.ack_and_reserve(mine, 20)
                 note_acked(out, mine, outcomes)
             else:
                 note_acked(out, mine, queue.ack(mine))

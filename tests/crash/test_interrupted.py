@@ -148,7 +148,7 @@ def call_of(operation: str, queue: Queue) -> Callable[[], Any]:
         "enqueue_many": lambda: queue.enqueue_many(bodies),
         "reserve": lambda: queue.reserve(1, block=0),
         "ack": lambda: queue.ack(held),
-        "settle": lambda: queue.settle(held, 1),
+        "settle": lambda: queue.ack_and_reserve(held, 1),
     }
     return calls[operation]
 

@@ -218,7 +218,7 @@ def _list_batches(queue: Queue) -> None:
 
 
 def _settle(queue: Queue) -> None:
-    outcomes, jobs = queue.settle([_one(queue)], 3)
+    outcomes, jobs = queue.ack_and_reserve([_one(queue)], 3)
     assert (list(outcomes), len(jobs)) == (DONE, 3)
 
 
@@ -238,7 +238,7 @@ def _bury(queue: Queue) -> None:
 
 
 def _extend(queue: Queue) -> None:
-    assert queue.extend([_one(queue)], 60) == [60.0]
+    assert queue.extend([_one(queue)], 60).seconds_left == [60.0]
 
 
 def _redrive(queue: Queue) -> None:
@@ -254,7 +254,7 @@ def _cancel(queue: Queue) -> None:
 def _beat(queue: Queue) -> None:
     job = _one(queue)
     job.progress(1, 2)
-    assert list(queue.beat([job])) == DONE
+    assert job.send_progress()
 
 
 def _delete(queue: Queue) -> None:
@@ -314,8 +314,8 @@ def _promote(queue: Queue) -> None:
 
 
 def _dequeue(queue: Queue) -> None:
-    assert list(queue.dequeue([queue.peek(1)[0].id])) == DONE
-    assert list(queue.dequeue([queue.peek(1, newest=True)[0].id])) == DONE
+    assert list(queue.postpone([queue.peek(1)[0].id])) == DONE
+    assert list(queue.postpone([queue.peek(1, newest=True)[0].id])) == DONE
 
 
 def _withdraw(queue: Queue) -> None:
@@ -336,7 +336,7 @@ def _scan(queue: Queue) -> None:
 
 
 def _status(queue: Queue) -> None:
-    assert queue.status("unknown") is None
+    assert queue.dedup_status("unknown") is None
 
 
 def _take_roles(queue: Queue) -> None:

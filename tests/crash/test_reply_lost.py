@@ -187,7 +187,7 @@ def test_settle(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> N
         queue.enqueue_many([b"1", b"2", b"3"])
         jobs = queue.reserve(1, block=0)
         fault = lose("settle" if i else "settle_plain")
-        outcomes, others = queue.settle(jobs, 1)
+        outcomes, others = queue.ack_and_reserve(jobs, 1)
         fault.wait()
         assert (list(outcomes), [job.body for job in others]) == (DONE, [b"3"])
         assert queue.ack(others)
@@ -229,7 +229,7 @@ def test_extend(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> N
     (job,) = queue.reserve(1, block=0)
     for _ in range(LOSSES):
         fault = lose("extend")
-        assert queue.extend([job], 60) == [60.0]
+        assert queue.extend([job], 60).seconds_left == [60.0]
         fault.wait()
     assert list(queue.ack([job])) == DONE
     check_invariant(raw)
@@ -263,7 +263,7 @@ def test_torn_request(operation: str, queue: Any, proxy: Proxy, raw: redis.Redis
         elif operation == "ack":
             assert list(queue.ack(held)) == DONE
         else:
-            assert [job.body for job in queue.settle(held, 1)[1]] == [b"2"]
+            assert [job.body for job in queue.ack_and_reserve(held, 1)[1]] == [b"2"]
         fault.wait()
         stats = queue.stats()
         assert stats.enqueued == (i + 1) * (1 if operation == "enqueue" else 2)

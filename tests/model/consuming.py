@@ -111,7 +111,7 @@ class Consuming(Producing):
         self.bench.dice.tag = tag
         if not current:
             with pytest.raises(WrongEpoch):
-                self.queue.settle(jobs, n)
+                self.queue.ack_and_reserve(jobs, n)
             return
 
         def script() -> Any:
@@ -125,7 +125,7 @@ class Consuming(Producing):
 
         first = script if self.fault == "after" else model
         (outcomes, wanted), (settled, got), resent = self.both(
-            first, lambda: self.queue.settle(jobs, n), model
+            first, lambda: self.queue.ack_and_reserve(jobs, n), model
         )
         if resent:
             outcomes = [Outcome.DONE if o is Outcome.GONE else o for o in outcomes]
@@ -247,9 +247,13 @@ class Consuming(Producing):
         if not current:
             return
         seconds = None if lease is None else lease / 1000
-        wanted, got, _ = self.both(
-            lambda: model(names), lambda: self.queue.extend(jobs, seconds, late=late)
-        )
+
+        def extend() -> list[Any]:
+            settled = self.queue.extend(jobs, seconds, late=late)
+            both = zip(settled, settled.seconds_left, strict=True)
+            return [outcome if left is None else left for outcome, left in both]
+
+        wanted, got, _ = self.both(lambda: model(names), extend)
         assert got == wanted
 
     @rule(pick=st.integers(0, 3), after=st.sampled_from([0, 0, 1]))

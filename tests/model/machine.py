@@ -180,9 +180,9 @@ class QueueMachine(Consuming):
             self.must_wake = "a job was brought forward"
 
     @call(picks=PICKS)
-    def dequeue(self, picks: list[tuple[int, str]]) -> None:
-        """Dequeue jobs for their lease."""
-        self.move_with(picks, self.model.dequeue, self.queue.dequeue, Outcome.REFUSED, ["ready"])
+    def postpone(self, picks: list[tuple[int, str]]) -> None:
+        """Set jobs aside for their lease."""
+        self.move_with(picks, self.model.postpone, self.queue.postpone, Outcome.REFUSED, ["ready"])
 
     @call(picks=PICKS)
     def withdraw(self, picks: list[tuple[int, str]]) -> None:

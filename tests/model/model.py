@@ -258,7 +258,7 @@ class Model(ModelDelivering):
         return self._move(numbers, forward)
 
     @script
-    def dequeue(self, numbers: Iterable[Number]) -> list[Outcome]:
+    def postpone(self, numbers: Iterable[Number]) -> list[Outcome]:
         """Move ready jobs out for the time of their lease."""
 
         def out(job: ModelJob) -> Outcome:
@@ -268,7 +268,7 @@ class Model(ModelDelivering):
                 return Outcome.REFUSED
             self._end_unsaid(job)
             self._put_back(job, self.span(job))
-            self.totals["dequeued"] += 1
+            self.totals["postponed"] += 1
             return Outcome.DONE
 
         return self._move(numbers, out)

@@ -282,7 +282,7 @@ class Producing(Waiting):
         how many are connected.
         """
         bodies = [self.body() for _ in range(1 + many)]
-        self.queue.status(IDS[0])  # connects; stats would remove expired jobs
+        self.queue.dedup_status(IDS[0])  # connects; stats would remove expired jobs
         for connection in self.client.backend.node.link.idle:
             connection._followers = int(was_connected)
 

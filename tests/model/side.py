@@ -37,10 +37,11 @@ PLACES = ("active", "once", "scheduled", "parked", "dead")
 TOTALS = {
     **{name: name for name in (
         "enqueued", "acked", "nacked", "released", "crashed", "died", "redriven", "trimmed",
-        "deleted", "cancelled", "purged", "promoted", "dequeued", "withdrawn", "evicted",
+        "deleted", "cancelled", "purged", "promoted", "withdrawn", "evicted",
         "dangling", "expired", "expired_active",
     )},
     "deliveries": "delivered",
+    "postponed": "dequeued",
 }  # fmt: skip
 """Totals by their names in stats and in meta."""
 
@@ -421,7 +422,7 @@ class SideBySide(RuleBasedStateMachine):
         for name in IDS:
             owner, successor, end = self.model.holders(name)
             self.opened[name].add(end)
-            found = self.queue.status(name)
+            found = self.queue.dedup_status(name)
             assert (found is None) == (owner is None and not end), name
             if found is None:
                 continue

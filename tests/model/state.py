@@ -26,7 +26,7 @@ class ModelState(ModelKeys):
         paused: the side, or ''.
         closed: whether no jobs are added any more.
         totals: enqueued, deliveries, acked, nacked, released, crashed, died, redriven, trimmed,
-            expired, deleted, cancelled, purged, promoted, dequeued, withdrawn, evicted.
+            expired, deleted, cancelled, purged, promoted, postponed, withdrawn, evicted.
         made: creation time of the queue.
         ids: dedup ids that a job has, or had until a ttl or a window ended.
         freed: successors and parked jobs that the last call made due.

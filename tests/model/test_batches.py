@@ -163,7 +163,7 @@ class BatchesMachine(RuleBasedStateMachine):
             call = self.queue.ops.hand_over([job], [(0, b"1\nnext")])
             [outcome] = self.client.backend.node.run(call)
         elif how == "settle":
-            [outcome], jobs = self.queue.settle([job], 1)
+            [outcome], jobs = self.queue.ack_and_reserve([job], 1)
             self.held += jobs
         else:
             [outcome] = getattr(self.queue, how)([job])

@@ -132,7 +132,7 @@ def _moved(ours: Penstock) -> None:
     assert caught.value.withdrawn
     (first, second) = queue.enqueue_many([b"first", b"second"], delay=60).ids
     assert queue.promote([first]).done == 1
-    assert queue.dequeue([first]).done == 1
+    assert queue.postpone([first]).done == 1
     assert queue.promote([first, second]).done == 2
     (job,) = queue.reserve()
     (again,) = queue.recover(idle=0)

@@ -115,11 +115,11 @@ def test_columns_and_windows(ps: Penstock, redis_url: str) -> None:
     receipts = batch.select(["receipts"]).drop_null().to_batches()
     [told] = AckTask(connection, ()).run(receipts)
     assert told.to_pylist() == [{"receipts": "0 5 0 0 0 0 0"}]
-    status = jobs.status("window")
+    status = jobs.dedup_status("window")
     assert status is not None
     assert status.state == "window"
-    assert jobs.status("tuple") is None
-    assert jobs.status("dict") is None
+    assert jobs.dedup_status("tuple") is None
+    assert jobs.dedup_status("dict") is None
 
 
 def test_an_interrupt_ends_a_task(ps: Penstock, redis_url: str) -> None:
@@ -435,11 +435,11 @@ def test_results_of_jobs_with_terms_of_their_own(
     [told] = AckTask(Connection.parse({"queue": "mail", "url": redis_url}), ()).run([receipts])
     assert told.to_pylist() == [{"receipts": "0 8 0 0 0 1 0"}]
     assert jobs.stats().acked == 8
-    status = jobs.status("8")
+    status = jobs.dedup_status("8")
     assert status is not None
     assert status.window_ends is not None
     assert status.window_ends - time.time() < 3600
-    assert jobs.status("9") is None
+    assert jobs.dedup_status("9") is None
 
 
 def test_a_job_that_is_lost_before_its_row_is_written(

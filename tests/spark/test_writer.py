@@ -130,7 +130,7 @@ def test_ids_are_those_of_other_producers(ps: Penstock, options: Any) -> None:
         rows = {"id": pa.array(names), "payload": pa.array([b"row"] * len(names), pa.binary())}
         writer.commit([writer.write(iter(arrow(rows)))])
     assert bodies(ps) == [b"by hand"] * 3 + [b"row"] * 3
-    assert all(queue.status(name) is not None for name in names)
+    assert all(queue.dedup_status(name) is not None for name in names)
 
 
 def test_columns_set_the_options_of_a_job(ps: Penstock, options: Any) -> None:
@@ -156,7 +156,7 @@ def test_columns_set_the_options_of_a_job(ps: Penstock, options: Any) -> None:
     with running():
         BatchWriter(options(), schema(text), False).write(iter(batch))
     queue = ps.queue("mail")
-    first, second = queue.status("one"), queue.status("two")
+    first, second = queue.dedup_status("one"), queue.dedup_status("two")
     assert first is not None and second is not None  # noqa: PT018
     one, two = first.job, second.job
     assert one is not None and two is not None  # noqa: PT018

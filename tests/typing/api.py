@@ -207,9 +207,9 @@ def settling(q: Queue, jobs: list[Job], ids: list[str]) -> None:
     assert_type(q.release(jobs, delay=5), Settled)
     assert_type(q.bury(ids, "why"), Settled)
     assert_type(q.delete(ids), Settled)
-    assert_type(q.extend(jobs, 60), list[float | Outcome])
-    assert_type(q.settle(jobs, 10), tuple[Settled, list[Job]])
-    assert_type(q.settle(jobs, 10, block=5), tuple[Settled, list[Job]])
+    assert_type(q.extend(jobs, 60), Settled)
+    assert_type(q.ack_and_reserve(jobs, 10), tuple[Settled, list[Job]])
+    assert_type(q.ack_and_reserve(jobs, 10, block=5), tuple[Settled, list[Job]])
     assert_type(q.redrive(), int)
     assert_type(q.redrive(limit=10), int)
     assert_type(q.redrive(ids), int)
@@ -222,8 +222,8 @@ async def async_settling(q: AsyncQueue, jobs: list[AsyncJob], ids: list[str]) ->
     assert_type(await q.release(ids), Settled)
     assert_type(await q.bury(ids), Settled)
     assert_type(await q.delete(jobs), Settled)
-    assert_type(await q.extend(ids), list[float | Outcome])
-    assert_type(await q.settle(jobs, 1), tuple[Settled, list[AsyncJob]])
+    assert_type(await q.extend(ids), Settled)
+    assert_type(await q.ack_and_reserve(jobs, 1), tuple[Settled, list[AsyncJob]])
     assert_type(await q.redrive(jobs), int)
 
 
@@ -259,12 +259,12 @@ def looking(q: Queue, job: Job) -> None:
 
 def moving(q: Queue, jobs: list[Job], ids: list[str]) -> None:
     assert_type(q.promote(ids), Settled)
-    assert_type(q.dequeue([*ids, *jobs]), Settled)
+    assert_type(q.postpone([*ids, *jobs]), Settled)
     assert_type(q.delete(ids, if_undelivered=True), Settled)
     assert_type(q.sweep(evict=100), int)
     assert_type(q.sweep(evict=1000, dead=False), int)
     assert_type(q.recover(10, idle=60), list[Job])
-    assert_type(q.extend(jobs, late=True), list[float | Outcome])
+    assert_type(q.extend(jobs, late=True), Settled)
     assert_type(jobs[0].extend(late=True), float)
     assert_type(jobs[0].redeliveries, int)
     q.enqueue(1, durable=Durable(2, timeout=timedelta(milliseconds=500)))
@@ -282,7 +282,7 @@ def unique(ps: Penstock, q: Queue) -> None:
     assert_type(done.duplicate, bool)
     q.enqueue(1, dedup=Dedup("a", until="started", on_duplicate="update"))
     q.enqueue_many([{"user": 1}], dedup_id=lambda body: str(body["user"]))
-    status = q.status("a")
+    status = q.dedup_status("a")
     assert_type(status, DedupStatus | None)
     if status is not None:
         assert_type(status.job, JobView | None)

@@ -20,6 +20,7 @@ from penstock import (
     Queue,
     Reject,
     Retry,
+    StaleReceipt,
     Worker,
 )
 from penstock.embedded import EmbeddedServer
@@ -363,12 +364,15 @@ def test_snoozes_are_counted_and_limited(worker_server: EmbeddedServer, queue: Q
 
 
 def test_a_consumer_without_a_worker(queue: Queue) -> None:
-    """`beat` tells it, and sends progress."""
+    """`send_progress` sends it, and tells if the job is cancelled."""
     one, other = queue.enqueue_many(["x", "y"])
     jobs = queue.reserve(2)
     jobs[1].progress(5, note="five")
     queue.cancel([one.id])
-    assert list(queue.beat(jobs)) == [Outcome.CANCELLED, Outcome.DONE]
+    assert [job.send_progress() for job in jobs] == [False, True]
+    assert [job.cancelled for job in jobs] == [True, False]
     assert str(shown(queue, other.id).progress) == "5, five"
     assert list(queue.release(jobs)) == [Outcome.CANCELLED, Outcome.DONE]
+    with pytest.raises(StaleReceipt):
+        jobs[1].send_progress()
     assert list(queue.cancel([one.id, other.id])) == [Outcome.GONE, Outcome.DONE]

@@ -81,7 +81,7 @@ def test_r2_killed_at_each_step_of_a_call(
             assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
             done = {one["n"] for one in crew.diary.events("end", queue=queue.name)}
             assert done == set(range(len(jobs)))
-            assert [queue.status(f"id {n}") for n in range(len(jobs))] == [None] * len(jobs)
+            assert [queue.dedup_status(f"id {n}") for n in range(len(jobs))] == [None] * len(jobs)
     check_invariant(raw)
 
 

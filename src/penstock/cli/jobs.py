@@ -36,13 +36,13 @@ from penstock.core.values.ids import ID_LENGTH
 
 __all__ = [
     "QueueArgument",
+    "dedup",
     "enqueue",
     "existing",
     "peek",
     "result",
     "scan",
     "show",
-    "status",
 ]
 
 QueueArgument = Annotated[str, Argument("QUEUE")]
@@ -456,8 +456,8 @@ def _policy_text(policy: RetryPolicy | None) -> str:
     return ", ".join(text for value, text in parts if value is not None) or "the queue's"
 
 
-@command("status")
-def status(
+@command("dedup")
+def dedup(
     session: Session,
     queue: QueueArgument,
     dedup_id: Annotated[str, Argument("DEDUP_ID")],
@@ -467,10 +467,10 @@ def status(
     The id may also be reserved for a job that runs next, or for the rest of a window.
 
     Examples:
-        penstock status emails welcome:ada
+        penstock dedup emails welcome:ada
     """
     with session.queue(queue) as target:
-        found = target.status(dedup_id)
+        found = target.dedup_status(dedup_id)
         if found is None:
             existing(target)
     told = found or DedupStatus(dedup_id, "", None, None, None)
@@ -483,12 +483,12 @@ def status(
         **{role: view and _whole_document(view) for role, view in jobs.items()},
     }
     if found or session.as_json:
-        session.answer(document, lambda: _print_status(told, jobs))
+        session.answer(document, lambda: _print_dedup(told, jobs))
     if found is None:
         raise Failed(f"no job has the dedup id {dedup_id!r} in queue {queue!r}")
 
 
-def _print_status(found: DedupStatus, jobs: Mapping[str, JobView | None]) -> None:
+def _print_dedup(found: DedupStatus, jobs: Mapping[str, JobView | None]) -> None:
     ends = f", ends {output.moment(found.window_ends)}" if found.window_ends is not None else ""
     output.write(f"{found.dedup_id}: {found.state}{ends}")
     columns = ("id", "state", "age", "next_in", "attempt", "owner", "body")

@@ -28,8 +28,8 @@ from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.core.jobs.middleware import HANDLER
 
 __all__ = [
-    "cancel", "clear", "close", "delete", "dequeue", "evict", "pause", "promote", "purge", "queues",
-    "redrive", "reopen", "resume", "stats", "sweep",
+    "cancel", "clear", "close", "delete", "evict", "pause", "postpone", "promote", "purge",
+    "queues", "redrive", "reopen", "resume", "stats", "sweep",
 ]  # fmt: skip
 
 QueuesArgument = Annotated[list[str] | None, Argument("QUEUE")]
@@ -99,7 +99,7 @@ def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
 COUNTS = ("ready", "scheduled", "active", "dead", "enqueued", "acked", "nacked", "expired")
 RARE = (
     "parked", "batches", "dependent", "staged", "promised", "kept", "cancelled", "promoted",
-    "dequeued", "withdrawn", "evicted", "expired_active", "unswept",
+    "postponed", "withdrawn", "evicted", "expired_active", "unswept",
 )  # fmt: skip
 SPANS = ("oldest", "age", "idle")
 COLUMNS = ("queue", *COUNTS, *RARE, *SPANS, "roles", "settings")
@@ -302,17 +302,17 @@ def promote(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
     _settle(session, queue, ids, Queue.promote, "promoted", "brought forward")
 
 
-@command("dequeue")
-def dequeue(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
-    """Take waiting jobs out of a queue. They come back when their lease time is over.
+@command("postpone")
+def postpone(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
+    """Set ready jobs aside. They come back when their lease time is over.
 
     Args:
         ids: ids of jobs; the beginning of an id is enough.
 
     Examples:
-        penstock dequeue emails P7DpjNzE-53DE
+        penstock postpone emails P7DpjNzE-53DE
     """
-    _settle(session, queue, ids, Queue.dequeue, "dequeued", "taken out")
+    _settle(session, queue, ids, Queue.postpone, "postponed", "postponed")
 
 
 def _settle(

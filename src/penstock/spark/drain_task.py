@@ -308,7 +308,7 @@ class ResultPage:
         """Renew the leases; drop the jobs that are lost, and return their number."""
         ((_, jobs),) = held_jobs(queue, [self.held()])
         answers = outcomes_of(partial(queue.extend, lease=seconds, late=True), jobs)
-        kept = [type(one) is float or one is Outcome.UNKNOWN for one in answers]
+        kept = [one in (Outcome.DONE, Outcome.UNKNOWN) for one in answers]
         self.numbers = list(itertools.compress(self.numbers, kept))
         self.rows = list(itertools.compress(self.rows, kept))
         return kept.count(False)

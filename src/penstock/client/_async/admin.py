@@ -13,12 +13,11 @@ from penstock.client._async.settling import check_jobs, settle_each
 from penstock.client._async.transport.finished import AsyncResultWait
 from penstock.client.clock import monotonic
 from penstock.core import flows
-from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
 from penstock.core.calls.operations.managing import Looked, check_states, purge_parts
 from penstock.core.calls.settings import KEEP, setting_fields
 from penstock.core.jobs.hints import Intent
-from penstock.core.jobs.job import Delivery, JobName, progress_of
+from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.results import value_of
@@ -46,7 +45,8 @@ from penstock.core.values.checks import (
     check_label,
     duration_ms,
 )
-from penstock.errors import NodesMissed, ResultTimeout
+from penstock.core.values.ids import is_job_id
+from penstock.errors import BadArgument, NodesMissed, ResultTimeout
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 
@@ -182,8 +182,8 @@ class AsyncQueueAdmin:
         """
         return await self._settled(jobs, QueueOps.promote, resent_code=Code.REFUSED)
 
-    async def dequeue(self, jobs: Iterable[JobName]) -> Settled:
-        """Take jobs out of the queue for the length of their lease; then they come back.
+    async def postpone(self, jobs: Iterable[JobName]) -> Settled:
+        """Set ready jobs aside for the length of their lease; then they come back.
 
         Args:
             jobs: deliveries, or ids, of jobs that could be reserved now.
@@ -256,28 +256,6 @@ class AsyncQueueAdmin:
             BadArgument, BadJobId: nothing was done.
         """
         return await self._settled(jobs, QueueOps.cancel, resent_code=Code.GONE)
-
-    async def beat(self, jobs: Iterable[JobName]) -> Settled:
-        """Send the progress of jobs that you hold, and learn which of them are cancelled.
-
-        A worker does it for its jobs. It does not renew their leases: see `extend`.
-
-        Args:
-            jobs: deliveries.
-
-        Returns:
-            An outcome for each, in order: done (go on), cancelled (end it by `release` when you
-            can), gone, stale, ended or refused (not active).
-
-        Raises:
-            BadArgument, BadJobId: nothing was done.
-        """
-
-        def call(ops: QueueOps, names: list[JobName]) -> Call[Settled]:
-            texts = [progress_of(job) if isinstance(job, Delivery) else "" for job in names]
-            return ops.beat(names, texts)
-
-        return await self._settled(jobs, call)
 
     async def purge(self, *states: PurgeState) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.
@@ -482,17 +460,23 @@ class AsyncQueueAdmin:
                 views[at] = replace(view, id=name if isinstance(name, str) else name.id)
         return views
 
-    async def status(self, dedup_id: str) -> DedupStatus | None:
+    async def dedup_status(self, dedup_id: str) -> DedupStatus | None:
         """Return the job that has a dedup id, its successor if one waits, and the open window.
+
+        Args:
+            dedup_id: as the producer gave it, not the id of a job.
 
         Returns:
             None if the id is free: the next enqueue with it adds a job. With several nodes: the
             job on the first node that knows the id.
 
         Raises:
+            BadArgument: it is the id of a job; nothing was sent.
             NodesMissed: no node that answered has the id, and some did not answer.
         """
         label = check_label("dedup_id", dedup_id)
+        if is_job_id(dedup_id):
+            raise BadArgument("dedup_id", dedup_id, "is the id of a job: use show() with it")
         found, missed = await self._asked(lambda part: part._looked_up(label))
         known = next((status for status in found if status is not None), None)
         if known is None and missed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -37,6 +37,7 @@ from penstock.core.jobs.job import (
 )
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.marks import check_trace
+from penstock.core.jobs.merge import with_outcomes
 from penstock.core.jobs.outcomes import OUTCOMES, Outcome, Settled
 from penstock.core.jobs.record import check_size
 from penstock.core.values import stable
@@ -79,11 +80,11 @@ PLAIN_PAUSE = 5.0
 class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, AsyncQueueBatches):
     """A queue, made by `AsyncPenstock.queue`. It exists on the server from its first use.
 
-    - Produce: `enqueue`, `enqueue_many`, `batch`, `schedule`, `exclusive`; `result`, `status`.
-    - Consume: `handler` and a `Worker`; or `reserve`, `consume` and `settle`, then `ack`, `nack`,
-      `release`, `bury`, `extend`.
-    - Look: `stats`, `peek`, `show`, `find`, `scan_iter`, `schedules`, `batches`.
-    - Manage: `configure`, `pause`, `close`, `redrive`, `cancel`, `delete`, `purge`, `sweep`.
+    - Produce: `enqueue`, `enqueue_many`, `batch`, `schedule`, `exclusive`; `result`.
+    - Consume: `handler` and a `Worker`; or `reserve` and `consume`, then `ack`, `ack_and_reserve`,
+      `nack`, `release`, `bury`, `extend`.
+    - Look: `stats`, `peek`, `show`, `dedup_status`, `find`, `scan_iter`, `schedules`, `batches`.
+    - Manage: `configure`, `pause`, `close`, `redrive`, `cancel`, `postpone`, `delete`, `purge`.
     """
 
     # [async only
@@ -452,7 +453,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
                     reservation_of(job).deferred = done
                     yield job
                 if done and durable is None:
-                    outcomes, jobs = await self.settle(done, batch, block=block)
+                    outcomes, jobs = await self.ack_and_reserve(done, batch, block=block)
                     log_late(done, outcomes)
                     continue
                 if done:
@@ -523,7 +524,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             return Outcome.DONE
         return OUTCOMES[codes[0]]
 
-    async def settle(
+    async def ack_and_reserve(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
     ) -> tuple[Settled, list[AsyncJob]]:
         """Finish jobs and take up to n more in one trip.
@@ -620,7 +621,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
 
     async def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
-    ) -> list[float | Outcome]:
+    ) -> Settled:
         """Renew leases from now on, at most until the end of a job's ttl.
 
         Args:
@@ -630,9 +631,9 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
                 job goes to another consumer when its lease ends, while there is time left.
 
         Returns:
-            For each, in order: seconds from now until its lease ends, or the outcome if it was not
-            extended: gone, stale, ended, too late (see `late`) or refused (not active, or delivered
-            at most once).
+            An outcome for each, in order: done, gone, stale, ended, too late (see `late`) or
+            refused (not active, or delivered at most once). `seconds_left` has, for each, the
+            seconds from now until its lease ends, or None.
 
         Raises:
             BadArgument, BadJobId: nothing was done.
@@ -640,8 +641,9 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         span = 0 if lease is None else lease_ms("lease", lease, zero=False)
         check_flag("late", late)
         extended = partial(extend_each, span=span, late=late)
-        unknown: float | Outcome = Outcome.UNKNOWN
-        return list(await self._routed(check_jobs("jobs", jobs), extended, unknown))
+        names, unknown = check_jobs("jobs", jobs), cast("float | Outcome", Outcome.UNKNOWN)
+        with with_outcomes(names, Settled.of_leases):
+            return Settled.of_leases(names, await self._routed(names, extended, unknown))
 
 
 __all__ = ["AsyncQueue"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.job import Delivery, progress_of, sent_progress
 from penstock.core.jobs.logs import ONCE, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.outcomes import Outcome
@@ -134,10 +134,32 @@ class Job(Delivery):
             JobNotActive: it is delivered at most once and has no lease.
             TooLate: more than half of its ttl has passed.
         """
-        result = self.queue.extend([self], lease, late=late)[0]
-        if isinstance(result, Outcome):
-            raise self._refused("extend", result)
-        return result
+        settled = self.queue.extend([self], lease, late=late)
+        [seconds] = settled.seconds_left
+        if seconds is None:
+            raise self._refused("extend", settled[0])
+        return seconds
+
+    def send_progress(self) -> bool:
+        """Send the last `progress`, and learn if the job is cancelled. The lease is not renewed.
+
+        A worker does this for its jobs, about once a second.
+
+        Returns:
+            True; False if the job is cancelled: end it by `release` when you can. Then `cancelled`
+            is true, too.
+
+        Raises:
+            StaleReceipt, JobGone, JobNotActive: as in `extend`.
+        """
+        text = progress_of(self)
+        [outcome] = self.queue._settled([self], lambda ops, names: ops.beat(names, [text]))
+        if outcome not in (Outcome.DONE, Outcome.CANCELLED):
+            raise self._refused("send_progress", outcome)
+        if text:
+            sent_progress(self, text)
+        self.cancelled = outcome is Outcome.CANCELLED
+        return not self.cancelled
 
     def _fail(self, error: Exception) -> None:
         text = summary_of(error)

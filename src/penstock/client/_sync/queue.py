@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -37,6 +37,7 @@ from penstock.core.jobs.job import (
 )
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.marks import check_trace
+from penstock.core.jobs.merge import with_outcomes
 from penstock.core.jobs.outcomes import OUTCOMES, Outcome, Settled
 from penstock.core.jobs.record import check_size
 from penstock.core.values import stable
@@ -75,11 +76,11 @@ PLAIN_PAUSE = 5.0
 class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
     """A queue, made by `Penstock.queue`. It exists on the server from its first use.
 
-    - Produce: `enqueue`, `enqueue_many`, `batch`, `schedule`, `exclusive`; `result`, `status`.
-    - Consume: `handler` and a `Worker`; or `reserve`, `consume` and `settle`, then `ack`, `nack`,
-      `release`, `bury`, `extend`.
-    - Look: `stats`, `peek`, `show`, `find`, `scan_iter`, `schedules`, `batches`.
-    - Manage: `configure`, `pause`, `close`, `redrive`, `cancel`, `delete`, `purge`, `sweep`.
+    - Produce: `enqueue`, `enqueue_many`, `batch`, `schedule`, `exclusive`; `result`.
+    - Consume: `handler` and a `Worker`; or `reserve` and `consume`, then `ack`, `ack_and_reserve`,
+      `nack`, `release`, `bury`, `extend`.
+    - Look: `stats`, `peek`, `show`, `dedup_status`, `find`, `scan_iter`, `schedules`, `batches`.
+    - Manage: `configure`, `pause`, `close`, `redrive`, `cancel`, `postpone`, `delete`, `purge`.
     """
 
     def __repr__(self) -> str:
@@ -427,7 +428,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
                     reservation_of(job).deferred = done
                     yield job
                 if done and durable is None:
-                    outcomes, jobs = self.settle(done, batch, block=block)
+                    outcomes, jobs = self.ack_and_reserve(done, batch, block=block)
                     log_late(done, outcomes)
                     continue
                 if done:
@@ -498,7 +499,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             return Outcome.DONE
         return OUTCOMES[codes[0]]
 
-    def settle(
+    def ack_and_reserve(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
     ) -> tuple[Settled, list[Job]]:
         """Finish jobs and take up to n more in one trip.
@@ -593,7 +594,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
 
     def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
-    ) -> list[float | Outcome]:
+    ) -> Settled:
         """Renew leases from now on, at most until the end of a job's ttl.
 
         Args:
@@ -603,9 +604,9 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
                 job goes to another consumer when its lease ends, while there is time left.
 
         Returns:
-            For each, in order: seconds from now until its lease ends, or the outcome if it was not
-            extended: gone, stale, ended, too late (see `late`) or refused (not active, or delivered
-            at most once).
+            An outcome for each, in order: done, gone, stale, ended, too late (see `late`) or
+            refused (not active, or delivered at most once). `seconds_left` has, for each, the
+            seconds from now until its lease ends, or None.
 
         Raises:
             BadArgument, BadJobId: nothing was done.
@@ -613,8 +614,9 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         span = 0 if lease is None else lease_ms("lease", lease, zero=False)
         check_flag("late", late)
         extended = partial(extend_each, span=span, late=late)
-        unknown: float | Outcome = Outcome.UNKNOWN
-        return list(self._routed(check_jobs("jobs", jobs), extended, unknown))
+        names, unknown = check_jobs("jobs", jobs), cast("float | Outcome", Outcome.UNKNOWN)
+        with with_outcomes(names, Settled.of_leases):
+            return Settled.of_leases(names, self._routed(names, extended, unknown))
 
 
 __all__ = ["Queue"]

@@ -309,7 +309,7 @@ class Delivery:
         """Tell how far the work is, for `show` and `peek`.
 
         A worker sends the last one with its heartbeat, about once a second. Without a worker
-        `Queue.beat` sends it.
+        `send_progress` sends it.
 
         Args:
             done: the part that is done, in any unit.

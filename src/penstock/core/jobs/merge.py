@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
 
@@ -81,14 +81,22 @@ def hinted(kept: Sequence[bool]) -> list[Outcome]:
 
 
 @contextmanager
-def with_outcomes(names: list[JobName]) -> Iterator[None]:
-    """Let an error of the block about these jobs have their outcomes as `Settled`."""
+def with_outcomes(
+    names: list[JobName],
+    settled: Callable[[list[JobName], Iterable[Any]], Settled] = Settled,
+) -> Iterator[None]:
+    """Let an error of the block about these jobs have their outcomes as `Settled`.
+
+    Args:
+        names: the jobs.
+        settled: makes it of the jobs and their answers.
+    """
     try:
         yield
     except NodesMissed as error:
-        error.results = Settled(names, error.results)
+        error.results = settled(names, error.results)
         raise
     except IncompleteSettle as error:
         if not isinstance(error.outcomes, Settled):
-            error.outcomes = Settled(names, error.outcomes)
+            error.outcomes = settled(names, error.outcomes)
         raise

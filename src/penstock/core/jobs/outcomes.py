@@ -71,7 +71,11 @@ class Settled(list[Outcome]):
     Attributes:
         replicas: how many replicas confirmed the call (of several chunks: the fewest); 0 when none
             was asked for.
+        seconds_left: of an `extend`, for each job: seconds until its lease ends; None = it was not
+            extended. Of other calls it is empty.
     """
+
+    seconds_left: Sequence[float | None] = ()
 
     def __init__(
         self,
@@ -82,6 +86,20 @@ class Settled(list[Outcome]):
         super().__init__([Outcome.DONE] * len(names) if outcomes is None else outcomes)
         self._names = names
         self.replicas = replicas
+
+    @classmethod
+    def of_leases(cls, names: Sequence[JobName], answers: Iterable[float | Outcome]) -> Settled:
+        """Return the outcomes of an `extend`.
+
+        Args:
+            names: the jobs.
+            answers: for each, seconds until its lease ends; or why it was not extended.
+        """
+        answers = list(answers)
+        renewed = [None if isinstance(one, Outcome) else one for one in answers]
+        made = cls(names, [one if isinstance(one, Outcome) else Outcome.DONE for one in answers])
+        made.seconds_left = renewed
+        return made
 
     def __bool__(self) -> bool:
         return self.done == len(self)

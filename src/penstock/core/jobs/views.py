@@ -327,7 +327,7 @@ class QueueStats:
         cancelled: total of jobs that ended because they were cancelled.
         purged: total of jobs purged.
         promoted: total of jobs brought forward by `promote`.
-        dequeued: total of jobs taken out for a lease by `dequeue`.
+        postponed: total of jobs set aside for a lease by `postpone`.
         withdrawn: total of jobs taken back before their delivery.
         evicted: total of jobs removed to make room.
         dangling: total of index entries without a job: the server evicted its key, or a restore was
@@ -379,7 +379,7 @@ class QueueStats:
     cancelled: int
     purged: int
     promoted: int
-    dequeued: int
+    postponed: int
     withdrawn: int
     evicted: int
     dangling: int
@@ -522,7 +522,7 @@ TOTALS = {
     one.name: one.name
     for one in fields(QueueStats)
     if one.type == "int" and one.name not in (*COUNTS, "kept", *ASIDE)
-} | {"deliveries": "delivered"}
+} | {"deliveries": "delivered", "postponed": "dequeued"}
 """The totals of `QueueStats`, each with its field of meta."""
 
 

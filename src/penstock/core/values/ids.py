@@ -21,6 +21,7 @@ __all__ = [
     "TO_ORDERED",
     "JobId",
     "encode_id",
+    "is_job_id",
     "number_after",
     "parse_id",
     "parse_ids",
@@ -134,6 +135,15 @@ def parse_id(text: object) -> JobId:
         ttl_minutes=None if minutes >= 0xFFFE else minutes,
         at_most_once=minutes % 2 == 0,
     )
+
+
+def is_job_id(text: str) -> bool:
+    """Return True if a text has the form of a job id."""
+    try:
+        parse_id(text)
+    except BadJobId:
+        return False
+    return True
 
 
 def parse_ids(ids: Sequence[str]) -> Iterator[tuple[bytes, int, int]]:

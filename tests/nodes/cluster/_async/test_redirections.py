@@ -41,7 +41,7 @@ async def test_every_call_finds_the_slot_that_has_moved(
     async def settle() -> Any:
         jobs = await q.reserve(2, block=0)
         cluster.move(slot, cluster.other(slot))
-        outcomes, more = await q.settle(jobs, 1)
+        outcomes, more = await q.ack_and_reserve(jobs, 1)
         assert outcomes.all_done
         return await q.nack(more, delay=3600)
 

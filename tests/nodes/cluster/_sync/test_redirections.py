@@ -40,7 +40,7 @@ def test_every_call_finds_the_slot_that_has_moved(ps: Penstock, q: Queue, cluste
     def settle() -> Any:
         jobs = q.reserve(2, block=0)
         cluster.move(slot, cluster.other(slot))
-        outcomes, more = q.settle(jobs, 1)
+        outcomes, more = q.ack_and_reserve(jobs, 1)
         assert outcomes.all_done
         return q.nack(more, delay=3600)
 
