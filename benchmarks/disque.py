@@ -19,8 +19,7 @@ from benchmarks.figures import Budget, Sample, Table, median, pairwise
 from benchmarks.machine import share_cores
 from benchmarks.plan import BODY, Plan
 from penstock.core.values.durable import Durable
-from penstock.embedded import EmbeddedServer, find_server
-from penstock.errors import EmbeddedServerError
+from penstock.embedded import EmbeddedServer, EmbeddedServerError, find_server
 
 __all__ = ["copies", "disque", "three"]
 

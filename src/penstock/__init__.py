@@ -11,8 +11,8 @@
     sending to ada
 
 `Penstock` and `AsyncPenstock` are the clients, `Queue` and `AsyncQueue` their queues. `Handlers`
-makes functions handlers of jobs, `Worker` and `AsyncWorker` run them; a handler may return `Done`,
-`Retry`, `Snooze` or `Reject`. `Dedup`, `Durable` and `RetryPolicy` are options of an enqueue. Every
+makes functions handlers of jobs, each a `Handler`; `Worker` and `AsyncWorker` run them. A handler
+may return `Done`, `Retry`, `Snooze` or `Reject`. `Dedup`, `Durable` and `RetryPolicy` are options of an enqueue. Every
 error is a `PenstockError`.
 """
 
@@ -55,7 +55,6 @@ from penstock.errors import (
     CheckpointTaken,
     ConfigurationError,
     DeliveryNotReplicated,
-    EmbeddedServerError,
     IncompleteEnqueue,
     IncompleteSettle,
     JobCancelled,
@@ -70,16 +69,12 @@ from penstock.errors import (
     NotPermitted,
     NotRedis,
     NotReplicated,
-    OperationUnblocked,
     OutcomeUnknown,
     OutOfMemory,
     PenstockError,
     ProtocolError,
-    PutNotReplicated,
     QueueClosed,
     QueueDamaged,
-    QueueEmpty,
-    QueueExists,
     QueueFull,
     QueueInUse,
     QueueMissing,
@@ -118,8 +113,11 @@ if TYPE_CHECKING:
     from penstock.core.jobs.workers import WorkerView
     from penstock.core.nodes.node_views import Drain, Hello, Info, NodeView
     from penstock.worker import (
+        AsyncBoundHandler,
         AsyncWorker,
+        BoundHandler,
         Done,
+        Handler,
         Handlers,
         Reject,
         Result,
@@ -136,6 +134,7 @@ __all__ = [
     "AccessDenied",
     "AckNotReplicated",
     "AsyncBatch",
+    "AsyncBoundHandler",
     "AsyncJob",
     "AsyncPenstock",
     "AsyncQueue",
@@ -148,6 +147,7 @@ __all__ = [
     "BatchLost",
     "BatchStatus",
     "BodyTooLarge",
+    "BoundHandler",
     "BulkEnqueued",
     "CannotSync",
     "CheckpointTaken",
@@ -160,11 +160,11 @@ __all__ = [
     "Done",
     "Drain",
     "Durable",
-    "EmbeddedServerError",
     "EnqueueEvent",
     "Enqueued",
     "EvictionWarning",
     "Failure",
+    "Handler",
     "Handlers",
     "Hello",
     "Holder",
@@ -192,7 +192,6 @@ __all__ = [
     "NotReplicated",
     "OnDuplicate",
     "OnUnknown",
-    "OperationUnblocked",
     "OutOfMemory",
     "Outcome",
     "OutcomeUnknown",
@@ -202,12 +201,9 @@ __all__ = [
     "Progress",
     "ProtocolError",
     "PurgeState",
-    "PutNotReplicated",
     "Queue",
     "QueueClosed",
     "QueueDamaged",
-    "QueueEmpty",
-    "QueueExists",
     "QueueFull",
     "QueueInUse",
     "QueueMissing",
@@ -267,8 +263,11 @@ _LATER = {
     **dict.fromkeys(("Drain", "Hello", "Info", "NodeView"), "penstock.core.nodes.node_views"),
     **dict.fromkeys(
         (
+            "AsyncBoundHandler",
             "AsyncWorker",
+            "BoundHandler",
             "Done",
+            "Handler",
             "Handlers",
             "Reject",
             "Result",

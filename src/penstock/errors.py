@@ -33,7 +33,6 @@ __all__ = [
     "CheckpointTaken",
     "ConfigurationError",
     "DeliveryNotReplicated",
-    "EmbeddedServerError",
     "IncompleteEnqueue",
     "IncompleteSettle",
     "JobCancelled",
@@ -48,16 +47,12 @@ __all__ = [
     "NotPermitted",
     "NotRedis",
     "NotReplicated",
-    "OperationUnblocked",
     "OutOfMemory",
     "OutcomeUnknown",
     "PenstockError",
     "ProtocolError",
-    "PutNotReplicated",
     "QueueClosed",
     "QueueDamaged",
-    "QueueEmpty",
-    "QueueExists",
     "QueueFull",
     "QueueInUse",
     "QueueMissing",
@@ -197,20 +192,8 @@ class QueueFull(PenstockError):
         self.expired = expired
 
 
-class QueueEmpty(PenstockError):
-    """The queue has no message, or none arrived before the timeout."""
-
-
-class QueueExists(PenstockError):
-    """The queue exists, or keys of an earlier one are left; nothing was written."""
-
-
 class QueueMissing(PenstockError):
     """The queue does not exist, or was deleted while the call waited; nothing was written."""
-
-
-class OperationUnblocked(PenstockError):
-    """`unblock` ended the call while it waited; nothing was put or taken."""
 
 
 class QueuePartitioned(PenstockError):
@@ -495,25 +478,6 @@ class DeliveryNotReplicated(NotReplicated):
         self.args = (told,)
 
 
-class PutNotReplicated(NotReplicated):
-    """A message was put, but too few replicas confirmed it in time.
-
-    The message stays in the primary's queue: putting it again puts it twice. It is lost if a
-    replica without the message becomes the primary.
-
-    Args:
-        wanted: number of replicas asked for.
-        got: number of replicas that confirmed.
-
-    `withdrawn` is False.
-    """
-
-    def __init__(self, wanted: int, got: int) -> None:
-        super().__init__(wanted, got, False)
-        text = "the message is in the queue: do not put it again"
-        self.args = (f"{_confirmed(wanted, got, None)}: {text}",)
-
-
 def _confirmed(wanted: int, got: int, fsynced: bool | None) -> str:
     if fsynced is None:
         return f"{got} of {wanted} replicas confirmed"
@@ -593,10 +557,6 @@ class IncompleteSettle(PenstockError):
         super().__init__(told)
         self.outcomes = outcomes
         self.not_replicated = not_replicated
-
-
-class EmbeddedServerError(PenstockError):
-    """The embedded server could not be started: no binary was found, or it failed."""
 
 
 class JobFailed(PenstockError):

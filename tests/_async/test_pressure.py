@@ -24,17 +24,14 @@ from penstock import (
 )
 from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.embedded import EmbeddedServer
-from penstock.errors import (
+from penstock.errors import OutcomeUnknown, QueueClosed, QueueInUse, QueueMissing, ServerUnreachable
+from penstock.pressure import (
+    AsyncPressureQueue,
     OperationUnblocked,
-    OutcomeUnknown,
-    QueueClosed,
+    PressureCounters,
     QueueEmpty,
     QueueExists,
-    QueueInUse,
-    QueueMissing,
-    ServerUnreachable,
 )
-from penstock.pressure import AsyncPressureQueue, PressureCounters
 from penstock.pressure._async import connections, deletion, waiting
 from penstock.pressure._async.connections import AsyncWatchedConnection, slice_of
 from penstock.wire.codes import PressureCode

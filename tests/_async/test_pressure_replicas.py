@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import NotReplicated, OutcomeUnknown, PutNotReplicated, QueueFull
+from penstock import NotReplicated, OutcomeUnknown, QueueFull
 from penstock.embedded import EmbeddedServer
-from penstock.pressure import AsyncPressureQueue, PressureCounters
+from penstock.pressure import AsyncPressureQueue, PressureCounters, PutNotReplicated
 from tests.support.backends import Backend
 from tests.support.proxy import Proxy
 from tests.support.replicated import Replicated, replicated

@@ -24,17 +24,14 @@ from penstock import (
 )
 from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.embedded import EmbeddedServer
-from penstock.errors import (
+from penstock.errors import OutcomeUnknown, QueueClosed, QueueInUse, QueueMissing, ServerUnreachable
+from penstock.pressure import (
     OperationUnblocked,
-    OutcomeUnknown,
-    QueueClosed,
+    PressureCounters,
+    PressureQueue,
     QueueEmpty,
     QueueExists,
-    QueueInUse,
-    QueueMissing,
-    ServerUnreachable,
 )
-from penstock.pressure import PressureCounters, PressureQueue
 from penstock.pressure._sync import connections, deletion, waiting
 from penstock.pressure._sync.connections import WatchedConnection, slice_of
 from penstock.wire.codes import PressureCode

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import NotReplicated, OutcomeUnknown, PutNotReplicated, QueueFull
+from penstock import NotReplicated, OutcomeUnknown, QueueFull
 from penstock.embedded import EmbeddedServer
-from penstock.pressure import PressureCounters, PressureQueue
+from penstock.pressure import PressureCounters, PressureQueue, PutNotReplicated
 from tests.support.backends import Backend
 from tests.support.proxy import Proxy
 from tests.support.replicated import Replicated, replicated

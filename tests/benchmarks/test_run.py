@@ -32,8 +32,8 @@ from benchmarks.figures import Budget, Table
 from benchmarks.machine import pinned, share_cores
 from benchmarks.plan import FULL, QUICK
 from benchmarks.pressure import Literal
-from penstock import Durable, EmbeddedServerError, Penstock
-from penstock.embedded import EmbeddedServer
+from penstock import Durable, Penstock
+from penstock.embedded import EmbeddedServer, EmbeddedServerError
 from penstock.pressure import PressureQueue
 
 pytestmark = pytest.mark.slow

@@ -15,16 +15,14 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from penstock.errors import (
+from penstock.errors import QueueClosed, QueueFull, QueueInUse, QueueMissing
+from penstock.pressure import (
+    AsyncPressureQueue,
     OperationUnblocked,
-    QueueClosed,
+    PressureQueue,
     QueueEmpty,
     QueueExists,
-    QueueFull,
-    QueueInUse,
-    QueueMissing,
 )
-from penstock.pressure import AsyncPressureQueue, PressureQueue
 from tests.support.keyspace import Raw
 
 __all__ = [

@@ -15,8 +15,8 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
-from penstock import AsyncPenstock, EmbeddedServerError, Penstock
-from penstock.embedded import EmbeddedServer, find_binaries
+from penstock import AsyncPenstock, Penstock
+from penstock.embedded import EmbeddedServer, EmbeddedServerError, find_binaries
 from tests.connection.tls import CERTIFICATE, TlsEnd
 from tests.connection.trips import both, by_async, by_sync
 from tests.protocol.pages import acl_rules

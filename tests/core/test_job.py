@@ -18,6 +18,7 @@ from penstock.core.jobs.job import (
     parse_counters,
 )
 from penstock.core.values.ids import encode_id
+from penstock.pressure import PutNotReplicated
 
 PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
 NUMBER = b"1700000000000-1000000005"
@@ -160,7 +161,7 @@ ERRORS: list[Any] = [
     errors.QueueInUse("producer", "host_pid7"),
     errors.OutcomeUnknown("lost"),
     errors.JobGone("gone"),
-    errors.PutNotReplicated(1, got=0),
+    PutNotReplicated(1, got=0),
     errors.DeliveryNotReplicated(2, 1, connected=1),
 ]
 

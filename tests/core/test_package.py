@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import PenstockError, pressure
+from penstock.embedded import EmbeddedServerError
+from penstock.pressure import errors
 
 CORE = Path(penstock.__file__).parent / "core"
 ROOMS = ("values", "jobs", "enqueuing", "calls", "flows", "nodes")
@@ -40,6 +43,15 @@ def test_every_name_is_there() -> None:
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
     assert not hasattr(penstock, "AsyncNothing")
+
+
+def test_errors_of_one_part_are_imported_from_it() -> None:
+    """Those of pressure and of the embedded server are not among the names of the package."""
+    own = {*errors.__all__, "EmbeddedServerError"}
+    assert all(issubclass(getattr(errors, name), PenstockError) for name in errors.__all__)
+    assert issubclass(EmbeddedServerError, PenstockError)
+    assert own.isdisjoint(dir(penstock))
+    assert set(errors.__all__) <= set(pressure.__all__)
 
 
 def test_dir_has_every_name() -> None:

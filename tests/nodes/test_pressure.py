@@ -9,9 +9,8 @@ from contextlib import ExitStack
 import pytest
 import redis
 
-from penstock import QueueEmpty
 from penstock.embedded import EmbeddedServer
-from penstock.pressure import AsyncPressureQueue, PressureQueue
+from penstock.pressure import AsyncPressureQueue, PressureQueue, QueueEmpty
 from tests.nodes.service import Service
 from tests.support.backends import clustered
 from tests.support.twins import spawn, wait_for

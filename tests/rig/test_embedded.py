@@ -18,8 +18,14 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from penstock import embedded
-from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries, find_server
-from penstock.errors import BadArgument, EmbeddedServerError
+from penstock.embedded import (
+    EmbeddedServer,
+    EmbeddedServerError,
+    ServerBinary,
+    find_binaries,
+    find_server,
+)
+from penstock.errors import BadArgument
 
 BINARIES = find_binaries()
 

@@ -28,8 +28,7 @@ from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
 
-from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
-from penstock.errors import EmbeddedServerError
+from penstock.embedded import EmbeddedServer, EmbeddedServerError, ServerBinary, find_binaries
 from penstock.wire.scripts import all_scripts
 from tests.support.binaries import CHOSEN, is_chosen, servers
 from tests.support.cluster import AsyncRawCluster, Cluster, RawCluster

@@ -6,8 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from penstock.embedded import ServerBinary, find_binaries, find_server
-from penstock.errors import EmbeddedServerError
+from penstock.embedded import EmbeddedServerError, ServerBinary, find_binaries, find_server
 
 __all__ = ["CHOSEN", "GIVEN", "chosen_binaries", "first_binary", "is_chosen", "name_of", "servers"]
 

@@ -20,8 +20,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.retry import Retry
 
-from penstock.embedded import EmbeddedServer, ServerBinary
-from penstock.errors import EmbeddedServerError
+from penstock.embedded import EmbeddedServer, EmbeddedServerError, ServerBinary
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot
 from tests.support.binaries import first_binary
 from tests.support.twins import wait_for

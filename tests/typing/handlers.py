@@ -10,13 +10,16 @@ from tenacity import stop_after_attempt, wait_exponential, wait_fixed
 from typing_extensions import assert_type
 
 from penstock import (
+    AsyncBoundHandler,
     AsyncJob,
     AsyncPenstock,
     AsyncQueue,
     AsyncWorker,
+    BoundHandler,
     BulkEnqueued,
     Dedup,
     Enqueued,
+    Handler,
     Job,
     NewJob,
     NewJobs,
@@ -27,10 +30,7 @@ from penstock import (
 from penstock.core.values.policy import RetryPolicy
 from penstock.worker import (
     STATE,
-    AsyncBoundHandler,
-    BoundHandler,
     Done,
-    Handler,
     Handlers,
     Reject,
     Result,

@@ -8,6 +8,20 @@ from __future__ import annotations
 
 from penstock.pressure._async.queue import AsyncPressureQueue
 from penstock.pressure._sync.queue import PressureQueue
+from penstock.pressure.errors import (
+    OperationUnblocked,
+    PutNotReplicated,
+    QueueEmpty,
+    QueueExists,
+)
 from penstock.pressure.options import PressureCounters
 
-__all__ = ["AsyncPressureQueue", "PressureCounters", "PressureQueue"]
+__all__ = [
+    "AsyncPressureQueue",
+    "OperationUnblocked",
+    "PressureCounters",
+    "PressureQueue",
+    "PutNotReplicated",
+    "QueueEmpty",
+    "QueueExists",
+]

@@ -9,12 +9,11 @@ from penstock.errors import (
     PenstockError,
     QueueClosed,
     QueueDamaged,
-    QueueEmpty,
-    QueueExists,
     QueueFull,
     QueueInUse,
     QueueMissing,
 )
+from penstock.pressure.errors import QueueEmpty, QueueExists
 from penstock.pressure.keys import PressureKeys, Role
 from penstock.pressure.options import PressureCounters
 from penstock.wire.codes import PressureCode

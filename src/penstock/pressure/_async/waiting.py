@@ -16,7 +16,6 @@ from penstock.core.calls.call import Call
 from penstock.core.calls.failures import passing, transient
 from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import (
-    OperationUnblocked,
     OutcomeUnknown,
     PenstockError,
     ProtocolError,
@@ -26,6 +25,7 @@ from penstock.errors import (
 )
 from penstock.pressure._async.connections import AsyncPressureServer, AsyncWatchedConnection
 from penstock.pressure.calls import PressureCalls, Seen
+from penstock.pressure.errors import OperationUnblocked
 from penstock.pressure.keys import Role
 from penstock.wire.codes import PressureCode
 

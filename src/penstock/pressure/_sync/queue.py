@@ -17,11 +17,12 @@ from penstock.core.calls.call import Call
 from penstock.core.nodes.servers import ServerFacts, parse_info
 from penstock.core.values.checks import Duration, check_block, check_count, check_flag, check_party
 from penstock.core.values.confirmations import Confirmed
-from penstock.errors import ConfigurationError, OperationUnblocked, PutNotReplicated, QueueClosed
+from penstock.errors import ConfigurationError, QueueClosed
 from penstock.pressure._sync.connections import PressureServer
 from penstock.pressure._sync.deletion import delete
 from penstock.pressure._sync.waiting import Operation, WaitingCall
 from penstock.pressure.calls import PressureCalls, Seen
+from penstock.pressure.errors import OperationUnblocked, PutNotReplicated
 from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
     PressureCounters,
