@@ -12,8 +12,8 @@
 
 `Penstock` and `AsyncPenstock` are the clients, `Queue` and `AsyncQueue` their queues. `Handlers`
 makes functions handlers of jobs, each a `Handler`; `Worker` and `AsyncWorker` run them. A handler
-may return `Done`, `Retry`, `Snooze` or `Reject`. `Dedup`, `Durable` and `RetryPolicy` are options of an enqueue. Every
-error is a `PenstockError`.
+may return `Done`, `Retry`, `Snooze` or `Reject`. `Dedup`, `Durable` and `RetryPolicy` are options
+of an enqueue. Every error is a `PenstockError`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Job, Penstock, Queue, Worker
+from penstock import Job, Middleware, Penstock, Queue, Worker
 
 URL = "redis://ada:secret@localhost:6390/0"
 
@@ -99,7 +99,43 @@ QUEUE = (
 
 def test_a_queue_has_few_methods() -> None:
     """A queue has only methods for callers."""
-    assert [name for name in dir(Queue) if not name.startswith("_")] == QUEUE.split()
+    names = [name for name in dir(Queue) if not name.startswith("_")]
+    assert [name for name in names if hasattr(Queue, name)] == QUEUE.split()
+
+
+@pytest.mark.parametrize("options", [{}, {"partitions": 2}], ids=str)
+@pytest.mark.parametrize("middleware", [[], [Middleware()]], ids=["", "middleware"])
+def test_a_type_error_names_the_public_class(
+    middleware: list[Middleware], options: dict[str, int]
+) -> None:
+    """Also for a queue in partitions, and with middleware: their classes are internal."""
+    q: Any = Penstock(URL, middleware=middleware).queue("q", **options)
+    for call in (q.postpone, q.find, q.trigger, q.close_batch, q.extend, q.enqueue):
+        with pytest.raises(TypeError, match=rf"^Queue\.{call.__name__}\(\) missing 1 "):
+            call()
+    for call in (q.configure, q.stats, q.reserve):
+        with pytest.raises(TypeError, match=rf"^Queue\.{call.__name__}\(\) "):
+            call(nothing=1, more=2)
+    with pytest.raises(TypeError, match=r"^Queue\.handler\(\) takes"):
+        q.handler("one", "two")
+
+
+@pytest.mark.parametrize(
+    "name, call",
+    [
+        ("delay", "queue.enqueue(body, delay=seconds)"),
+        ("send", "queue.enqueue(body)"),
+        ("enqueue_in", "queue.enqueue(body, delay=seconds)"),
+        ("enqueue_at", "queue.enqueue(body, at=when)"),
+    ],
+)
+def test_a_call_of_another_library_is_answered(name: str, call: str) -> None:
+    """The AttributeError names the right call; `hasattr` is false as for any missing attribute."""
+    q = Penstock(URL).queue("q")
+    assert not hasattr(q, name)
+    with pytest.raises(AttributeError) as caught:
+        getattr(q, name)
+    assert str(caught.value).endswith(f"Queue' object has no attribute {name!r}: use {call}")
 
 
 @pytest.mark.parametrize(

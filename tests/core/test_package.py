@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,21 @@ def test_every_name_is_there() -> None:
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
     assert not hasattr(penstock, "AsyncNothing")
+
+
+def test_methods_are_named_after_public_classes() -> None:
+    """The TypeError of a wrong call names no internal class."""
+    names = {*penstock.__all__, *pressure.__all__}
+    classes = [*(getattr(penstock, name) for name in penstock.__all__), pressure.PressureQueue]
+    found = {
+        function.__qualname__
+        for one in classes
+        if inspect.isclass(one)
+        for name, function in inspect.getmembers(one, inspect.isfunction)
+        if not name.startswith("_") and function.__module__.startswith("penstock.")
+    }
+    assert "Queue.postpone" in found
+    assert {name for name in found if name.partition(".")[0] not in names} == set()
 
 
 def test_errors_of_one_part_are_imported_from_it() -> None:

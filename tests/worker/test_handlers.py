@@ -8,6 +8,7 @@ import functools
 import logging
 import math
 import pickle
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from multiprocessing.reduction import ForkingPickler
@@ -182,6 +183,57 @@ def test_registered_twice() -> None:
     with pytest.raises(BadArgument, match="a handler with this name"):
         decorate(nothing)
     assert list(handlers)[:2] == [first, default]
+
+
+@pytest.mark.parametrize(
+    "register, reason",
+    [
+        (
+            lambda it: it.handler(max_retries=3),
+            "(did you mean 'retry'?): the options are cron, ev",
+        ),
+        (
+            lambda it: it.default(timeout=3),
+            "(did you mean 'time_limit'?): the options are queue",
+        ),
+        (
+            lambda it: it.chunk(size=2, cron="@daily"),
+            "no such option: the options are lease, q",
+        ),
+        (lambda it: it.handler(delay=3), "use the handler's options(delay=...).enqueue(...)"),
+    ],
+)
+def test_an_option_that_does_not_exist(register: Callable[[Any], object], reason: str) -> None:
+    """The error lists the options, and names the nearest one; for one of a job, the right call."""
+    with pytest.raises(BadArgument, match=re.escape(reason)):
+        register(Handlers())
+
+
+def test_an_option_that_does_not_exist_for_a_queue() -> None:
+    """The decorator of a queue takes `convert`, too."""
+    q: Any = Penstock().queue("q")
+    with pytest.raises(BadArgument, match="the options are convert, cron, every"):
+        q.handler(max_retries=3)
+    assert q.handler(convert=None)(nothing).name == "nothing"
+
+
+@pytest.mark.parametrize(
+    "name, call",
+    [
+        ("delay", "nothing.{}"),
+        ("send", "nothing.{}"),
+        ("apply_async", "nothing.options(delay=seconds).{}"),
+        ("send_with_options", "nothing.options(delay=seconds).{}"),
+    ],
+)
+def test_a_call_of_another_library_is_answered(name: str, call: str) -> None:
+    """The AttributeError names the call with or without a queue, as the handler needs it."""
+    free, bound = Handlers().handler(nothing), Penstock().queue("q").handler(nothing)
+    for handler, usage in ((free, "enqueue(queue, ...)"), (bound, "enqueue(...)")):
+        assert not hasattr(handler, name)
+        wanted = f"object has no attribute {name!r}: use {call.format(usage)}"
+        with pytest.raises(AttributeError, match=f"{re.escape(wanted)}$"):
+            getattr(handler, name)
 
 
 def test_including() -> None:

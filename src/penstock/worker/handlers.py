@@ -15,8 +15,10 @@ default handler gets every job that no other handler takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from difflib import get_close_matches
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -30,6 +32,7 @@ from typing import (
 )
 from urllib.parse import unquote
 
+from penstock.core.enqueuing.options import EnqueueOptions
 from penstock.core.enqueuing.schedules import Missed, Spec, check_spec
 from penstock.core.jobs.job import Delivery, data_of
 from penstock.core.jobs.record import escaped
@@ -106,6 +109,12 @@ class _CommonOptions(TypedDict, total=False):
 
 class HandlerOptions(Policies, ScheduleOptions, _CommonOptions, total=False):
     """Options of a handler with or without a name; see `Handlers.handler`."""
+
+
+class BoundOptions(HandlerOptions, total=False):
+    """Options of a handler of one queue; see `Queue.handler`."""
+
+    convert: Converter | None
 
 
 class _FreeOptions(HandlerOptions, total=False):
@@ -224,27 +233,44 @@ class Handlers:
         """
         if isinstance(name, RegisteredHandler):
             return self._add(name)
-        return self._decorated(Handler, name, **options)
+        return self._decorated(Handler, name, options)
+
+    def _bound(
+        self, make: Callable[..., AnyHandler], name: Any = UNNAMED, /, **options: Any
+    ) -> Any:
+        """Register a function as a handler of one queue: see `Queue.handler`."""
+        return self._decorated(make, name, options, known=BoundOptions)
 
     def _decorated(
         self,
         make: Callable[..., AnyHandler],
-        name: Any = UNNAMED,
+        name: Any,
+        options: Mapping[str, Any],
         *,
-        retry: RetryPolicy | None = None,
-        wait: wait_base | None = None,
-        stop: stop_base | None = None,
-        convert: Converter | None = None,
-        queue: str | None = None,
-        **options: Any,
+        known: type = _FreeOptions,
+        own: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """Return a decorator that registers a function; or what it makes of `name`."""
-        options["queue"] = self._queue_of(queue)
-        options["schedule"] = _schedule_of(options)
-        options |= {"backoff": Backoff(retry, wait, stop), "convert": convert or self._convert}
+        """Return a decorator that registers a function; or what it makes of `name`.
+
+        Args:
+            make: makes the handler.
+            name: of the handler, or the function.
+            options: as in `handler`.
+            known: declares the options that there may be.
+            own: other arguments of `make`.
+        """
+        _check_options(options, known)
+        registration = {
+            **{one: options[one] for one in _CommonOptions.__annotations__ if one in options},
+            "queue": self._queue_of(options.get("queue")),
+            "schedule": _schedule_of(options),
+            "backoff": Backoff(options.get("retry"), options.get("wait"), options.get("stop")),
+            "convert": options.get("convert") or self._convert,
+            **own,
+        }
 
         def decorate(function: Any, name: Any = name) -> AnyHandler:
-            return self._add(make(function, _name_of(function, name), **options))
+            return self._add(make(function, _name_of(function, name), **registration))
 
         if callable(name):
             return decorate(name, UNNAMED)
@@ -273,7 +299,9 @@ class Handlers:
             BadArgument: an argument can't be used, there is a default handler for the same queue
                 or any queue, or the function can't be a handler.
         """
-        decorate = self._decorated(Handler, None, key=DEFAULT, **options)
+        decorate = self._decorated(
+            Handler, None, options, known=_DefaultOptions, own={"key": DEFAULT}
+        )
         return decorate if function is None else decorate(function)
 
     def chunk(
@@ -302,7 +330,7 @@ class Handlers:
         check_count("size", size, high=BATCH)
         seconds = duration_ms("wait", wait) / 1000
         decorate: _ChunkDecorator = self._decorated(
-            Handler, name, size=size, chunk_wait=seconds, **options
+            Handler, name, options, known=_ChunkOptions, own={"size": size, "chunk_wait": seconds}
         )
         return decorate
 
@@ -421,14 +449,34 @@ def _check_name(name: Any) -> None:
         raise BadArgument("name", name, f"must have at most {MAX_NAME} bytes")
 
 
-def _schedule_of(given: dict[str, Any]) -> Spec | None:
-    """Take the options of a schedule out of those of a handler; return its spec, or None.
+def _check_options(given: Mapping[str, Any], known: type) -> None:
+    """Check that a decorator takes these options.
+
+    Raises:
+        BadArgument: one does not exist, or is an option of a job.
+    """
+    names = sorted(known.__annotations__)
+    for option in given:
+        if option in names:
+            continue
+        if option in EnqueueOptions.__annotations__:
+            reason = f"is an option of jobs: use the handler's options({option}=...).enqueue(...)"
+        else:
+            near = get_close_matches(option, names, 1, 0.5)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            reason = f"no such option{hint}: the options are {', '.join(names)}"
+        raise BadArgument(option, given[option], reason)
+
+
+def _schedule_of(given: Mapping[str, Any]) -> Spec | None:
+    """Return the schedule among the options of a handler, or None.
 
     Raises:
         BadArgument: an option can't be used.
     """
-    taken = {option: given.pop(option, None) for option in SCHEDULE_OPTIONS}
-    options = {option: value for option, value in taken.items() if value is not None}
+    options = {
+        option: given[option] for option in SCHEDULE_OPTIONS if given.get(option) is not None
+    }
     return check_spec(**options) if options else None
 
 

@@ -20,6 +20,7 @@ from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.values import stable
 from penstock.core.values.checks import Duration, check_text, duration_ms
+from penstock.core.values.methods import ElsewhereCall, name_methods
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument, UndecodableBody
 from penstock.wire.keys import check_queue_name
@@ -44,6 +45,7 @@ DEFAULT = ""
 """The key of the default handler in its set. No name is empty."""
 
 
+@name_methods("Handler")
 class RegisteredHandler(Generic[C, P, R_co]):
     """A registered function: `Handler` and `BoundHandler` enqueue its jobs.
 
@@ -79,6 +81,12 @@ class RegisteredHandler(Generic[C, P, R_co]):
     """
 
     usage = "enqueue(queue, ...)"
+
+    if not TYPE_CHECKING:  # a type checker refuses them itself
+        delay = ElsewhereCall("handler", "{0.usage}")
+        send = ElsewhereCall("handler", "{0.usage}")
+        apply_async = ElsewhereCall("handler", "options(delay=seconds).{0.usage}")
+        send_with_options = ElsewhereCall("handler", "options(delay=seconds).{0.usage}")
 
     def __init_subclass__(cls) -> None:
         """Let process pools pass instances by name; others, such as Spark, pickle their values."""

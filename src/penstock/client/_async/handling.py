@@ -14,12 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from penstock.worker._async.bound import AsyncBoundHandler
-    from penstock.worker.arguments import Converter
-    from penstock.worker.handlers import HandlerOptions, Handlers
-
-    class _BoundOptions(HandlerOptions, total=False):
-        convert: Converter | None
-
+    from penstock.worker.handlers import BoundOptions, Handlers
 
 __all__ = ["AsyncQueueHandlers"]
 
@@ -63,16 +58,16 @@ class AsyncQueueHandlers(AsyncQueueAdmin):
         return found
 
     @overload
-    def handler(self, name: None, /, **options: Unpack[_BoundOptions]) -> _AsyncBoundWhole: ...
+    def handler(self, name: None, /, **options: Unpack[BoundOptions]) -> _AsyncBoundWhole: ...
     @overload
-    def handler(self, name: str = ..., /, **options: Unpack[_BoundOptions]) -> _AsyncBoundNamed: ...
+    def handler(self, name: str = ..., /, **options: Unpack[BoundOptions]) -> _AsyncBoundNamed: ...
     @overload
     def handler(
         self, name: Callable[Concatenate[J, P], R], /
     ) -> AsyncBoundHandler[Concatenate[J, P], P, R]: ...
     @overload
     def handler(self, name: Callable[P, R], /) -> AsyncBoundHandler[P, P, R]: ...
-    def handler(self, *name: Any, **options: Unpack[_BoundOptions]) -> Any:
+    def handler(self, name: Any = ..., /, **options: Unpack[BoundOptions]) -> Any:
         """Register a function for jobs of this queue, as a decorator with or without parentheses.
 
             @emails.handler
@@ -90,7 +85,8 @@ class AsyncQueueHandlers(AsyncQueueAdmin):
             BadArgument: as `Handlers.handler`.
         """
         made = import_module("penstock.worker._async.bound").AsyncBoundHandler
-        return self.handlers._decorated(partial(made, self), *name, **options)
+        named = () if name is ... else (name,)
+        return self.handlers._bound(partial(made, self), *named, **options)
 
 
 def handlers_of(queue: object) -> Handlers | None:

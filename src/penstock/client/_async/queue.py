@@ -55,6 +55,7 @@ from penstock.core.values.checks import (
     lease_ms,
 )
 from penstock.core.values.durable import Durable, ack_wait, delivery_wait
+from penstock.core.values.methods import ElsewhereCall, name_methods
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import (
     IncompleteEnqueue,
@@ -77,6 +78,7 @@ PLAIN_PAUSE = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
+@name_methods("AsyncQueue")
 class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, AsyncQueueBatches):
     """A queue, made by `AsyncPenstock.queue`. It exists on the server from its first use.
 
@@ -86,6 +88,15 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
     - Look: `stats`, `peek`, `show`, `dedup_status`, `find`, `scan_iter`, `schedules`, `batches`.
     - Manage: `configure`, `pause`, `close`, `redrive`, `cancel`, `postpone`, `delete`, `purge`.
     """
+
+    if not TYPE_CHECKING:  # a type checker refuses them itself
+        delay = ElsewhereCall("queue", "enqueue(body, delay=seconds)")
+        send = ElsewhereCall("queue", "enqueue(body)")
+        enqueue_at = ElsewhereCall("queue", "enqueue(body, at=when)")
+        enqueue_in = ElsewhereCall("queue", "enqueue(body, delay=seconds)")
+
+    def __init_subclass__(cls) -> None:
+        name_methods("AsyncQueue")(cls)
 
     # [async only
     def __init__(self, client: AsyncNodeClient, name: str, number: int | None = None) -> None:

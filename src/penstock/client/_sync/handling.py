@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from penstock.worker._sync.bound import BoundHandler
-    from penstock.worker.arguments import Converter
-    from penstock.worker.handlers import HandlerOptions, Handlers
-
-    class _BoundOptions(HandlerOptions, total=False):
-        convert: Converter | None
-
+    from penstock.worker.handlers import BoundOptions, Handlers
 
 __all__ = ["QueueHandlers"]
 
@@ -64,16 +59,16 @@ class QueueHandlers(QueueAdmin):
         return found
 
     @overload
-    def handler(self, name: None, /, **options: Unpack[_BoundOptions]) -> _BoundWhole: ...
+    def handler(self, name: None, /, **options: Unpack[BoundOptions]) -> _BoundWhole: ...
     @overload
-    def handler(self, name: str = ..., /, **options: Unpack[_BoundOptions]) -> _BoundNamed: ...
+    def handler(self, name: str = ..., /, **options: Unpack[BoundOptions]) -> _BoundNamed: ...
     @overload
     def handler(
         self, name: Callable[Concatenate[J, P], R], /
     ) -> BoundHandler[Concatenate[J, P], P, R]: ...
     @overload
     def handler(self, name: Callable[P, R], /) -> BoundHandler[P, P, R]: ...
-    def handler(self, *name: Any, **options: Unpack[_BoundOptions]) -> Any:
+    def handler(self, name: Any = ..., /, **options: Unpack[BoundOptions]) -> Any:
         """Register a function for jobs of this queue, as a decorator with or without parentheses.
 
             @emails.handler
@@ -91,7 +86,8 @@ class QueueHandlers(QueueAdmin):
             BadArgument: as `Handlers.handler`.
         """
         made = import_module("penstock.worker._sync.bound").BoundHandler
-        return self.handlers._decorated(partial(made, self), *name, **options)
+        named = () if name is ... else (name,)
+        return self.handlers._bound(partial(made, self), *named, **options)
 
 
 def handlers_of(queue: object) -> Handlers | None:

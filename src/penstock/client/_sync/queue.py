@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -55,6 +55,7 @@ from penstock.core.values.checks import (
     lease_ms,
 )
 from penstock.core.values.durable import Durable, ack_wait, delivery_wait
+from penstock.core.values.methods import ElsewhereCall, name_methods
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import (
     IncompleteEnqueue,
@@ -73,6 +74,7 @@ PLAIN_PAUSE = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
+@name_methods("Queue")
 class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
     """A queue, made by `Penstock.queue`. It exists on the server from its first use.
 
@@ -82,6 +84,15 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
     - Look: `stats`, `peek`, `show`, `dedup_status`, `find`, `scan_iter`, `schedules`, `batches`.
     - Manage: `configure`, `pause`, `close`, `redrive`, `cancel`, `postpone`, `delete`, `purge`.
     """
+
+    if not TYPE_CHECKING:  # a type checker refuses them itself
+        delay = ElsewhereCall("queue", "enqueue(body, delay=seconds)")
+        send = ElsewhereCall("queue", "enqueue(body)")
+        enqueue_at = ElsewhereCall("queue", "enqueue(body, at=when)")
+        enqueue_in = ElsewhereCall("queue", "enqueue(body, delay=seconds)")
+
+    def __init_subclass__(cls) -> None:
+        name_methods("Queue")(cls)
 
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"

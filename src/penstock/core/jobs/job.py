@@ -12,6 +12,7 @@ from penstock.core.jobs.marks import progress_text
 from penstock.core.jobs.record import SCHEDULED_FOR, Record, parse_record, stable_id_of
 from penstock.core.values.checks import Duration
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id, number_after, ttl_code
+from penstock.core.values.methods import name_methods
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
 
@@ -103,6 +104,7 @@ class Reservation:
         self.ops: Any = None
 
 
+@name_methods("Job")
 class Delivery:
     """One delivery of a job: its data and the receipt that proves the delivery.
 

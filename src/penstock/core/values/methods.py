@@ -1,0 +1,61 @@
+"""Methods as users see them: their names in a TypeError, and calls that other libraries have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import TypeVar
+
+__all__ = ["ElsewhereCall", "name_methods"]
+
+C = TypeVar("C", bound=type)
+
+
+def name_methods(public: str) -> Callable[[C], C]:
+    """Name the methods of a class and of its bases after a public class, as a decorator.
+
+    The TypeError of a wrong call names `Queue.postpone()` then, and not the class that defines it.
+    """
+
+    def rename(cls: C) -> C:
+        for base in cls.__mro__:
+            for name, member in vars(base).items():
+                function = getattr(member, "__func__", member)
+                if _is_method(function):
+                    function.__qualname__ = f"{public}.{name}"
+        return cls
+
+    return rename
+
+
+def _is_method(function: object) -> bool:
+    """Return True for a function of this package that was defined in a class."""
+    return (
+        isinstance(function, FunctionType)
+        and function.__module__.startswith("penstock.")
+        and "." in function.__qualname__
+    )
+
+
+class ElsewhereCall:
+    """An attribute that objects of other libraries have, and that is missing here.
+
+    Reading it raises an AttributeError that names the right call, so `hasattr` is false.
+
+    Args:
+        subject: stands for the object in the text, if it has no `__name__`.
+        call: the right call. `{0}` stands for the class of the object.
+    """
+
+    def __init__(self, subject: str, call: str) -> None:
+        self._subject, self._call, self._name = subject, call, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> object:
+        subject = getattr(instance, "__name__", self._subject)
+        call = f"{subject}.{self._call.format(owner)}"
+        text = f"{owner.__name__!r} object has no attribute {self._name!r}: use {call}"
+        # With a name of its own, Python does not guess another attribute.
+        raise AttributeError(text, name=self._name)
