@@ -134,7 +134,7 @@ def test_a_call_of_another_library_is_answered(name: str, call: str) -> None:
     assert not hasattr(q, name)
     with pytest.raises(AttributeError) as caught:
         getattr(q, name)
-    assert str(caught.value).endswith(f"Queue' object has no attribute {name!r}: use {call}")
+    assert str(caught.value) == f"queue has no {name}(): use {call}"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from penstock.core.jobs.job import (
     epoch_of,
     parse_counters,
 )
+from penstock.core.jobs.merge import with_outcomes
 from penstock.core.values.ids import encode_id
 from penstock.pressure import PutNotReplicated
 
@@ -132,6 +133,20 @@ def test_outcomes_of_several_calls() -> None:
     both = Settled(["a"]).joined(Settled(["b", "c"], [GONE, DONE]))
     assert (list(both), both.ids()) == ([DONE, GONE, DONE], ["a", "c"])
     assert list(Settled(["a"]).joined(Settled(["b"]))) == [DONE, DONE]
+
+
+def test_outcomes_of_an_extend_have_the_seconds_left() -> None:
+    """A job whose lease was renewed is done; errors about several jobs have the seconds, too."""
+    leases = [30.0, GONE]
+    settled = Settled.of_leases(["a", "b"], leases)
+    assert (list(settled), settled.seconds_left) == ([DONE, GONE], [30.0, None])
+    assert not Settled(["a"]).seconds_left
+    for error in (errors.NodesMissed({"node": "down"}, leases), errors.IncompleteSettle(leases)):
+        with pytest.raises(type(error)) as caught, with_outcomes(["a", "b"], Settled.of_leases):
+            raise error
+        value: Any = caught.value
+        found = value.results if isinstance(value, errors.NodesMissed) else value.outcomes
+        assert (found.done, found.seconds_left) == (1, [30.0, None])
 
 
 def test_the_effect_of_a_first_sending_counts_as_done() -> None:

@@ -231,9 +231,9 @@ def test_a_call_of_another_library_is_answered(name: str, call: str) -> None:
     free, bound = Handlers().handler(nothing), Penstock().queue("q").handler(nothing)
     for handler, usage in ((free, "enqueue(queue, ...)"), (bound, "enqueue(...)")):
         assert not hasattr(handler, name)
-        wanted = f"object has no attribute {name!r}: use {call.format(usage)}"
-        with pytest.raises(AttributeError, match=f"{re.escape(wanted)}$"):
+        with pytest.raises(AttributeError) as caught:
             getattr(handler, name)
+        assert str(caught.value) == f"nothing has no {name}(): use {call.format(usage)}"
 
 
 def test_including() -> None:

@@ -55,7 +55,6 @@ class ElsewhereCall:
 
     def __get__(self, instance: object, owner: type) -> object:
         subject = getattr(instance, "__name__", self._subject)
-        call = f"{subject}.{self._call.format(owner)}"
-        text = f"{owner.__name__!r} object has no attribute {self._name!r}: use {call}"
+        text = f"{subject} has no {self._name}(): use {subject}.{self._call.format(owner)}"
         # With a name of its own, Python does not guess another attribute.
         raise AttributeError(text, name=self._name)
