@@ -331,7 +331,7 @@ async def test_lists_of_jobs(q: AsyncQueue, raw: Raw) -> None:
         jobs: Any = value
         for call in (q.ack, q.nack, q.release, q.bury, q.extend, q.delete):
             await refused(raw, "jobs", value, partial(call, jobs))
-        await refused(raw, "done", value, partial(q.settle, jobs, 1))
+        await refused(raw, "done", value, partial(q.ack_and_reserve, jobs, 1))
         if value is not None:
             await refused(raw, "jobs", value, partial(q.redrive, jobs))
     before = dump(raw)

@@ -332,7 +332,7 @@ def test_lists_of_jobs(q: Queue, raw: Raw) -> None:
         jobs: Any = value
         for call in (q.ack, q.nack, q.release, q.bury, q.extend, q.delete):
             refused(raw, "jobs", value, partial(call, jobs))
-        refused(raw, "done", value, partial(q.settle, jobs, 1))
+        refused(raw, "done", value, partial(q.ack_and_reserve, jobs, 1))
         if value is not None:
             refused(raw, "jobs", value, partial(q.redrive, jobs))
     before = dump(raw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -265,7 +265,9 @@ def moving(q: Queue, jobs: list[Job], ids: list[str]) -> None:
     assert_type(q.sweep(evict=1000, dead=False), int)
     assert_type(q.recover(10, idle=60), list[Job])
     assert_type(q.extend(jobs, late=True), Settled)
+    assert_type(q.extend(jobs).seconds_left, Sequence[float | None])
     assert_type(jobs[0].extend(late=True), float)
+    assert_type(jobs[0].send_progress(), bool)
     assert_type(jobs[0].redeliveries, int)
     q.enqueue(1, durable=Durable(2, timeout=timedelta(milliseconds=500)))
     q.enqueue(1, durable=Durable(2, fsynced=True, timeout=None))
@@ -444,6 +446,7 @@ def mistakes(q: Queue, aq: AsyncQueue, job: Job, client: redis.Redis) -> None:
     q.ack(job)  # type: ignore[arg-type]  # a single job is not a list of jobs
     q.peek("dead")  # type: ignore[arg-type]  # the state is named
     q.reserve(block="5")  # type: ignore[arg-type]  # not a duration
+    q.delay("x")  # type: ignore[attr-defined]  # a call of another library
     q.configure(leases=5)  # type: ignore[call-arg]  # no such setting
     AsyncPenstock(client)  # type: ignore[arg-type]  # a client of the other kind
     Penstock(5)  # type: ignore[arg-type]  # not a server

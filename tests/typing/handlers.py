@@ -202,6 +202,7 @@ def mistakes(job: Job) -> None:
     welcome.job()  # type: ignore[call-arg]  # one is missing
     welcome("x")  # type: ignore[arg-type]  # the function itself has the same types
     resize.job(job, "a.png")  # type: ignore[call-arg, arg-type]  # the job is not one of the arguments
+    welcome.delay(7)  # type: ignore[attr-defined]  # a call of another library
     bare.job()  # type: ignore[call-arg]  # the body is missing
     welcome.options(urgency=5)  # type: ignore[call-arg]  # no such option
     welcome.options(delay="5")  # type: ignore[arg-type]  # no duration
