@@ -159,8 +159,9 @@ class AsyncJob(Delivery):
             raise await self._refused("send_progress", outcome)
         if text:
             sent_progress(self, text)
-        self.cancelled = outcome is Outcome.CANCELLED
-        return not self.cancelled
+        if outcome is Outcome.CANCELLED:
+            self.cancelled = True
+        return outcome is Outcome.DONE
 
     async def _fail(self, error: Exception) -> None:
         text = summary_of(error)

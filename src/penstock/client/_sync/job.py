@@ -158,8 +158,9 @@ class Job(Delivery):
             raise self._refused("send_progress", outcome)
         if text:
             sent_progress(self, text)
-        self.cancelled = outcome is Outcome.CANCELLED
-        return not self.cancelled
+        if outcome is Outcome.CANCELLED:
+            self.cancelled = True
+        return outcome is Outcome.DONE
 
     def _fail(self, error: Exception) -> None:
         text = summary_of(error)
