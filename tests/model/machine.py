@@ -182,7 +182,7 @@ class QueueMachine(Consuming):
     @call(picks=PICKS)
     def postpone(self, picks: list[tuple[int, str]]) -> None:
         """Set jobs aside for their lease."""
-        self.move_with(picks, self.model.postpone, self.queue.postpone, Outcome.REFUSED, ["ready"])
+        self.move_with(picks, self.model.dequeue, self.queue.postpone, Outcome.REFUSED, ["ready"])
 
     @call(picks=PICKS)
     def withdraw(self, picks: list[tuple[int, str]]) -> None:

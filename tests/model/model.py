@@ -258,7 +258,7 @@ class Model(ModelDelivering):
         return self._move(numbers, forward)
 
     @script
-    def postpone(self, numbers: Iterable[Number]) -> list[Outcome]:
+    def dequeue(self, numbers: Iterable[Number]) -> list[Outcome]:
         """Move ready jobs out for the time of their lease."""
 
         def out(job: ModelJob) -> Outcome:

@@ -181,7 +181,7 @@ class BatchesMachine(RuleBasedStateMachine):
 
     @rule(
         pick=st.integers(0, 30),
-        how=st.sampled_from(["ack", "bury", "cancel", "delete", "withdraw", "promote", "dequeue"]),
+        how=st.sampled_from(["ack", "bury", "cancel", "delete", "withdraw", "promote", "postpone"]),
     )
     def end(self, pick: int, how: str) -> None:
         """Name a member by id."""
