@@ -6,8 +6,8 @@
 `{1, nonce, seen, jobs: (number, record)...}` becomes a class with the fields `seen` and `jobs`, the
 last a list of pairs; `code` and `nonce` are those of the base class `Reply`. Lines of one code are
 one class: fields that the shorter one lacks are empty. Scripts with equal replies share a class. A
-code below 0 becomes an error (`core/calls/refusals.py`), and has no class; in the protocol pressure it is
-an answer.
+code below 0 becomes an error (`core/calls/refusals.py`), and has no class; in the protocol pressure
+it is an answer.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from penstock import (
     RoleLost,
     Worker,
 )
-from penstock.core import flows
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
 from tests.support.twins import spawn, wait_for
@@ -320,7 +319,7 @@ def test_waiting_for_the_end_of_a_lease(q: Queue, monkeypatch: pytest.MonkeyPatc
     without polling.
     """
     for pause in ("FIRST_LOOK", "LAST_LOOK"):
-        monkeypatch.setattr(flows, pause, 60.0)
+        monkeypatch.setattr(f"penstock.core.flows.roles.{pause}", 60.0)
     silent = q.exclusive("producer", lease=1).take()
     start = time.monotonic()
     with q.exclusive("producer", block=20) as role:
