@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # async only
 import pickle
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -365,6 +366,21 @@ async def test_a_call_that_is_repeated_adds_nothing(ps: AsyncPenstock, q: AsyncQ
     assert (stats.enqueued, stats.ready, stats.scheduled) == (7, 2, 5)
 
 
+# [async only
+async def test_a_cancelled_call_adds_no_job(real_q: AsyncQueue) -> None:
+    """A job that waits for calls under way is not sent any more if its caller is cancelled."""
+    await real_q.enqueue("first")
+    calls = [asyncio.create_task(real_q.enqueue(number)) for number in range(20)]
+    await asyncio.sleep(0)  # all have begun
+    for call in calls[10:]:
+        call.cancel()
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    assert [isinstance(end, asyncio.CancelledError) for end in ends] == [False] * 10 + [True] * 10
+    jobs = await real_q.reserve(30, block=0)
+    assert {job.body for job in jobs} == {"first", *range(10)}
+
+
+# async only]
 async def test_a_call_with_an_old_number_does_nothing(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw
 ) -> None:

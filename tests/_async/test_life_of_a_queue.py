@@ -400,6 +400,22 @@ async def test_repair_takes_the_epoch_of_the_ids_that_are_out(
     assert [job.id for job in await q.reserve(9, block=0)] == ids  # the client knows these ids
 
 
+async def test_the_epoch_of_the_ids_counts_more_than_the_last_one_seen(
+    q: AsyncQueue, raw: Raw, damage: None
+) -> None:
+    """A queue comes back from a backup without its meta, after its client has used a new one."""
+    old = (await q.enqueue("x")).id
+    ready, listed = raw.dump(q.ops.keys["ready"]), raw.hgetall("penstock:queues")
+    await q.clear()
+    new = (await q.enqueue("y")).id
+    assert parse_id(new).epoch != parse_id(old).epoch
+    raw.delete(q.ops.keys["meta"])
+    raw.restore(q.ops.keys["ready"], 0, ready, replace=True)
+    raw.hset("penstock:queues", mapping=listed)
+    assert await q.ack([old])
+    assert raw.hget(q.ops.keys["meta"], "epoch") == parse_id(old).epoch.encode()
+
+
 @pytest.mark.parametrize("first", ["enqueue", "configure", "role"])
 async def test_a_lost_race_to_create_a_queue_leaves_no_entry(
     q: AsyncQueue, ps: AsyncPenstock, raw: Raw, monkeypatch: pytest.MonkeyPatch, first: str

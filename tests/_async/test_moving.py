@@ -392,11 +392,15 @@ async def test_a_full_server_takes_jobs_again(make_server: Callable[..., Embedde
 
 
 async def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) -> None:
-    """At `maxmemory` jobs can be promoted, recovered, postponed and withdrawn."""
+    """At `maxmemory` jobs can be promoted, recovered, postponed and withdrawn. A refused enqueue
+    drops no dead letter.
+    """
     server = make_server(args=("--maxmemory-policy", "noeviction"))
     with redis.Redis.from_url(server.url) as raw:
         async with AsyncPenstock(server.url) as ps:
             q = ps.queue("q")
+            dead = (await q.enqueue("dead")).id
+            await q.bury([dead])
             later = (await q.enqueue("later", delay=600)).id
             held, out, back = (await q.enqueue_many(["held", "out", "back"])).ids
             await q.reserve(1, block=0)
@@ -405,6 +409,7 @@ async def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServe
             raw.config_set("maxmemory", 1)
             with pytest.raises(OutOfMemory):
                 await q.enqueue("x")
+            assert await shown(q, dead) == "dead"
             assert [job.id for job in await q.recover(idle=0)] == [held]
             assert await q.promote([later])
             assert await q.postpone([out])

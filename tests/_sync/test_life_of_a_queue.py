@@ -397,6 +397,22 @@ def test_repair_takes_the_epoch_of_the_ids_that_are_out(
     assert [job.id for job in q.reserve(9, block=0)] == ids  # the client knows these ids
 
 
+def test_the_epoch_of_the_ids_counts_more_than_the_last_one_seen(
+    q: Queue, raw: Raw, damage: None
+) -> None:
+    """A queue comes back from a backup without its meta, after its client has used a new one."""
+    old = q.enqueue("x").id
+    ready, listed = raw.dump(q.ops.keys["ready"]), raw.hgetall("penstock:queues")
+    q.clear()
+    new = q.enqueue("y").id
+    assert parse_id(new).epoch != parse_id(old).epoch
+    raw.delete(q.ops.keys["meta"])
+    raw.restore(q.ops.keys["ready"], 0, ready, replace=True)
+    raw.hset("penstock:queues", mapping=listed)
+    assert q.ack([old])
+    assert raw.hget(q.ops.keys["meta"], "epoch") == parse_id(old).epoch.encode()
+
+
 @pytest.mark.parametrize("first", ["enqueue", "configure", "role"])
 def test_a_lost_race_to_create_a_queue_leaves_no_entry(
     q: Queue, ps: Penstock, raw: Raw, monkeypatch: pytest.MonkeyPatch, first: str

@@ -393,11 +393,15 @@ def test_a_full_server_takes_jobs_again(make_server: Callable[..., EmbeddedServe
 
 
 def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) -> None:
-    """At `maxmemory` jobs can be promoted, recovered, postponed and withdrawn."""
+    """At `maxmemory` jobs can be promoted, recovered, postponed and withdrawn. A refused enqueue
+    drops no dead letter.
+    """
     server = make_server(args=("--maxmemory-policy", "noeviction"))
     with redis.Redis.from_url(server.url) as raw:
         with Penstock(server.url) as ps:
             q = ps.queue("q")
+            dead = q.enqueue("dead").id
+            q.bury([dead])
             later = q.enqueue("later", delay=600).id
             held, out, back = q.enqueue_many(["held", "out", "back"]).ids
             q.reserve(1, block=0)
@@ -406,6 +410,7 @@ def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) ->
             raw.config_set("maxmemory", 1)
             with pytest.raises(OutOfMemory):
                 q.enqueue("x")
+            assert shown(q, dead) == "dead"
             assert [job.id for job in q.recover(idle=0)] == [held]
             assert q.promote([later])
             assert q.postpone([out])

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import BadArgument, Dedup, Durable
 from penstock.core.enqueuing.chunks import CHUNK_BYTES, chunks, windows
-from penstock.core.enqueuing.options import prepared
+from penstock.core.enqueuing.options import JobOptions, NewJob, prepared
 from penstock.core.values import stable
 from penstock.core.values.confirmations import Wait
 from penstock.core.values.durable import ack_wait
@@ -159,6 +159,31 @@ def fixed_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chunks_with_a_ttl_are_half_as_long() -> None:
     """A chunk with a ttl has half the jobs, as each costs the server twice as much."""
     assert [len(chunk) for chunk, _ in chunks(range(1001), prepared(ttl=60))] == [500, 500, 1]
+
+
+DIFFERENT: list[dict[str, Any]] = [
+    {"durable": Durable(1)},
+    {"durable": Durable(2)},
+    {"durable": Durable(2, timeout=3)},
+    {"durable": Durable(2, fsynced=True)},
+    {"lease": 0},
+    {"ttl": 60},
+    {"delay": 1},
+    {"delay": 2},
+    {"max_length": 9},
+    {"block": 1},
+]
+
+
+def test_jobs_whose_calls_differ_share_no_chunk() -> None:
+    """An option of the call, such as `durable`, is never that of a neighbour."""
+    jobs = [NewJob(b"x", JobOptions(given)) for given in DIFFERENT for _ in range(2)]
+    cut = list(chunks(jobs, prepared()))
+    assert [len(records) for records, _ in cut] == [2] * len(DIFFERENT)
+    assert [options for _, options in cut] == [prepared(**given) for given in DIFFERENT]
+    keyed = [NewJob(b"x", JobOptions({"key": "k", **given})) for given in DIFFERENT]
+    sent = list(windows(keyed, prepared(), 2))
+    assert [window.options.wait for window in sent] == [options.wait for _, options in cut]
 
 
 @pytest.mark.usefixtures("fixed_ids")

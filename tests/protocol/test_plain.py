@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from tests.protocol.keyspace import Raw, dump, load, same
+from tests.protocol.pages import PAGES
 from tests.protocol.scenes import (
     CLOSED,
     RECEIPT,
@@ -93,6 +95,53 @@ def test_closed_queues_are_left_to_the_full_scripts(backend: Backend) -> None:
         scene = build(raw, KEYS)
         for name, args in CALLS:
             assert Act(name, f"{name}_plain", args).happen(scene)[0] == Code.NOT_PLAIN
+
+
+LETTERS = {
+    "b": "ack enqueue reserve settle",  # large bodies
+    "c": "ack enqueue reserve settle",  # the queue is closed
+    "q": "ack enqueue reserve settle",  # limits per key
+    "t": "ack enqueue reserve settle",  # jobs expire
+    "o": "enqueue reserve settle",  # jobs that are delivered at most once
+    "x": "enqueue reserve settle",  # an exclusive role
+    "l": "enqueue",  # producers are limited
+    "a": "reserve settle",  # a rate
+    "s": "reserve settle",  # a start frees a dedup id
+    "d": "ack settle",  # an end frees a dedup id
+    "g": "ack settle",  # an end counts in a batch
+    "k": "ack settle",  # an end writes a result
+    "w": "ack settle",  # an end is awaited
+    "e": "", "m": "", "p": "", "r": "", "u": "",
+}  # fmt: skip
+"""Letters of `uses`, each with the scripts whose plain forms refuse a queue that has it."""
+PLAIN_CALLS: dict[str, tuple[Any, ...]] = {
+    "ack": (90, EPOCH, RECEIPT, "", "*active"),
+    "enqueue": (90, "1;i=a\nbody"),
+    "reserve": (90, 1, 7, "eve", 0, ""),
+    "settle": (90, EPOCH, RECEIPT, 1, 7, "eve", "", "*active"),
+}
+
+
+def test_letters_that_the_plain_forms_refuse(backend: Backend) -> None:
+    """Each plain form refuses the letters that concern it, and no others."""
+    [row] = re.findall(r"^\| `uses` \|.*", PAGES["protocol/core.md"], re.MULTILINE)
+    assert {*re.findall(r"`([a-z])`", row)} == {*LETTERS}
+    raw = backend.sync_client()
+    scene = plain_scene(raw, KEYS)
+    before = dump(raw)
+    for name, args in PLAIN_CALLS.items():
+        harmless = "".join(letter for letter, names in LETTERS.items() if name not in names)
+        for letter in ["", *LETTERS]:
+            raw.flushdb()
+            load(raw, before)
+            raw.hset(KEYS["meta"], "uses", harmless + letter)
+            seeded = dump(raw)
+            reply = Act(name, f"{name}_plain", args).happen(scene)
+            if letter and letter not in harmless:
+                assert reply == [Code.NOT_PLAIN, b"90"], (name, letter)
+                assert same(dump(raw), seeded), (name, letter)
+            else:
+                assert reply[0] == Code.DONE, (name, letter)
 
 
 RECORDS = ("1;i=a\nbody", "1;l=5000;i=a\nbody", "1;c=json;i=a\n1", "1\nbody", "1\nt=5")

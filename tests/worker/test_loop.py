@@ -274,6 +274,28 @@ def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> Non
     flow.close()
 
 
+def test_the_lease_of_a_reserve_behind_a_wait_counts_from_its_run(
+    many: Callable[..., Stage],
+) -> None:
+    """A worker that was stopped for ten minutes after it knows how long ago the reserve ran."""
+    stage = many(_first, ["a"])
+    (queue,) = stage.queues
+    queue.configure(lease=3600)
+    queue.enqueue("first")
+    flow = work(stage.state, ignore)
+    effect = next(flow)
+    while not (isinstance(effect, flows.Listen) and effect.follow is not None):
+        effect = flow.send(stage._answer(effect))
+    queue.enqueue("second")
+    asked_at = stage.now
+    taken = stage.client.backend.node.run(effect.follow())
+    stage.now += 600
+    flow.send(flows.WaitResult(taken=taken))
+    (job,) = [job for job in stage.state.held if job.body == "second"]
+    assert term_of(job).until < asked_at + 3600 + 300
+    flow.close()
+
+
 class Slow:
     """A worker on a network with a given round trip; its jobs end with the next call.
 
