@@ -14,13 +14,15 @@ import redis
 import redis.asyncio
 
 from penstock.embedded import EmbeddedServer
-from tests.support import backends, profiles, tiers
+from tests.support import backends, profiles, tiers, touched
 from tests.support.backends import Backend, Running, Spec
 from tests.support.binaries import first_binary
 
 SPECS = backends.all_specs()
 RUNNABLE = [spec for spec in SPECS if spec.runs]
 REAL = [spec for spec in RUNNABLE if not spec.is_fake]
+DREW = pytest.StashKey[str]()
+"""How many cases the run has drawn, for its last line."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,11 +39,47 @@ def pytest_configure(config: pytest.Config) -> None:
     profiles.choose_profile(config)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of xdist which tests the change touches: all workers have the same tests."""
+    node.workerinput["touched"] = _touched(node.config)
+
+
+def _touched(config: pytest.Config) -> tuple[list[str], list[str]]:
+    """Return the files, and the scripts, of the tests that the change touches."""
+    told: tuple[list[str], list[str]] | None = getattr(config, "workerinput", {}).get("touched")
+    if told is None:
+        found = touched.touched_by(touched.changed_files())
+        told = sorted(found.files), sorted(found.scripts)
+    return told
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that are not in this run."""
-    left = dict.fromkeys(tiers.left_out(items, whole=config.getoption("--whole")))
+    whole, count = config.getoption("--whole"), len(items)
+    known = touched.NOTHING if whole else touched.Touched(*map(frozenset, _touched(config)))
+    left = dict.fromkeys(tiers.left_out(items, whole=whole, touched=known))
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=[*left])
+    config.stash[DREW] = f"drew {len(items)} of {count} cases"
+    getattr(config, "workeroutput", {})["drew"] = config.stash[DREW]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Note how many cases a worker of xdist has drawn: all draw the same."""
+    if drew := getattr(node, "workeroutput", {}).get("drew"):
+        node.config.stash[DREW] = drew
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Say in the last line of a short run that it was one."""
+    yield
+    drew = session.config.stash.get(DREW, None)
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if drew and reporter and not session.config.getoption("--whole"):
+        reporter.write_line(f"short run: {drew}; --whole runs all")
 
 
 def pytest_collection_finish() -> None:

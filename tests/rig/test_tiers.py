@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.backends import Spec
 from tests.support.tiers import left_out
+from tests.support.touched import NOTHING, Touched
 
 FAKE, SERVER, OTHER = Spec("fake", is_fake=True), Spec("redis-1"), Spec("redis-2")
 
@@ -25,6 +26,7 @@ class Case:
     spec: Spec | None = None
     marks: dict[str, pytest.Mark] = field(default_factory=dict)
     fixturenames: tuple[str, ...] = ()
+    script: str = ""
 
     @property
     def nodeid(self) -> str:
@@ -36,7 +38,10 @@ class Case:
 
     @property
     def callspec(self) -> Any:
-        return SimpleNamespace(params={"backend": self.spec} if self.spec else {})
+        params: dict[str, Any] = {"backend": self.spec} if self.spec else {}
+        if self.script:
+            params["vector"] = SimpleNamespace(script=self.script)
+        return SimpleNamespace(params=params)
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return self.marks.get(name)
@@ -47,9 +52,9 @@ def cases(test: str, count: int, *specs: Spec | None, **options: Any) -> list[Ca
     return [Case(test, number, spec, **options) for spec in specs for number in range(count)]
 
 
-def kept(items: Any, *, whole: bool = False) -> list[Case]:
+def kept(items: Any, *, whole: bool = False, touched: Touched = NOTHING) -> list[Case]:
     """Return the cases that are not left out."""
-    left = set(left_out(items, whole=whole))
+    left = set(left_out(items, whole=whole, touched=touched))
     return [item for item in items if item not in left]
 
 
@@ -130,3 +135,24 @@ def test_all_back_ends_have_the_same_cases() -> None:
         (c.test.rpartition("/")[2], c.number) for c in kept([*ours[:], *twins]) if c.spec is SERVER
     )
     assert ran == dict.fromkeys([(test.rpartition("/")[2], n) for test, n in drawn[0]], 1)
+
+
+def test_a_short_run_has_all_cases_of_tests_that_a_change_touches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of a file, and those of a script's vectors; no slow ones, and only so many."""
+    many = cases("tests/b/test_a.py::test_many", 40, SERVER)
+    slow = cases("tests/b/test_a.py::test_slow", 1, None, marks={"slow": pytest.mark.slow.mark})
+    other = cases("tests/b/test_b.py::test_other", 40, SERVER)
+    vectors = [*cases("tests/c.py::test_vector", 10, None, script="ack")]
+    vectors += cases("tests/c.py::test_vector", 30, None, script="nack")
+    touched = Touched(frozenset({"tests/b/test_a.py"}), frozenset({"ack"}))
+    items = [*many, *slow, *other, *vectors]
+    ran = Counter(c.test for c in kept(items, touched=touched))
+    assert ran["tests/b/test_a.py::test_many"] == 40
+    assert ran["tests/b/test_b.py::test_other"] == 4
+    assert 10 <= ran["tests/c.py::test_vector"] <= 14
+    assert ran["tests/b/test_a.py::test_slow"] == 0
+    monkeypatch.setattr("tests.support.tiers.MOST_TOUCHED", 20)
+    assert len(kept(items, touched=touched)) == len(kept(items)) + 20
+    assert kept(items, whole=True, touched=touched) == items

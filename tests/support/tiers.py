@@ -7,6 +7,7 @@ A short run, one without `--whole`, leaves out more:
 
 - It leaves out tests marked `slow`.
 - It runs one case in four of each test, at least one and at most four, drawn by the test's name.
+  Of the tests that know the files of a change (touched.py) it runs all, up to `MOST_TOUCHED`.
 - It runs each case that `_async` and `_sync` have in common in one of the two, alternately.
 """
 
@@ -20,23 +21,38 @@ from typing import Any
 import pytest
 
 from tests.support.backends import Spec
+from tests.support.touched import NOTHING, Touched
 
 __all__ = ["left_out"]
 
 ONE_IN, MOST = 4, 4
 """A short run has one case in this many of each test, and at most this many."""
+MOST_TOUCHED = 1000
+"""Most cases that a short run has more because a change touches them; a minute or less."""
 
 
-def left_out(items: Sequence[pytest.Item], *, whole: bool) -> Iterator[pytest.Item]:
-    """Yield the items that a run leaves out."""
+def left_out(
+    items: Sequence[pytest.Item], *, whole: bool, touched: Touched = NOTHING
+) -> Iterator[pytest.Item]:
+    """Yield the items that a run leaves out.
+
+    Args:
+        items: all that were collected.
+        whole: whether each case runs.
+        touched: the tests of which a short run has each case, unless it is slow.
+    """
     has_both = len({spec.is_fake for item in items if (spec := _spec(item))}) == 2
     in_both_suites = set() if whole else _in_both_suites(items, has_both=has_both)
     tests: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
         tests.setdefault(_test(item), []).append(item)
+    more = MOST_TOUCHED
     for (test, _), cases in tests.items():
         name = _pair(test)
         drawn = cases if whole else _drawn(name, cases)
+        if not whole and more > 0:
+            added = [item for item in _quick(cases) if _knows(item, touched) and item not in drawn]
+            drawn, more = [*drawn, *added[:more]], more - len(added)
         yield from {*cases}.difference(drawn)
         for turn, item in enumerate(drawn, zlib.crc32(name.encode())):
             spec = _spec(item)
@@ -50,9 +66,21 @@ def left_out(items: Sequence[pytest.Item], *, whole: bool) -> Iterator[pytest.It
 
 def _drawn(name: str, cases: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the cases of one test that a short run has: the same on all back ends."""
-    quick = [item for item in cases if item.get_closest_marker("slow") is None]
+    quick = _quick(cases)
     count = min(MOST, -(-len(quick) // ONE_IN))
     return random.Random(name).sample(quick, count)
+
+
+def _quick(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in cases if item.get_closest_marker("slow") is None]
+
+
+def _knows(item: pytest.Item, touched: Touched) -> bool:
+    """Return True if the item's file, or the script of its vector, is touched."""
+    if touched.files and item.path.as_posix().endswith(tuple(touched.files)):
+        return True
+    vector = item.callspec.params.get("vector") if hasattr(item, "callspec") else None
+    return vector is not None and vector.script in touched.scripts
 
 
 def _test(item: pytest.Item) -> tuple[str, str]:
