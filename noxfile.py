@@ -143,6 +143,16 @@ def on_several(session: nox.Session, suites: Iterable[str], servers: str) -> Non
 
 
 @nox.session
+def mutate(session: nox.Session) -> None:
+    """Put small faults into the code, one at a time, and report which tests notice: hours.
+
+    `-- --count 300 --seed 2 --whole`; the rest of the arguments chooses tests.
+    """
+    session.install("-e", ".", *groups("mutate"))
+    session.run("python", "tools/mutate.py", *session.posargs)
+
+
+@nox.session
 @nox.parametrize("python, servers", MATRIX, ids=[servers for _, servers in MATRIX])
 def matrix(session: nox.Session, servers: str) -> None:
     """Run the tests on every server, each with another Python: `nox -s "matrix(redis-8.0)"`.

@@ -76,11 +76,12 @@ def _quick(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 
 def _knows(item: pytest.Item, touched: Touched) -> bool:
-    """Return True if the item's file, or the script of its vector, is touched."""
+    """Return True if the item's file, or the script of its case, is touched."""
     if touched.files and item.path.as_posix().endswith(tuple(touched.files)):
         return True
-    vector = item.callspec.params.get("vector") if hasattr(item, "callspec") else None
-    return vector is not None and vector.script in touched.scripts
+    params = item.callspec.params if touched.scripts and hasattr(item, "callspec") else {}
+    vector, script = params.get("vector"), params.get("script")
+    return getattr(vector, "script", getattr(script, "name", "")) in touched.scripts
 
 
 def _test(item: pytest.Item) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """The tests that know the files of a change: a short run has all their cases.
 
 A change is what differs from the main branch, committed or not. A test file knows a module that it
-imports, or whose name it has; a vector knows the Lua files of its script.
+imports, or whose name it has; a vector of a script knows the Lua files of that.
 """
 
 from __future__ import annotations
