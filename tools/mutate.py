@@ -253,7 +253,7 @@ class _Recorder:
         from coverage import Coverage
 
         self._coverage = Coverage(
-            f"{place}/part", data_suffix=True, source_pkgs=["penstock"], config_file=False
+            place, data_suffix=True, source_pkgs=["penstock"], config_file=False
         )
         self._coverage.set_option("run:relative_files", True)
         self._coverage.start()
@@ -328,7 +328,11 @@ class Bench:
 
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as parts:
-            self.lucky |= set(self._run([*self._many(), *self.tests], self.limit, {RECORD: parts}))
+            self.lucky |= set(
+                self._run(
+                    [*self._many(), *self.tests], self.limit, {RECORD: f"{parts}/{place.name}"}
+                )
+            )
             place.parent.mkdir(parents=True, exist_ok=True)
             whole = Coverage(str(place), config_file=False)
             whole.combine([parts], strict=True)
