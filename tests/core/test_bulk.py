@@ -2,17 +2,169 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import BadArgument, Dedup, Durable
+import penstock
+from penstock import AsyncQueue, BadArgument, Dedup, Durable, Handlers, Queue, RetryPolicy
 from penstock.core.enqueuing.chunks import CHUNK_BYTES, chunks, windows
-from penstock.core.enqueuing.options import JobOptions, NewJob, prepared
+from penstock.core.enqueuing.options import (
+    CHECKED_SETS,
+    COMPUTED,
+    OPTIONS,
+    OWN,
+    EnqueueManyOptions,
+    EnqueueOptions,
+    JobOptions,
+    NewJob,
+    _shared,
+    prepared,
+)
 from penstock.core.values import stable
 from penstock.core.values.confirmations import Wait
 from penstock.core.values.durable import ack_wait
+from penstock.worker import Handler
+
+
+@pytest.mark.parametrize("types", [EnqueueOptions, EnqueueManyOptions])
+def test_each_option_has_a_type(types: type) -> None:
+    """The table and the types of the options have the same names."""
+    assert set(types.__annotations__) == set(OPTIONS)
+    assert set(COMPUTED) < set(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "call, types",
+    [
+        (Queue.enqueue, EnqueueOptions),
+        (AsyncQueue.enqueue, EnqueueOptions),
+        (Queue.enqueue_many, EnqueueManyOptions),
+        (AsyncQueue.enqueue_many, EnqueueManyOptions),
+        (Handler.options, EnqueueOptions),
+    ],
+)
+def test_a_signature_shows_each_option(call: Callable[..., Any], types: type) -> None:
+    """With its type and its default, in the order of the table."""
+    shown = inspect.signature(call).parameters.values()
+    options = [one for one in shown if one.kind is one.KEYWORD_ONLY]
+    assert [one.name for one in options] == list(OPTIONS)
+    for one in options:
+        assert one.default == OPTIONS[one.name].default
+        assert one.annotation == types.__annotations__[one.name].__forward_arg__
+    assert not any(one.kind is one.VAR_KEYWORD for one in shown)
+
+
+def test_a_docstring_describes_each_option() -> None:
+    """In the order of the table."""
+    text = inspect.getdoc(Queue.enqueue) or ""
+    described = re.findall(r"^    (\w+): ", text.partition("Returns:")[0], re.MULTILINE)
+    assert described == ["body", *OPTIONS]
+
+
+def test_an_unknown_option() -> None:
+    """The error names it, the nearest option, and all options."""
+    with pytest.raises(
+        BadArgument, match=r"^dely=5: no such option; did you mean 'delay'\?"
+    ) as caught:
+        prepared(dely=5)
+    assert all(name in str(caught.value) for name in OPTIONS)
+    with pytest.raises(BadArgument, match=r"^x=5: no such option\. Options: delay, at, "):
+        prepared(x=5)
+    with pytest.raises(BadArgument, match="did you mean 'priority'"):
+        JobOptions({}).updated({"prio": 5})
+
+
+SHARED: dict[str, Any] = {
+    "lease": 60, "ttl": 120, "max_length": 7, "block": 5, "replicas": 0, "durable": Durable(0),
+    "retry": RetryPolicy(3), "result_ttl": 5, "priority": 1,
+}  # fmt: skip
+"""A value of each option that many jobs share."""
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_options_that_jobs_share_are_checked_once(name: str) -> None:
+    """The second call with an equal value gets the same object."""
+    assert set(SHARED) == set(OPTIONS) - OWN
+    assert prepared(**{name: SHARED[name]}) is prepared(**{name: SHARED[name]})
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("priority", True), ("lease", True), ("max_length", True), ("priority", 1.0), ("block", True)],
+)
+def test_an_equal_value_of_another_type_is_still_refused(name: str, value: Any) -> None:
+    """True equals 1, which was accepted before."""
+    prepared(**{name: 1})
+    with pytest.raises(BadArgument) as caught:
+        prepared(**{name: value})
+    assert caught.value.argument == name
+
+
+def test_options_of_a_single_job_do_not_fill_the_cache() -> None:
+    """Options that differ from job to job are kept nowhere; and what is kept is bounded."""
+    prepared(ttl=3600)
+    before = _shared.cache_info()
+    for i in range(20):
+        prepared(ttl=3600, delay=i, key=f"k{i}", headers={"trace": str(i)})
+        prepared(ttl=3600, at=i, dedup=Dedup(f"d{i}"))
+        prepared(ttl=3600, dedup_id=f"d{i}")
+    after = _shared.cache_info()
+    assert after.misses - before.misses <= 1  # with a dedup id
+    assert after.maxsize == CHECKED_SETS
+
+
+def test_headers_are_copied() -> None:
+    """The caller's dict may change after the call."""
+    headers = {"a": "1"}
+    first = prepared(headers=headers)
+    headers["a"] = "2"
+    assert first.head == b"1;h.a=1"
+    assert prepared(headers=headers).head == b"1;h.a=2"
+
+
+def test_a_value_without_a_hash_is_refused_as_any_other() -> None:
+    """A list can't be looked up among the checked options."""
+    for name in ("lease", "retry", "durable", "priority", "max_length"):
+        with pytest.raises(BadArgument) as caught:
+            prepared(**{name: []})
+        assert caught.value.argument == name
+
+
+def test_a_priority_of_0_is_stored_only_with_a_dedup_id() -> None:
+    """It replaces that of an existing job. The two forms have the same shared options."""
+    assert prepared(priority=0).head == b"1"
+    assert prepared(priority=0, dedup_id="a").head == b"1;p=,,,0;d=a"
+    assert prepared(priority=0).head == b"1"
+
+
+@pytest.mark.parametrize("options", [{"key": lambda body: body["to"]}, {"dedup_id": str}])
+def test_a_key_of_jobs_of_a_handler_is_computed_from_their_bodies(options: Any) -> None:
+    """Not from the JSON that other jobs of a handler are encoded to at once."""
+
+    def welcome(to: str) -> None: ...
+
+    handler = Handlers().handler(welcome)
+    jobs = handler.jobs(["ada"])
+    made = prepared(many=True, **options).for_job(jobs.options)
+    ((records, _),) = chunks(jobs, made)
+    one = made.record({"to": "ada"})
+    assert records[0].partition(b";i=")[0] == one.partition(b";i=")[0]
+    assert b";c=json" in records[0]
+
+
+def test_a_record_is_built_in_one_form() -> None:
+    """Only `RECORD` says where the stable id stands."""
+    found = [
+        path
+        for path in Path(penstock.__file__).parent.rglob("*.py")
+        if ";i=%b" in path.read_text(encoding="utf-8")
+    ]
+    assert [path.name for path in found] == ["record.py"]
 
 
 def test_a_prepared_enqueue_without_options() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ import fakeredis
 import pytest
 
 import penstock
-from penstock import Handlers, Job, Penstock, Queue
+from penstock import Dedup, Durable, Handlers, Job, Penstock, Queue, RetryPolicy
+from penstock.core.enqueuing.options import OPTIONS
 
 OWN = str(Path(penstock.__file__).parent)
 MOST = 12
@@ -56,6 +58,50 @@ def test_an_enqueue_passes_few_functions(queue: Queue) -> None:
     found = passed(lambda: queue.enqueue(b"body"))
     print(f"enqueue: {len(found)}", *found, sep="\n  ")  # noqa: T201  # shown by pytest -s
     assert len(found) <= MOST - 2
+
+
+def test_an_enqueue_of_a_dict_passes_few_functions(queue: Queue) -> None:
+    """It is encoded as JSON, and its keys are checked: 4 functions more."""
+    found = passed(lambda: queue.enqueue({"to": "ada"}))
+    print(f"enqueue of a dict: {len(found)}", *found, sep="\n  ")  # noqa: T201  # same
+    assert len(found) <= MOST + 2
+
+
+NUMBERS = itertools.count(1)
+VALUES: dict[str, Callable[[], Any]] = {
+    "delay": lambda: 60 + next(NUMBERS),
+    "at": lambda: 1_900_000_000 + next(NUMBERS),
+    "lease": lambda: 60,
+    "ttl": lambda: 3600,
+    "headers": lambda: {"trace": str(next(NUMBERS))},
+    "max_length": lambda: 1_000_000,
+    "block": lambda: 5,
+    "replicas": lambda: 0,
+    "durable": lambda: Durable(0),
+    "dedup_id": lambda: f"order-{next(NUMBERS)}",
+    "dedup": lambda: Dedup(f"order-{next(NUMBERS)}", window=60),
+    "retry": lambda: RetryPolicy(3),
+    "key": lambda: f"customer-{next(NUMBERS)}",
+    "result_ttl": lambda: 60,
+    "priority": lambda: 5,
+}
+"""Makes a value of each option: another one for each job where programs do so."""
+
+
+@pytest.mark.parametrize("is_used", [False, True], ids=["new", "used"])
+def test_an_option_passes_few_functions(queue: Queue, is_used: bool) -> None:
+    """Any option, also in a queue with features, where no job takes the short way; a dedup id is
+    checked, written and answered.
+    """
+    assert set(VALUES) == set(OPTIONS)
+    if is_used:
+        queue.enqueue(b"other", ttl=3600, result_ttl=60, priority=5)
+    for name, value in VALUES.items():
+        queue.enqueue(b"body", **{name: value()})
+        options = {name: value()}
+        found = passed(lambda options=options: queue.enqueue(b"body", **options))  # type: ignore[misc]  # a default binds it
+        print(f"enqueue with {name}: {len(found)}", *found, sep="\n  ")  # noqa: T201  # same
+        assert len(found) <= (2 * MOST + 1 if name.startswith("dedup") else MOST + 4), name
 
 
 def test_a_handlers_enqueue_passes_few_functions(queue: Queue) -> None:

@@ -126,6 +126,17 @@ def producing(q: Queue) -> None:
         assert_type(str(error), str)
 
 
+def options(q: Queue, headers: dict[str, str]) -> None:
+    """A wrong name or type of an option is an error; only `enqueue_many` takes functions."""
+    q.enqueue_many([{"to": "ada"}], dedup_id=str, key=lambda body: body["to"], headers=headers)
+    q.enqueue(b"x", dely=5)  # type: ignore[call-arg]  # on purpose
+    q.enqueue(b"x", delay="5")  # type: ignore[arg-type]  # on purpose
+    q.enqueue(b"x", delay=None)  # type: ignore[arg-type]  # on purpose
+    q.enqueue(b"x", key=str)  # type: ignore[arg-type]  # on purpose
+    q.enqueue_many([b"x"], dedup_id=len)  # type: ignore[arg-type]  # on purpose
+    q.enqueue_many([b"x"], prio=5)  # type: ignore[call-arg]  # on purpose
+
+
 async def async_producing(q: AsyncQueue) -> None:
     assert_type(await q.enqueue("x", delay=1), Enqueued)
     many = await q.enqueue_many(range(5), block=None)

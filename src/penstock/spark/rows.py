@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.enqueuing.dedup import ID_PLACEHOLDER, Dedup
-from penstock.core.enqueuing.options import prepared, start_of
-from penstock.core.jobs.record import escaped, key_hash, parse_json
+from penstock.core.enqueuing.options import OPTIONS, prepared
+from penstock.core.jobs.record import RECORD, escaped, key_hash, parse_json
 from penstock.core.values.checks import check_label
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
@@ -58,13 +58,9 @@ PLAIN_ID = re.compile(r"[-\w.~]{1,1024}", re.ASCII).fullmatch
 TO_JSON = "selectExpr('to_json(struct(*)) AS payload') and payloadFormat=json"
 """The way to write other columns, as errors tell it."""
 
-RULES = {name: name for name in ("delay", "ttl", "lease", "headers", "priority", "result_ttl")}
-RULES["ready_at"] = "at"
-"""Columns of the job's options, and the arguments of an enqueue."""
 STARTS = ("delay", "ready_at")
 POLICY = {"max_attempts": "max_attempts", "backoff": "base", "backoff_cap": "cap"}
 """Columns of the job's retry policy, and the arguments of `RetryPolicy`."""
-ARGUMENTS = {argument: name for name, argument in {**RULES, **POLICY}.items()}
 WHOLE = ("byte", "short", "integer", "long")
 SPANS = (*WHOLE, "float", "double", "decimal", "daytimeinterval")
 ENQUEUE = {
@@ -73,6 +69,9 @@ ENQUEUE = {
     "backoff": SPANS, "backoff_cap": SPANS, "headers": ("map<string,string>",),
     "key": ("string", *WHOLE), "priority": WHOLE, "result_ttl": SPANS,
 }  # fmt: skip
+RULES = {name: name for name in ENQUEUE if name in OPTIONS and name != "key"} | {"ready_at": "at"}
+"""Columns of the job's options, and the arguments of an enqueue."""
+ARGUMENTS = {argument: name for name, argument in {**RULES, **POLICY}.items()}
 NAMED = {"id": ("string",)}
 HELD = {"id": ("string",), "receipt": ("string",)}
 TYPES: Mapping[str, Types] = {
@@ -177,7 +176,7 @@ class Encoder:
         self._seen: dict[int, int] = {}
         self._row = 0
         window = None if self._attempt else options.dedup_window / 1000
-        self._dedup = Dedup("-", window=window)
+        self._dedup = Dedup(str, window=window)  # a row is no body: the id is inserted
         # Times often differ in each row. Only with a ttl they depend on another column.
         self._start = next((name for name in STARTS if name in places and "ttl" not in places), "")
         self._others = tuple(n for n in (*RULES, *POLICY) if n in places and n != self._start)
@@ -221,7 +220,7 @@ class Encoder:
                 keys[at] = str(key)
         rows = zip(heads, names, stables, bodies, strict=True)
         records = [
-            b"%b;d=%b%b;i=%b\n%b" % (front, name, tail, stable, body)
+            RECORD % (b"%b;d=%b%b" % (front, name, tail), stable, body)
             for (front, tail, _), name, stable, body in rows
         ]
         return Encoded(queues, delays, records, keys)
@@ -308,7 +307,7 @@ def _head(dedup: Dedup, is_json: bool, columns: tuple[str, ...], *values: Any) -
     found = {name: value for name, value in pairs if value is not None}
     policy = _arguments(POLICY, found)
     retry = RetryPolicy(**policy) if policy else None
-    made = prepared(**_arguments(RULES, found), retry=retry, dedup=dedup)
+    made = prepared(**_arguments(RULES, found), retry=retry, dedup=dedup, many=True)
     front, _, tail = (made.coded_head if is_json else made.head).partition(ID_FIELD)
     return front, tail, made.delay
 
@@ -319,7 +318,10 @@ def _hashable(value: Any) -> Any:
 
 @lru_cache(maxsize=1 << 14, typed=True)
 def _start_of(argument: str, value: Any) -> int | str:
-    return 0 if value is None else start_of(**{argument: _argument(value)})
+    if value is None:
+        return 0
+    ms: int = OPTIONS[argument].check(argument, _argument(value))
+    return f"@{ms}" if argument == "at" else ms
 
 
 def _name(value: Any) -> bytes:

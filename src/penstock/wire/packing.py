@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TypeAlias
 
 import hiredis
@@ -23,21 +24,33 @@ def words(args: Iterable[Argument]) -> tuple[Packable, ...]:
     return tuple([b"%d" % arg if isinstance(arg, int) else arg for arg in args])
 
 
-def front_of(sha: str, head: tuple[bytes, ...]) -> bytes:
-    """Return what all calls of a script with one record have in common, up to the last key.
+def front_of(sha: str, head: tuple[bytes, ...], arguments: int) -> bytes:
+    """Return what all calls of a script for a queue have in common, up to the last key.
 
     Args:
         sha: of the script.
         head: number of keys, and the keys.
+        arguments: their number.
     """
     packed = pack((b"EVALSHA", sha, *head))
-    arguments = 3  # nonce, producer, record
     return b"*%d%b" % (2 + len(head) + arguments, packed[packed.index(b"\r") :])
 
 
-def with_record(front: bytes, nonce: bytes, producer: bytes, record: object) -> bytes:
-    """Pack a call with one record. This is three times as fast as `pack`, as `front` is packed."""
+def with_record(front: bytes, nonce: bytes, producer: bytes, *args: Packable) -> bytes:
+    """Pack a call with one record, its last argument.
+
+    This is three times as fast as `pack`: `front` is packed, and the other arguments are often the
+    same.
+    """
+    *others, record = args
     assert isinstance(record, bytes)
-    return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
-        front, len(nonce), nonce, len(producer), producer, len(record), record,
+    return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
+        front, len(nonce), nonce, len(producer), producer, _packed(*others), len(record), record,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _packed(*args: Packable) -> bytes:
+    """Return arguments as they stand in a packed command."""
+    packed = pack(args)
+    return packed[packed.index(b"\n") + 1 :]

@@ -14,10 +14,18 @@ from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
-from penstock.core.enqueuing.options import EnqueueOptions, JobOptions, NewJob, NewJobs, Prepared
+from penstock.core.enqueuing.options import (
+    EnqueueOptions,
+    JobOptions,
+    NewJob,
+    NewJobs,
+    Prepared,
+    show_options,
+)
 from penstock.core.enqueuing.schedules import Spec
 from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.middleware import HANDLER
+from penstock.core.jobs.record import RECORD
 from penstock.core.values import stable
 from penstock.core.values.checks import Duration, check_text, duration_ms
 from penstock.core.values.methods import ElsewhereCall, name_methods
@@ -173,6 +181,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         """Headers of its jobs."""
         return self._options.headers
 
+    @show_options(EnqueueOptions)
     def options(self, **options: Unpack[EnqueueOptions]) -> Self:
         """Return a copy of the handler whose jobs have these options; the handler stays as it is.
 
@@ -180,9 +189,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         headers are added by name.
 
         Args:
-            **options: as of `Queue.enqueue`: delay, at, lease, ttl, headers, max_length, block,
-                replicas, durable, dedup_id, dedup, retry, key, result_ttl, priority. A `lease`,
-                `retry` or `ttl` of None is the queue's.
+            **options: as of `Queue.enqueue`. A `lease`, `retry` or `ttl` of None is the queue's.
 
         Raises:
             BadArgument: there is no such option, or one can't be used.
@@ -268,7 +275,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         if known is None or options.codec is not None or options.dedup is not None:
             return options.record(self._body(args, kwargs))
         raw = known.encoded(args, kwargs)
-        return b"%b;i=%b\n%b" % (options.coded_head, stable.next_id(), raw)
+        return RECORD % (options.coded_head, stable.next_id(), raw)
 
     def _late_body(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._body = self.check().body

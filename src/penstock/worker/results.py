@@ -101,7 +101,7 @@ class Done(Result):
 
     Raises:
         BadArgument: not a duration; or the jobs are too many, or have an option that they can't
-            have: `at`, `dedup_id`, `dedup`, `max_length`, `block`, `replicas`, `durable`.
+            have (docs/hand-over.md).
 
     Examples:
         >>> job = q.enqueue(3, result_ttl=60)

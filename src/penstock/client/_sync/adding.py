@@ -29,17 +29,25 @@ LISTED = 16
 """Number of listed queues to sweep when there is no job left to evict."""
 
 
-def add(queue: QueueAdmin, records: Sequence[bytes], options: Prepared) -> tuple[Added, Confirmed]:
+def add(
+    queue: QueueAdmin, records: Sequence[bytes], options: Prepared, *, is_tried: bool = False
+) -> tuple[Added, Confirmed]:
     """Add in one round trip if possible; while the server is full, evict and try again.
 
     If they are too many bytes for the server, only the first of them are added.
+
+    Args:
+        queue: the queue.
+        records: the records.
+        options: of all of them.
+        is_tried: whether a call without a wait was refused, as the queue is missing or full.
 
     Raises:
         OutOfMemory: nothing is left to evict, or the client has `evict=False`.
         BodyTooLarge: the first one alone is, or they have dedup ids.
     """
     rounds = iter(EVICTED if queue.backend.terms.evict else ())
-    is_tried = options.block != 0
+    is_tried = is_tried or options.block != 0
     while True:
         try:
             if not is_tried:

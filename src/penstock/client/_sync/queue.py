@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -24,8 +24,15 @@ from penstock.core.calls.operations import QueueOps
 from penstock.core.calls.operations.producing import PLAIN_BYTES
 from penstock.core.calls.refusals import NotPlain
 from penstock.core.enqueuing.chunks import chunks
-from penstock.core.enqueuing.dedup import Dedup
-from penstock.core.enqueuing.options import NewJob, NewJobs, Prepared, prepared
+from penstock.core.enqueuing.options import (
+    EnqueueManyOptions,
+    EnqueueOptions,
+    NewJob,
+    NewJobs,
+    Prepared,
+    prepared,
+    show_options,
+)
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import (
     BulkEnqueued,
@@ -39,13 +46,11 @@ from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.marks import check_trace
 from penstock.core.jobs.merge import with_outcomes
 from penstock.core.jobs.outcomes import OUTCOMES, Outcome, Settled
-from penstock.core.jobs.record import check_size
+from penstock.core.jobs.record import RECORD, check_size
 from penstock.core.values import stable
 from penstock.core.values.checks import (
     BATCH,
-    UNSET,
     Duration,
-    Moment,
     RoleName,
     check_block,
     check_count,
@@ -56,17 +61,21 @@ from penstock.core.values.checks import (
 )
 from penstock.core.values.durable import Durable, ack_wait, delivery_wait
 from penstock.core.values.methods import ElsewhereCall, name_methods
-from penstock.core.values.policy import RetryPolicy
 from penstock.errors import (
     IncompleteEnqueue,
     NodesUnavailable,
     OutOfMemory,
     QueueClosed,
+    QueueFull,
     QueueInUse,
+    QueueMissing,
     RoleLost,
 )
 from penstock.wire.codes import Code
 from penstock.wire.replies import Claim
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 logger = get_logger("penstock")
 
@@ -100,26 +109,8 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
 
     # -- producing -------------------------------------------------------------------------
 
-    def enqueue(
-        self,
-        body: Any,
-        *,
-        delay: Duration = UNSET,
-        at: Moment | None = None,
-        lease: Duration | None = None,
-        ttl: Duration | None = None,
-        headers: Mapping[str, str] | None = None,
-        max_length: int | None = None,
-        block: Duration | None = UNSET,
-        replicas: int | None = None,
-        durable: Durable | None = None,
-        dedup_id: str | None = None,
-        dedup: Dedup | None = None,
-        retry: RetryPolicy | None = None,
-        key: str | None = None,
-        result_ttl: Duration | None = None,
-        priority: int | None = None,
-    ) -> Enqueued:
+    @show_options(EnqueueOptions)
+    def enqueue(self, body: Any, **options: Unpack[EnqueueOptions]) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
         A call whose reply is lost is repeated with the same number, so the job is added once
@@ -173,31 +164,12 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             >>> (q.enqueue({"to": "ada"}, delay=60, ttl=3600)).state
             'scheduled'
         """
-        options = prepared(
-            delay,
-            at,
-            lease,
-            ttl,
-            headers,
-            max_length,
-            block,
-            replicas,
-            durable,
-            dedup_id,
-            dedup,
-            retry,
-            key,
-            self.ops.codec,
-            result_ttl=result_ttl,
-            priority=priority,
-        )
-        if type(body) is bytes and options.dedup is None:
-            record = b"%b;i=%b\n%b" % (options.head, stable.next_id(), body)
-        else:
-            if type(body) is NewJob:
-                options, body = options.over(body.options), body.body
-            record = options.record(body)
-        return self._add(record, options)
+        checked = prepared(self.ops.codec, **options)
+        if type(body) is bytes:
+            return self._add(RECORD % (checked.head, stable.next_id(), body), checked)
+        if type(body) is NewJob:
+            checked, body = checked.for_job(body.options), body.body
+        return self._add(checked.record(body), checked)
 
     def _add(self, record: bytes, options: Prepared) -> Enqueued:
         now, ops = monotonic(), self.ops
@@ -217,21 +189,27 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         return Enqueued(job_id, "ready", False, 0, "added", head, self)
 
     def _add_fully(self, record: bytes, options: Prepared) -> Enqueued:
-        """Add a record with any options."""
+        """Add a record with any options: in one direct call if the queue exists and has room."""
         ops = self.ops
         if len(record) > PLAIN_BYTES:
             check_size(len(record))
         try:
-            reply, got = add(self, (record,), options)
+            try:
+                call = ops.enqueue_one(record, options)
+                reply = self.backend.node.run(call)
+                confirmed = call.confirmed
+            except (QueueMissing, QueueFull, OutOfMemory):
+                reply, confirmed = add(self, (record,), options, is_tried=True)
         except NodesUnavailable:
             if not self._has_moved():
                 raise
             return self._add(record, options)
         if reply.created:
             ops.plain_from = 0.0
-        ops.replicas = reply.replicas
-        replicas = confirm(self, reply, got, options.wait)
-        if isinstance(reply, Claim):
+        ops.replicas, replicas, wait = reply.replicas, confirmed.replicas, options.wait
+        if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
+            replicas = confirm(self, reply, confirmed, wait)
+        if isinstance(reply, Claim) and reply.others:
             [added] = ops.claimed(reply, (record,), options.ttl_code, replicas)
             added.queue = self
             return added
@@ -240,25 +218,9 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         head = record[: record.index(b"\n")]
         return Enqueued(job_id, state, False, replicas, "added", head, self)
 
+    @show_options(EnqueueManyOptions)
     def enqueue_many(
-        self,
-        bodies: Iterable[Any],
-        *,
-        delay: Duration = UNSET,
-        at: Moment | None = None,
-        lease: Duration | None = None,
-        ttl: Duration | None = None,
-        headers: Mapping[str, str] | None = None,
-        max_length: int | None = None,
-        block: Duration | None = UNSET,
-        replicas: int | None = None,
-        durable: Durable | None = None,
-        dedup_id: Callable[[Any], str] | str | None = None,
-        dedup: Dedup | None = None,
-        retry: RetryPolicy | None = None,
-        key: Callable[[Any], str] | str | None = None,
-        result_ttl: Duration | None = None,
-        priority: int | None = None,
+        self, bodies: Iterable[Any], **options: Unpack[EnqueueManyOptions]
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 (500 with a ttl) or 1 MiB.
 
@@ -268,14 +230,12 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             bodies: any iterable, also a generator; read as the chunks go out. Its elements are as
                 in `enqueue`: jobs of several handlers may be among them. `welcome.jobs(...)` makes
                 many jobs of one handler.
-            delay, at, lease, ttl, headers, max_length, block, replicas, durable, retry: as in
-                `enqueue`, for every job. With `block`, jobs are added as room appears. Replicas and
-                disks confirm whole chunks.
+            **options: as in `enqueue`, for every job. With `block`, jobs are added as room appears.
+                Replicas and disks confirm whole chunks.
             dedup_id, dedup: as in `enqueue`. The id may be a function that computes it from a body;
                 a str is the id of all jobs. With dedup ids a chunk is added as a whole, and there
                 is an answer for each job, in order.
             key: a function that computes the key of a body, or a str: the key of all jobs.
-            result_ttl, priority: as in `enqueue`, for every job.
 
         Returns:
             The results in the order of the bodies. Ids are built when they are read.
@@ -290,30 +250,12 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             >>> len(added)
             2500
         """
-        options = prepared(
-            delay,
-            at,
-            lease,
-            ttl,
-            headers,
-            max_length,
-            block,
-            replicas,
-            durable,
-            dedup_id,
-            dedup,
-            retry,
-            key,
-            self.ops.codec,
-            many=True,
-            result_ttl=result_ttl,
-            priority=priority,
-        )
+        checked = prepared(self.ops.codec, many=True, **options)
         if type(bodies) is NewJobs:
-            options = options.over(bodies.options)
+            checked = checked.for_job(bodies.options)
         results = BulkEnqueued(self)
         try:
-            self._add_all(bodies, options, results)
+            self._add_all(bodies, checked, results)
         except Exception as error:
             if len(results):
                 raise IncompleteEnqueue(results) from error

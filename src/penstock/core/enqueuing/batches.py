@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
-from penstock.core.enqueuing.options import JobOptions, NewJob
+from penstock.core.enqueuing.options import NOT_STORED, JobOptions, NewJob
 from penstock.core.values.checks import check_choice, lease_ms
 from penstock.errors import BadArgument
 from penstock.wire.replies import ListBatches
@@ -14,9 +14,7 @@ __all__ = ["BatchCondition", "BatchState", "BatchStatus", "callback_job", "statu
 
 BatchCondition: TypeAlias = Literal["success", "finished"]
 BatchState: TypeAlias = Literal["open", "waiting", "called", "failed", "abandoned"]
-REFUSED = (
-    "delay", "at", "ttl", "dedup_id", "dedup", "max_length", "block", "replicas", "durable", "key",
-)  # fmt: skip
+REFUSED = (*NOT_STORED, "delay", "ttl", "key")
 """Options that a callback can't have."""
 CONDITIONS: dict[bytes, BatchCondition] = {b"s": "success", b"f": "finished"}
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.core.enqueuing.options import NewJob, NewJobs, Prepared
-from penstock.core.jobs.record import check_size
+from penstock.core.jobs.record import RECORD, check_size
 from penstock.core.values import stable
 from penstock.core.values.checks import BATCH
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER
@@ -40,17 +40,17 @@ def chunks(
         BadArgument: `bodies` is not an iterable of bodies, or a body can't be used.
     """
     _check_bodies(bodies)
-    is_plain = options.dedup is None and not callable(options.key)
+    is_head_whole = options.is_head_whole
     head, bodies = _encoded(bodies, options)
     own = shared = options
-    most, over = _most(options), lru_cache(maxsize=BATCH)(options.over)
+    most, for_job = _most(options), lru_cache(maxsize=BATCH)(options.for_job)
     chunk: list[bytes] = []
     size = 0
     for body in bodies:
-        if is_plain and type(body) is bytes:
-            own, record = options, b"%b;i=%b\n%b" % (head, stable.next_id(), body)
+        if is_head_whole and type(body) is bytes:
+            own, record = options, RECORD % (head, stable.next_id(), body)
         elif type(body) is NewJob:
-            own = over(body.options)
+            own = for_job(body.options)
             record = own.record(body.body)
         else:
             own, record = options, options.record(body)
@@ -78,7 +78,7 @@ def _encoded(bodies: Iterable[Any], options: Prepared) -> tuple[bytes, Iterable[
     """Return the head of records with bodies of bytes, and the bodies, as JSON if possible."""
     if type(bodies) is not NewJobs:
         return options.head, bodies
-    if bodies.encoded is None or options.codec is not None or options.dedup is not None:
+    if bodies.encoded is None or options.codec is not None or not options.is_head_whole:
         return options.head, bodies.bodies()
     return options.coded_head, bodies.encoded()
 
@@ -141,11 +141,11 @@ def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Wi
     """
     _check_bodies(bodies)
     bodies = bodies.bodies() if type(bodies) is NewJobs else bodies
-    window, over = Window(options), lru_cache(maxsize=BATCH)(options.over)
+    window, for_job = Window(options), lru_cache(maxsize=BATCH)(options.for_job)
     for body in bodies:
         own = options
         if type(body) is NewJob:
-            own, body = over(body.options), body.body
+            own, body = for_job(body.options), body.body
         name = own.chooser(body)
         record = own.record(body, name if own.key is None else None)
         check_size(len(record))

@@ -10,7 +10,7 @@ from penstock.core.jobs.record import check_head, escaped
 from penstock.core.values.checks import Duration, check_choice, check_label, duration_ms
 from penstock.errors import BadArgument
 
-__all__ = ["Dedup", "DedupUntil", "OnDuplicate", "dedup_of"]
+__all__ = ["Dedup", "DedupUntil", "OnDuplicate", "with_id"]
 
 OnDuplicate: TypeAlias = Literal[
     "refuse", "update", "debounce", "requeue", "requeue+update", "requeue+debounce"
@@ -74,6 +74,8 @@ class Dedup:
     def __post_init__(self) -> None:
         if not callable(self.id):
             check_label("id", self.id)
+        if (self.window, self.until, self.on_duplicate) == (None, "finished", "refuse"):
+            return
         check_choice("on_duplicate", self.on_duplicate, OnDuplicate)
         check_choice("until", self.until, DedupUntil)
         if self.window is not None:
@@ -108,6 +110,13 @@ class Dedup:
         until = UNTIL[self.until]
         return f";d={ID_PLACEHOLDER.decode()}{window}{';u=' + until if until else ''}"
 
+    def encoded_fields(self) -> bytes:
+        """Return the fields of a record, with the placeholder only for an id that is computed."""
+        fields = self.fields.encode()
+        if isinstance(self.id, str):
+            return fields.replace(ID_PLACEHOLDER, escaped(self.id).encode(), 1)
+        return fields
+
 
 def with_id(head: bytes, dedup_id: str) -> bytes:
     """Return the head of a record with the id instead of the placeholder.
@@ -118,28 +127,3 @@ def with_id(head: bytes, dedup_id: str) -> bytes:
     found = head.replace(ID_PLACEHOLDER, escaped(dedup_id).encode(), 1)
     check_head(len(found))
     return found
-
-
-def dedup_of(dedup_id: Any, dedup: object, *, many: bool) -> Dedup | None:
-    """Return the dedup options of an enqueue; None = there are none.
-
-    Args:
-        dedup_id: the short form.
-        dedup: the long form.
-        many: whether the id may be computed from each body.
-
-    Raises:
-        BadArgument: both forms were given, or one that can't be used.
-    """
-    if dedup is not None and not isinstance(dedup, Dedup):
-        raise BadArgument("dedup", dedup, "must be a Dedup; a plain id is passed as dedup_id=")
-    if dedup_id is not None:
-        if dedup is not None:
-            raise BadArgument("dedup_id", dedup_id, "not together with dedup=: pass one of them")
-        if not callable(dedup_id):
-            check_label("dedup_id", dedup_id)
-        dedup = Dedup(dedup_id)
-    if dedup is not None and not many and callable(dedup.id):
-        name = "dedup" if dedup_id is None else "dedup_id"
-        raise BadArgument(name, dedup.id, "must be text; enqueue_many takes a function")
-    return dedup

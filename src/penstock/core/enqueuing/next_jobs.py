@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.enqueuing.dedup import Dedup
-from penstock.core.enqueuing.options import NewJob
+from penstock.core.enqueuing.options import NOT_STORED, NewJob
 from penstock.core.values.codec import Codec
 from penstock.errors import BadArgument
 
@@ -18,8 +18,6 @@ MOST = 16
 MOST_BYTES = 65_536
 """Most bytes of their records."""
 DAY = 86_400.0
-REFUSED = ("at", "dedup_id", "dedup", "max_length", "block", "replicas", "durable")
-"""Options that the jobs of a hand-over can't have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +59,9 @@ def next_jobs(then: Any) -> NextJobs | None:
         reason = f"an ack adds at most {MOST} jobs, not {len(jobs)}: add them in a handler"
         raise BadArgument("then", f"<{len(jobs)} jobs>", reason)
     for job in jobs:
-        job.options.refuse(REFUSED, "a job that is handed over can't have it: enqueue it instead")
+        job.options.refuse(
+            NOT_STORED, "a job that is handed over can't have it: enqueue it instead"
+        )
     return NextJobs(jobs) if jobs else None
 
 

@@ -10,8 +10,8 @@ from datetime import datetime, timezone, tzinfo
 from functools import cache
 from typing import Any, Literal, get_args
 
-from penstock.core.enqueuing.options import NewJob, prepared
-from penstock.core.jobs.record import SCHEDULED_FOR, encode_body
+from penstock.core.enqueuing.options import NOT_STORED, NewJob, prepared
+from penstock.core.jobs.record import RECORD, SCHEDULED_FOR, encode_body
 from penstock.core.values import stable
 from penstock.core.values.checks import (
     MAX_DURATION_MS,
@@ -47,7 +47,7 @@ ANY_TIME = datetime(2025, 1, 1)  # noqa: DTZ001  # the zone is that of the sched
 """Time from which the next tick of a new cron expression is looked for: it must have one."""
 UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 EVERY = r"(?:([0-9]{1,15})d)?\s*(?:([0-9]{1,15})h)?\s*(?:([0-9]{1,15})m)?\s*(?:([0-9]{1,15})s)?"
-REFUSED = ("delay", "at", "dedup", "dedup_id", "key", "block", "max_length", "replicas", "durable")
+REFUSED = (*NOT_STORED, "delay", "key")
 """Options of an enqueue that the job of a schedule can't have."""
 SPEC_FIELDS = {"cron": str, "every": int, "tz": str, "overlap": bool, "missed": str, "ttl": str}
 """The fields of a stored spec."""
@@ -200,7 +200,8 @@ class StoredSchedule:
     def record_at(self, ms: int) -> bytes:
         """Return the record of the job of a tick."""
         head, _, body = self.record.partition(b"\n")
-        return b"%b;h.%b=%d;i=%b\n%b" % (head, SCHEDULED_FOR.encode(), ms, stable.next_id(), body)
+        head = b"%b;h.%b=%d" % (head, SCHEDULED_FOR.encode(), ms)
+        return RECORD % (head, stable.next_id(), body)
 
     def what(self, now_ms: int) -> Literal["run", "alone", "skip"]:
         """Return what to do about its tick at this time: see the script `tick`."""
@@ -308,7 +309,7 @@ def new_schedule(name: object, job: Any, spec: Spec, codec: Codec | None) -> New
         BadArgument: the name or the job can't be used.
     """
     checked = check_party("name", name)
-    options, body = prepared(codec=codec), job
+    options, body = prepared(codec), job
     if isinstance(job, NewJob):
         options, body = job.options.prepared(codec), job.body
         job.options.refuse(REFUSED, "the job of a schedule can't have it: omit it in options()")

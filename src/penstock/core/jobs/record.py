@@ -26,10 +26,13 @@ __all__ = [
     "FIRST_FIELDS",
     "KEPT_FIELD",
     "KEY_PLACEHOLDER",
+    "RECORD",
     "SCHEDULED_FOR",
     "Record",
     "encode_body",
+    "encode_front",
     "encode_head",
+    "encode_headers",
     "encode_json",
     "escaped",
     "key_hash",
@@ -39,6 +42,8 @@ __all__ = [
     "with_key",
 ]
 
+RECORD = b"%b;i=%b\n%b"
+"""A record: the fields before the stable id, the stable id, and the body."""
 SCHEDULED_FOR = "scheduled_for"
 """The header of a job of a schedule: the time of its tick, in ms since 1970."""
 KEPT_FIELD = b";k="
@@ -190,6 +195,30 @@ def encode_head(
     """
     if priority == 0 and not dedup:
         priority = None
+    front = encode_front(
+        lease_ms=lease_ms, ttl_ms=ttl_ms, retry=retry, result_ms=result_ms, priority=priority
+    )
+    if key:
+        front += f";q={key}".encode()
+    front += dedup.encode()
+    tail = encode_headers("headers", headers) if headers else b""
+    if tail or dedup:  # the other fields are short
+        check_head(len(front) + len(tail) + len(f";c={codec}\n"))
+    return b"%b%b\n" % (front, tail), b"%b;c=%b%b\n" % (front, codec.encode(), tail)
+
+
+def encode_front(
+    *,
+    lease_ms: int | None,
+    ttl_ms: int | None,
+    retry: RetryPolicy | None,
+    result_ms: int | None,
+    priority: int | None,
+) -> bytes:
+    """Return the begin of a record: its version, and the fields that the scripts look for there.
+
+    Args: as of `encode_head`.
+    """
     front = "1"
     if lease_ms is not None:
         front += f";l={lease_ms}"
@@ -200,25 +229,26 @@ def encode_head(
         front += f";p={_policy_text(retry)}{own}"
     if result_ms is not None:
         front += f";k={result_ms}"
-    if key:
-        front += f";q={key}"
-    front += dedup
-    tail = _header_fields(headers) if headers else ""
-    if tail or dedup:  # the other fields are short
-        check_head(len(front) + len(tail) + len(f";c={codec}\n"))
-    return f"{front}{tail}\n".encode(), f"{front};c={codec}{tail}\n".encode()
+    return front.encode()
 
 
-def _header_fields(headers: Mapping[str, str]) -> str:
+def encode_headers(argument: str, headers: object) -> bytes:
+    """Return the fields of a record for headers.
+
+    Raises:
+        BadArgument: they are no mapping of str to str, or have an empty name.
+    """
+    if not isinstance(headers, Mapping):
+        raise BadArgument(argument, headers, "must be a mapping of str to str")
     tail = ""
     for name, value in headers.items():
-        if not all(isinstance(text, str) for text in (name, value)) or not name:
-            raise BadArgument("headers", headers, "names and values must be str, names not empty")
+        if not (isinstance(name, str) and isinstance(value, str) and name):
+            raise BadArgument(argument, headers, "names and values must be str, names not empty")
         try:
             tail += f";h.{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}"
         except UnicodeEncodeError:
-            raise BadArgument("headers", headers, "must be encodable as UTF-8") from None
-    return tail
+            raise BadArgument(argument, headers, "must be encodable as UTF-8") from None
+    return tail.encode()
 
 
 def key_hash(key: str) -> str:

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from penstock.errors import BadArgument
 
 __all__ = [
-    "UNSET",
     "Duration",
     "Moment",
     "OnUnknown",
@@ -47,23 +46,13 @@ RoleName: TypeAlias = Literal["producer", "consumer"]
 OnUnknown: TypeAlias = Literal["raise", "next"]
 """Action of an enqueue when a node may or may not have the job."""
 
-
-class _Unset(float):
-    """A 0 that differs from the 0 of a caller."""
-
-    def __repr__(self) -> str:
-        return "0"
-
-
-UNSET = _Unset()
-"""The default of `delay` and `block`: 0. An explicit 0 wins over the options of a handler."""
-
 T = TypeVar("T")
 JOB_CURSOR = r"0|r[0-9]{1,16}-[0-9]{10}:(\+|[0-9]{1,16}-[0-9]{10})|h(0|[1-9][0-9]{0,18})"
 QUEUE_CURSOR = r"(0|[1-9][0-9]{0,18})(\.[0-9a-f]{16})?"
 MAX_LEASE_MS = 24 * 86_400_000
 MAX_LABEL_BYTES = 1024
-MAX_DURATION_MS = 100 * 366 * 86_400_000
+MAX_DURATION_S = 100 * 366 * 86_400
+MAX_DURATION_MS = MAX_DURATION_S * 1000
 MAX_INTEGER = (1 << 53) - 1
 """The largest integer that the scripts take: larger ones are not exact in Lua."""
 BATCH = 1000
@@ -90,12 +79,14 @@ def duration_ms(argument: str, value: Any, *, zero: bool = True) -> int:
     Raises:
         BadArgument: not a duration, negative, NaN, over 100 years, or 0 where `zero` is false.
     """
+    if type(value) is int and 0 < value <= MAX_DURATION_S:
+        return value * 1000
     seconds = _seconds(argument, value)
     if seconds < 0:
         raise BadArgument(argument, value, "can't be negative")
     if seconds == 0 and not zero:
         raise BadArgument(argument, value, "can't be zero")
-    if seconds > MAX_DURATION_MS / 1000:
+    if seconds > MAX_DURATION_S:
         raise BadArgument(argument, value, "must be at most 100 years")
     return math.ceil(round(seconds * 1000, 6))
 
@@ -124,7 +115,7 @@ def moment_ms(argument: str, value: Any) -> int:
         value = value.timestamp()
     elif isinstance(value, timedelta):
         raise BadArgument(argument, value, "must be a point in time; pass a duration as delay=")
-    seconds = _seconds(argument, value)
+    seconds = value if type(value) is int else _seconds(argument, value)
     if not 0 <= seconds * 1000 <= 2**42:
         raise BadArgument(argument, value, "must be seconds since 1970, up to the year 2109")
     return math.ceil(round(seconds * 1000, 3))

@@ -135,7 +135,7 @@ class AsyncProducerConnection(Producer):
             packed = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args))
         wait = call.wait
         how, asked = None, b""
-        if wait is not None:
+        if wait is not None and (wait.expected or wait.fsynced or wait.delivers):
             how, asked = await self._asking(call, wait)
             packed += asked
         is_taking = call.script.name in TAKING  # async only
@@ -405,8 +405,6 @@ class AsyncProducerConnection(Producer):
         """
         if wait.delivers:  # only the reply tells if any such job was delivered
             return await self._require_confirmable(call, wait), b""
-        if not (wait.expected or wait.fsynced):
-            return None, b""
         how = await self._syncing_of(call, wait) if wait.fsynced else None
         reached = await self.require(wait, call.queue)
         return how, question(how, reached, min(wait.timeout_ms, SLICE_MS))

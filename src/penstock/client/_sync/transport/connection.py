@@ -127,7 +127,7 @@ class ProducerConnection(Producer):
             packed = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args))
         wait = call.wait
         how, asked = None, b""
-        if wait is not None:
+        if wait is not None and (wait.expected or wait.fsynced or wait.delivers):
             how, asked = self._asking(call, wait)
             packed += asked
         try:
@@ -363,8 +363,6 @@ class ProducerConnection(Producer):
         """
         if wait.delivers:  # only the reply tells if any such job was delivered
             return self._require_confirmable(call, wait), b""
-        if not (wait.expected or wait.fsynced):
-            return None, b""
         how = self._syncing_of(call, wait) if wait.fsynced else None
         reached = self.require(wait, call.queue)
         return how, question(how, reached, min(wait.timeout_ms, SLICE_MS))

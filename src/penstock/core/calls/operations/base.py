@@ -111,7 +111,7 @@ class Operations:
         self.producing = self.consuming = self.joining = ""
         self.known_nodes = known_nodes
         self._forms: dict[str, Form] = {}
-        self._front = b""
+        self._fronts: dict[str, bytes] = {}
         self.declined: dict[str, int] = {}
         self._place: QueueIdentity | None = None
         self._placed = b""

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations.base import Names, Operations, Reply
+from penstock.core.enqueuing.options import Prepared
 from penstock.core.jobs.job import Enqueued, QueueIdentity
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.record import escaped, parse_record, stable_id_of
@@ -15,15 +16,16 @@ from penstock.core.jobs.views import DedupStatus
 from penstock.core.values.confirmations import Wait
 from penstock.core.values.ids import encode_id, number_after, ttl_code
 from penstock.wire import replies
-from penstock.wire.packing import front_of, words
+from penstock.wire.packing import Packable, front_of, words
 from penstock.wire.replies import Parser
+from penstock.wire.scripts import Script
 
 __all__ = ["PLAIN_BYTES", "Added", "Producing", "updates"]
 
 Added = replies.Enqueue | replies.Claim
 """The reply to a call that has added jobs."""
 PLAIN_BYTES = 4096
-"""Longest record that `enqueue_plain` adds."""
+"""Longest record that `enqueue_plain` adds. Longer ones are packed together with their call."""
 OWN, ONCE = (b";t", b";p"), b";l=0"
 """Begin of the options of a record with a ttl or a policy, and of one delivered at most once."""
 ACTIONS = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
@@ -55,11 +57,15 @@ class Producing(Operations):
         else:
             call = self.reading(name, read, args)
         if wait is not None:
-            expected = self.replicas if wait.replicas is None else wait.replicas
-            if expected or wait.fsynced:
-                wait = wait._replace(expected=expected or 0, is_told=self.replicas is not None)
-            call.wait = wait
+            call.wait = self._expecting(wait)
         return call
+
+    def _expecting(self, wait: Wait) -> Wait:
+        """Return a wait with the confirmations that are asked for together with the call."""
+        expected = self.replicas if wait.replicas is None else wait.replicas
+        if not (expected or wait.fsynced):
+            return wait
+        return wait._replace(expected=expected or 0, is_told=self.replicas is not None)
 
     def _added(self, count: int, parse: Parser[Any], raw: Reply) -> Added:
         reply = parse(raw)
@@ -76,9 +82,41 @@ class Producing(Operations):
         found, head, parse, queue, _ = self._forms.get("enqueue_plain") or self._form(
             "enqueue_plain"
         )
-        if not self._front:
-            self._front = front_of(found.sha, head)
-        return Call(found, head, (record,), parse, queue, ops=self, front=self._front)
+        front = self._fronts.get("enqueue_plain") or self._front_of(found, head)
+        return Call(found, head, (record,), parse, queue, ops=self, front=front)
+
+    def enqueue_one(self, record: bytes, options: Prepared) -> Call[Added]:
+        """Add one record, to a queue that exists and has room.
+
+        Its script and keys are packed once for all calls.
+        """
+        name = "enqueue" if options.dedup is None else "claim"
+        found, head, parse, queue, role_lease = self._forms.get(name) or self._form(name)
+        delay, bound = options.delay, options.bound
+        args: tuple[Packable, ...] = (
+            self.joining,
+            delay if isinstance(delay, str) else b"%d" % delay,
+            bound if isinstance(bound, str) else b"%d" % bound,
+            b"0",
+            self.producing,
+            record,
+        )
+        if options.dedup is not None:
+            args = (*args[:-1], options.dedup.mode, record)
+        front = b""
+        if len(record) <= PLAIN_BYTES:
+            front = self._fronts.get(name) or self._front_of(found, head)
+        wait = options.wait
+        if wait is not None and (wait.fsynced or wait.replicas or self.replicas):
+            wait = self._expecting(wait)
+        return Call(
+            found, head, args, parse, queue, wait, role_lease=role_lease, ops=self, front=front
+        )
+
+    def _front_of(self, found: Script, head: tuple[bytes, ...]) -> bytes:
+        arguments = len(found.args) + len(found.rest)
+        front = self._fronts[found.name] = front_of(found.sha, head, arguments)
+        return front
 
     def id_of(self, number: bytes, epoch: bytes, ttl: str) -> str:
         """Return the id of a job that was added."""
