@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.bed import Bed
 from benchmarks.contenders import Jobs, Lists, Streams
 from benchmarks.figures import Budget, Sample, Table, median, pairwise
-from benchmarks.plan import Plan
+from benchmarks.plan import BODY, Plan
 
-__all__ = ["python"]
+__all__ = ["options", "python"]
 
 BATCH = 100
+OPTIONS: dict[str, dict[str, Any]] = {
+    "none": {}, "delay": {"delay": 60}, "priority": {"priority": 5}, "ttl": {"ttl": 3600},
+    "key": {"key": "customer:7"}, "result_ttl": {"result_ttl": 60},
+}  # fmt: skip
+OPTION_BUDGET = 1.15
+"""Client CPU of a whole enqueue with one option, x that without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,34 @@ def python(bed: Bed, plan: Plan) -> Table:
         table.rounds[f"{pair.ours} jobs/s"] = [s.rate for s in ours]
         table.rounds[f"{pair.base} jobs/s"] = [s.rate for s in base]
     loops.close()
+    return table
+
+
+def options(bed: Bed, plan: Plan) -> Table:
+    """Measure the client CPU of an enqueue with one option, beside one without."""
+    table = Table(
+        "options",
+        "One option of an enqueue",
+        ("option", "client us CPU/job", "x none"),
+        "One process, one job a call, each option in a queue of its own.",
+    )
+
+    def add(name: str) -> int:
+        queue, given = bed.client.queue(f"with {name}"), OPTIONS[name]
+        return _Loops._repeat(plan.single, lambda: queue.enqueue(BODY, **given))
+
+    rounds = [
+        {name: bed.measure(lambda name=name: add(name)).client_us for name in OPTIONS}  # type: ignore[misc]  # a default binds it
+        for _ in range(plan.rounds + 1)
+    ][1:]
+    base = [one["none"] for one in rounds]
+    for name in OPTIONS:
+        figures = [one[name] for one in rounds]
+        ratio = pairwise(figures, base)
+        budget = Budget(f"enqueue with {name}, client CPU", ratio, OPTION_BUDGET)
+        table.add(name, median(figures), ratio, budget=None if name == "none" else budget)
+        table.rounds[name] = figures
+        bed.client.queue(f"with {name}").clear()
     return table
 
 

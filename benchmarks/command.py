@@ -44,6 +44,7 @@ SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
     "results": cost.results,
     "keys": keys.keys,
     "python": client.python,
+    "options": client.options,
     "single": single.single,
     "cycle": cycle.cycle,
     "disque": disque.disque,

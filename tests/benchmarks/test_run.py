@@ -86,6 +86,7 @@ EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
         ("settle by 1", "BLMOVE + LREM"),
         ("reserve + job.ack", "BLMOVE + LREM"),
     ],
+    "options": [("none",), ("delay",), ("priority",), ("ttl",), ("key",), ("result_ttl",)],
     "single": [
         ("enqueue(bytes)", "LPUSH", "jobs/s"),
         ("enqueue(bytes)", "LPUSH", "server us CPU/job"),

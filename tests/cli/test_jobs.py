@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,8 @@ import redis
 
 from penstock import Dedup, Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
 from penstock.cli import output
+from penstock.cli.jobs import enqueue
+from penstock.core.enqueuing.options import OPTIONS
 from penstock.core.jobs.job import set_result
 from penstock.core.jobs.record import key_hash
 from penstock.core.jobs.results import results_of
@@ -54,6 +57,20 @@ class Stable:
 def added(job_id: str, **changes: Any) -> dict[str, Any]:
     """Return the expected document of one job: the attributes of `Enqueued`."""
     return {**Enqueued(job_id, **{"state": "ready", **changes}).as_dict(), "stable_id": Stable()}
+
+
+def test_the_command_has_the_options_of_an_enqueue() -> None:
+    """All but the absolute time and those of a bounded queue."""
+    found = inspect.signature(enqueue).parameters
+    split = {
+        "headers": "header",
+        "durable": "fsynced",
+        "dedup": "on_duplicate",
+        "retry": "max_attempts",
+    }
+    assert {name for name in OPTIONS if split.get(name, name) not in found} == {
+        "at", "block", "max_length"
+    }  # fmt: skip
 
 
 def test_enqueue_takes_every_option(cli: Cli, client: Penstock) -> None:

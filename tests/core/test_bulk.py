@@ -118,6 +118,22 @@ def test_options_of_a_single_job_do_not_fill_the_cache() -> None:
     assert after.maxsize == CHECKED_SETS
 
 
+def test_options_of_plain_jobs() -> None:
+    """Headers, a key, a lease and a time of keeping go the short way, and a 0 that means none. A
+    job that waits for no confirmation does not: there the queue's setting counts.
+    """
+    values = SHARED | {
+        "delay": 1, "at": 5, "headers": {"a": "b"}, "dedup_id": "a", "dedup": Dedup("a"), "key": "k"
+    }  # fmt: skip
+    assert set(values) == set(OPTIONS)
+    plain = {name for name, value in values.items() if prepared(**{name: value}).is_plain}
+    assert plain == {"headers", "key", "lease", "result_ttl"}
+    assert prepared(delay=0, block=0, priority=0).is_plain
+    assert not prepared(lease=0).is_plain
+    assert not prepared(block=None).is_plain
+    assert not prepared(priority=5, key="k").is_plain
+
+
 def test_headers_are_copied() -> None:
     """The caller's dict may change after the call."""
     headers = {"a": "1"}

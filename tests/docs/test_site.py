@@ -11,6 +11,7 @@ import pytest
 
 from penstock.cli import COMMANDS
 from penstock.cli.app import loaded
+from penstock.core.enqueuing.options import NOT_STORED
 from penstock.core.jobs.views import SETTING_KINDS
 from penstock.worker.children import END_WAIT, GRACE
 from tests.protocol.pages import anchor, prose, titles
@@ -52,6 +53,14 @@ def test_each_setting_of_a_queue_is_described() -> None:
     rows = text.partition("| setting | meaning")[2].partition("\n\n")[0].splitlines()[2:]
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert sorted(named) == sorted(SETTING_KINDS)
+
+
+def test_options_that_a_hand_over_refuses() -> None:
+    """The page names those that belong to the call that adds a job."""
+    text = (DOCS / "hand-over.md").read_text(encoding="utf-8")
+    [line] = [line for line in text.splitlines() if line.endswith("are refused.")]
+    _, _, refused = line.partition("apply. ")
+    assert re.findall(r"`(\w+)`", refused) == list(NOT_STORED)
 
 
 @pytest.mark.parametrize("name", ["shop-worker.service", "Dockerfile"])

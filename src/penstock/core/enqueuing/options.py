@@ -386,6 +386,7 @@ def _shared(codec: Codec | None, is_dedup: bool, /, **options: Any) -> Prepared:
         ttl = AT_MOST_ONCE_TTL_MS
     if lease and ttl is not None and lease >= ttl:
         _warn_of_lease(lease, ttl)
+    wait = enqueue_wait(checked.get("replicas"), checked.get("durable"), once=is_once)
     head = encode_front(
         lease_ms=lease,
         ttl_ms=ttl,
@@ -401,11 +402,11 @@ def _shared(codec: Codec | None, is_dedup: bool, /, **options: Any) -> Prepared:
         block=checked.get("block", 0.0),
         ttl_code=ttl_code(ttl, at_most_once=is_once),
         ttl_ms=ttl,
-        wait=enqueue_wait(checked.get("replicas"), checked.get("durable"), once=is_once),
+        wait=wait,
         dedup=None,
         key=None,
         codec=codec,
-        is_plain=is_plain and not is_once,
+        is_plain=is_plain and wait is not None,  # it waits as the queue's setting says
         arguments=options,
     )
 
