@@ -21,7 +21,7 @@ from penstock.client._async.client import AsyncPenstock
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.queue import Queue
 from penstock.worker import AsyncWorker, Worker
-from penstock.worker.loop import FOLLOWING
+from penstock.worker.loop import FOLLOWING_SECONDS
 
 __all__ = ["pickup", "standby"]
 
@@ -114,7 +114,7 @@ def _waiting(bed: Bed, name: str) -> Iterator[tuple[dict[str, Queue], dict[str, 
 def standby(bed: Bed, plan: Plan) -> Table:
     """Measure the traffic of idle workers, and the lateness of delayed jobs; none may be early."""
     seconds = plan.idle * 4 / 3
-    quiet = min(FOLLOWING, 2 * seconds)
+    quiet = min(FOLLOWING_SECONDS, 2 * seconds)
     table = Table(
         "standby",
         "Idle workers, and delayed jobs",

@@ -58,9 +58,9 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the environment variables that the client reads, and shorten its waits."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(connections, "SLICE", 0.1)
-    monkeypatch.setattr(waiting, "TOKEN_LOST_AFTER", 0.3)
-    monkeypatch.setattr(deletion, "QUIET", 0.3)
+    monkeypatch.setattr(connections, "BLOCKING_SECONDS", 0.1)
+    monkeypatch.setattr(waiting, "TOKEN_LOST_SECONDS", 0.3)
+    monkeypatch.setattr(deletion, "QUIET_ROLES_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -492,7 +492,7 @@ async def test_a_token_of_room_that_stays_away(
     with pytest.raises(QueueFull):
         await q.put_nowait("a")
     with monkeypatch.context() as patch:
-        patch.setattr(waiting, "TOKEN_LOST_AFTER", 60.0)
+        patch.setattr(waiting, "TOKEN_LOST_SECONDS", 60.0)
         with pytest.raises(QueueFull):
             await q.put("a", timeout=0.2)
     assert tokens(raw) == (1, 0, 0)
@@ -726,7 +726,7 @@ async def test_a_waiting_party_is_told_of_a_recreated_queue(
     server: EmbeddedServer, plain: Raw, monkeypatch: pytest.MonkeyPatch, defeats: int
 ) -> None:
     """A party waiting for a role learns of the re-creation even if the role is taken there too."""
-    monkeypatch.setattr(waiting, "LOST_RACES", defeats)
+    monkeypatch.setattr(waiting, "MOST_LOST_RACES", defeats)
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create(1)
         plain.rpop(key("producer_free"))
@@ -781,14 +781,28 @@ async def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
     successor = aspawn(make(client_id="successor").put, "b")
     await turning.reach("not_full")
     late = q._calls.call(
-        "put", "producer", id=b"late", message=b"c", overfill=0, held=waiting.POPPED, wait=1, lost=0
+        "put",
+        "producer",
+        id=b"late",
+        message=b"c",
+        overfill=0,
+        held=waiting.TOKEN_POPPED,
+        wait=1,
+        lost=0,
     )
     assert (await q._server.once(late)).code == PressureCode.HOLDING
     await turning.reach("producer_free")
     assert raw.get(key("producer")) == b"late"
     assert await q.get() == b"a"
     late = q._calls.call(
-        "put", "producer", id=b"late", message=b"c", overfill=0, held=waiting.HELD, wait=1, lost=0
+        "put",
+        "producer",
+        id=b"late",
+        message=b"c",
+        overfill=0,
+        held=waiting.ROLE_HELD,
+        wait=1,
+        lost=0,
     )
     assert (await q._server.once(late)).code == PressureCode.DONE
     assert await q.get() == b"c"
@@ -887,7 +901,7 @@ async def test_a_script_and_the_next_watch_are_sent_together(
     await waiting.result()
     (last,) = (packet for packet in packets if b"EXEC\r\n" in packet)
     assert b"WATCH" in last.partition(b"EXEC\r\n")[2]
-    assert len(last) <= connections.AT_ONCE
+    assert len(last) <= connections.ONE_PACKET_BYTES
     assert await q.get() == b"x" * size
 
 
@@ -1023,7 +1037,7 @@ async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     raw.lpush(key("producer_free"), 0)  # the role was freed or given back
     await deleting.result()
     assert codes == [PressureCode.IN_USE, PressureCode.DONE]
-    assert times[1] - freed >= deletion.QUIET
+    assert times[1] - freed >= deletion.QUIET_ROLES_SECONDS
     assert raw.keys() == []
 
 
@@ -1115,7 +1129,7 @@ async def test_a_connection_that_was_closed_meanwhile(
 ) -> None:
     """An idle connection is checked before use, so a restart causes no unknown outcome."""
     q, proxy = proxied
-    monkeypatch.setattr(connections, "IDLE_BEFORE_TEST", -1.0)
+    monkeypatch.setattr(connections, "UNTESTED_IDLE_SECONDS", -1.0)
     with pytest.raises(QueueEmpty):
         await q.get(timeout=0.01)  # now there are two connections
     proxy.cut()
@@ -1316,7 +1330,7 @@ def rival(plain: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     It blocks behind clients that already wait, and ahead of a new slice of ours.
     """
-    monkeypatch.setattr(connections, "SLICE", 30.0)
+    monkeypatch.setattr(connections, "BLOCKING_SECONDS", 30.0)
     pool = redis.ConnectionPool(**plain.connection_pool.connection_kwargs)
     conn = pool.get_connection()
     yield conn

@@ -63,7 +63,7 @@ async def test_a_worker_is_listed(
     ps: AsyncPenstock, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it runs, a worker is listed with the jobs that it holds; then nothing is left."""
-    monkeypatch.setattr(registration, "FIRST", 0.0)
+    monkeypatch.setattr(registration, "REGISTRATION_DELAY", 0.0)
     held: list[str] = []
 
     async def handle(job: Job) -> None:

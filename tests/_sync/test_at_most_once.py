@@ -245,7 +245,7 @@ def test_a_worker_without_replicas(
     trio: Replicated, tq: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that can't have its confirmations takes no job; a burst raises the error."""
-    monkeypatch.setattr(concerns, "OUTAGE", 0.0)
+    monkeypatch.setattr(concerns, "OUTAGE_SECONDS", 0.0)
     tq.enqueue("once", lease=0)
     trio.cut(0)
     worker = Worker(trio.url, "q", print, burst=True, at_most_once=BOTH)

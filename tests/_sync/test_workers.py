@@ -62,7 +62,7 @@ def test_entries_that_can_not_be_read(ps: Penstock, raw: Raw) -> None:
 
 def test_a_worker_is_listed(ps: Penstock, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it runs, a worker is listed with the jobs that it holds; then nothing is left."""
-    monkeypatch.setattr(registration, "FIRST", 0.0)
+    monkeypatch.setattr(registration, "REGISTRATION_DELAY", 0.0)
     held: list[str] = []
 
     def handle(job: Job) -> None:

@@ -16,7 +16,7 @@ from tests.support.twins import wait_for
 @pytest.fixture
 def working(client: Penstock, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A worker that runs a job; the id of the job."""
-    monkeypatch.setattr(registration, "FIRST", 0.0)
+    monkeypatch.setattr(registration, "REGISTRATION_DELAY", 0.0)
     handlers, begun, go = Handlers(), threading.Event(), threading.Event()
 
     @handlers.handler

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock.pressure._sync.connections import SLICE
+from penstock.pressure._sync.connections import BLOCKING_SECONDS
 from tests.conformance.pressure import (
     GO_STATS,
     PREFIX,
@@ -723,7 +723,7 @@ def test_waiting_for_a_role_on_a_closed_queue(own: tuple[str, str], brief_table:
         mine.put_nowait(message)
     mine.close()
     getting = other.walk("get").before("INCR", "stats:consumed_messages")
-    looks_twice = 2 * BRIEF if table.backend.is_fake else SLICE + BRIEF
+    looks_twice = 2 * BRIEF if table.backend.is_fake else BLOCKING_SECONDS + BRIEF
     assert kind_of(mine.get, looks_twice) == "in_use"
     assert getting.finish() == b"1"
     assert mine.get() == b"2"

@@ -191,7 +191,7 @@ def ticked(raw: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
     A job whose lease a jump ends runs twice; its tick is noted once.
     """
-    monkeypatch.setattr(schedules, "LOOK", 0.2)
+    monkeypatch.setattr(schedules, "TICK_LOOK_INTERVAL", 0.2)
     ran, seen = list[float](), set[str]()
 
     def note(job: Any) -> None:

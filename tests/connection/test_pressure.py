@@ -96,7 +96,7 @@ def test_a_party_interrupted_while_waiting_returns_its_role(
     interrupted: threading.Event,
 ) -> None:
     """The server pops the role's token for a call that was interrupted just before."""
-    monkeypatch.setattr(waiting, "LOST_RACES", 0)
+    monkeypatch.setattr(waiting, "MOST_LOST_RACES", 0)
     with PressureQueue("q", server.url) as q:
         q.create()
         plain.rpop(FREE)
@@ -124,7 +124,7 @@ def test_a_party_interrupted_while_it_takes_the_token_returns_its_role(
         return interrupt
 
     struck = list[str]()
-    monkeypatch.setattr(waiting, "LOST_RACES", 0)
+    monkeypatch.setattr(waiting, "MOST_LOST_RACES", 0)
     with PressureQueue("q", server.url) as q:
         q.create()
         plain.rpop(FREE)
@@ -205,7 +205,7 @@ def test_the_rights_in_the_document_are_enough(server: EmbeddedServer, plain: re
 def _stand_in_line(plain: redis.Redis, q: PressureQueue) -> None:
     """Queue for the role from the first attempt on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(waiting, "LOST_RACES", 0)
+        patch.setattr(waiting, "MOST_LOST_RACES", 0)
         putting = spawn(q.put, "e")
         wait_for(lambda: plain.info("clients")["blocked_clients"] == 1)
         plain.lpush(FREE, 0)

@@ -33,7 +33,7 @@ def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the poll interval, which is how long a job waits if no token wakes its consumer."""
     for module in (finished, waiting, state):
         monkeypatch.setattr(module, "POLL_INTERVAL", POLL)
-    monkeypatch.setattr(loop, "LATE", POLL)
+    monkeypatch.setattr(loop, "FOLLOWED_WAIT_SECONDS", POLL)
     monkeypatch.setattr(node, "LOOK_PAUSE", 0.001)
 
 
@@ -237,7 +237,7 @@ def test_pressure_waits_without_blmove(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A waiting `get` looks for messages in intervals, and sends the command no more."""
-    monkeypatch.setattr(connections, "SLICE", 0.02)
+    monkeypatch.setattr(connections, "BLOCKING_SECONDS", 0.02)
     forbid(server, "blmove")
     with PressureQueue("q", server.url) as consumer, PressureQueue("q", server.url) as producer:
         consumer.create()

@@ -13,7 +13,7 @@ from penstock.cli import COMMANDS
 from penstock.cli.app import loaded
 from penstock.core.enqueuing.options import NOT_STORED
 from penstock.core.jobs.views import SETTING_KINDS
-from penstock.worker.children import END_WAIT, GRACE
+from penstock.worker.children import CHILD_END_SECONDS, UNREPORTED_GRACE_SECONDS
 from tests.protocol.pages import anchor, prose, titles
 from tools import pages
 
@@ -79,7 +79,7 @@ def test_the_unit_of_systemd_starts_a_worker_and_waits_for_its_end() -> None:
     assert command == "worker"
     loaded("worker").parser().parse_args(arguments)
     assert service["KillMode"] == "mixed"
-    assert int(service["TimeoutStopSec"]) > GRACE + END_WAIT
+    assert int(service["TimeoutStopSec"]) > UNREPORTED_GRACE_SECONDS + CHILD_END_SECONDS
     assert service["RestartPreventExitStatus"] == "2"
 
 

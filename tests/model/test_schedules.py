@@ -30,7 +30,7 @@ from penstock.core.enqueuing.schedules import MISSED_MS, NewSchedule, Spec, chec
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import PenstockError
 from penstock.wire.keys import QueueKeys
-from penstock.worker.schedules import CHECK_INTERVAL, LOOK, Ticker, run_ticks
+from penstock.worker.schedules import SCHEDULE_CHECK_INTERVAL, TICK_LOOK_INTERVAL, Ticker, run_ticks
 from tests.protocol.clock import T0, frozen
 from tests.support.profiles import at_most
 
@@ -322,14 +322,14 @@ class ScheduleMachine(RuleBasedStateMachine):
     def a_worker_that_goes_on_loses_no_tick(self, at: int) -> None:
         """One worker acts for a minute: then no tick is due and none lies beyond its spec."""
         worker = self.workers[at % len(self.workers)]
-        self._pass(int(CHECK_INTERVAL * 1000) + 1)
+        self._pass(int(SCHEDULE_CHECK_INTERVAL * 1000) + 1)
         self.go_on(worker)
         self.no_tick_lies_too_late()
 
     def go_on(self, worker: Worker) -> None:
         """Let one worker act for three looks."""
         for _ in range(3):
-            self._pass(int(LOOK * 1000) + 1)
+            self._pass(int(TICK_LOOK_INTERVAL * 1000) + 1)
             while worker.ticker.due_at <= worker.clock:
                 self._turn(worker, None, after=False)
 
@@ -415,7 +415,7 @@ def test_a_tick_that_was_stored_by_a_wrong_time(
         machine.the_clock_jumps(step)
         if len(steps) > 2:
             machine.a_worker_acts(0)
-            machine.time_passes(int(LOOK * 1000) + 1)
+            machine.time_passes(int(TICK_LOOK_INTERVAL * 1000) + 1)
     machine.a_worker_that_goes_on_loses_no_tick(1)
 
 
@@ -436,7 +436,7 @@ def test_a_check_of_many_schedules() -> None:
         cursors = [call.args[0] for call in worker.steps() if call.script.name == "schedules"]
         return sum(not str(cursor).startswith("+") for cursor in cursors)
 
-    look_ms = int(LOOK * 1000)
+    look_ms = int(TICK_LOOK_INTERVAL * 1000)
     a_round = pages(0)
     assert a_round >= 3
     assert pages(look_ms) == 0

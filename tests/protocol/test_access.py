@@ -165,7 +165,7 @@ def _bounded(ours: Penstock, theirs: Penstock) -> None:
 @pytest.mark.parametrize("may_write", [True, False])
 def test_workers(may_write: bool, admin: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker is listed; without the right to write the list it works all the same."""
-    monkeypatch.setattr(registration, "FIRST", 0.0)
+    monkeypatch.setattr(registration, "REGISTRATION_DELAY", 0.0)
     if not may_write:
         admin.execute_command("ACL", "SETUSER", "worker", "resetkeys", "~penstock:{*")
         admin.execute_command("ACL", "SETUSER", "worker", "~penstock:node", "~penstock:queues")

@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 from penstock.core.calls.refusals import FORMS, refusal
-from penstock.pressure.keys import OF_ROLE, PressureKeys
+from penstock.pressure.keys import KEYS_OF_ROLE, PressureKeys
 from penstock.wire.codes import Code
 from penstock.wire.keys import KINDS, STAGING
 from penstock.wire.scripts import DEFAULTS, Script, all_scripts
@@ -68,7 +68,7 @@ def test_keys_of_pressure_are_those_of_the_protocol(script: Script) -> None:
     """Every declared key is one of the queue's, or its name in a role."""
     named = set(PressureKeys("q", "p").names)
     assert len(named) == 12 + 4  # the Go client's counters
-    assert set(script.keys) <= named.union(*OF_ROLE.values())
+    assert set(script.keys) <= named.union(*KEYS_OF_ROLE.values())
     assert len(set(script.keys)) == len(script.keys)
     assert script.args[0] == "nonce"
 

@@ -235,7 +235,7 @@ def test_a_server_that_is_gone_fails_the_task(
 ) -> None:
     """A task fails when the server does not answer any more, so that Spark can try it again."""
     monkeypatch.setattr(drain_task, "SILENCE", 0.1)
-    monkeypatch.setattr(state, "HEALTHY", 2.0)
+    monkeypatch.setattr(state, "HEALTHY_SECONDS", 2.0)
     server = make_server(args=(), tcp=True)
     handlers = Handlers()
     with Penstock(server.url) as client:

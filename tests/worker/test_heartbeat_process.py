@@ -234,13 +234,13 @@ def test_jobs_are_known_before_their_handlers_run(
     helper: HeartbeatProcess, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Handlers start only after the helper knows their jobs."""
-    monkeypatch.setattr(module, "MOMENT", 30.0)
+    monkeypatch.setattr(module, "HELPER_FLUSH_SECONDS", 30.0)
     helper.hold(taken(queue, 6000))
     assert helper._process is not None
     assert not helper._process.line.unsent
 
 
-@pytest.mark.parametrize("bound", ["STUCK", "MOST"])
+@pytest.mark.parametrize("bound", ["HELPER_STUCK_SECONDS", "MOST_UNSENT_BYTES"])
 def test_a_helper_that_hangs_is_replaced(
     helper: HeartbeatProcess, queue: Queue, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
@@ -250,7 +250,7 @@ def test_a_helper_that_hangs_is_replaced(
     pid = stop(helper)
     jobs = taken(queue, 6000, lease=3.0)
     with monkeypatch.context() as patch:
-        patch.setattr(module, bound, 0.2 if bound == "STUCK" else 1000)
+        patch.setattr(module, bound, 0.2 if bound == "HELPER_STUCK_SECONDS" else 1000)
         helper.hold(jobs)
         until(lambda: helper.news() == [] and helper.pid != pid)
     assert set(told_lost(helper, 5999)) == set(jobs[1:])
@@ -274,7 +274,7 @@ def test_a_helper_that_cannot_be_started(
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", refuse)
         until(lambda: helper.news() == [] and bool(calls))
-        patch.setattr(module, "AGAIN", 1000.0)
+        patch.setattr(module, "HELPER_START_INTERVAL", 1000.0)
         helper.news()
         assert len(calls) == 1
         jobs = taken(queue, 2, lease=1.0)
@@ -361,7 +361,7 @@ def test_it_needs_a_unix(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_executable_starts_no_copies_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was started as a helper, and runs another program, starts no helper."""
-    monkeypatch.setenv(processes.LINE, "7")
+    monkeypatch.setenv(processes.LINE_VARIABLE, "7")
     with pytest.raises(BadArgument, match=r"^heartbeat='process': needs a Python interpreter"):
         HeartbeatProcess("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")
 

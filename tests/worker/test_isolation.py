@@ -275,7 +275,9 @@ def test_an_app_that_cannot_be_loaded(
     crew: Crew, queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the app can't be loaded, suspects run alone in the worker; the reason is logged."""
-    monkeypatch.setattr(isolation, "END_WAIT", 30)  # a busy machine is slow to end the process
+    monkeypatch.setattr(
+        isolation, "ISOLATED_END_SECONDS", 30
+    )  # a busy machine is slow to end the process
     crashed_twice(queue, {"n": 0, "do": "no"}, {"n": 1, "do": "no"})
     seen: list[int] = []
 

@@ -396,7 +396,7 @@ def test_a_supervisor_waits_longer_each_time(worker: Start, told: Told, app: Pat
     """A process whose lifespan fails is replaced after a pause that grows, however long its start
     has taken.
     """
-    slow = "import penstock.worker.supervisor as s; s.EARLY = 0"
+    slow = "import penstock.worker.supervisor as s; s.EARLY_END_SECONDS = 0"
     app_with_life(app, "\n@worker.on_start\ndef fails():\n    raise OSError('no database')\n")
     program = worker("--processes", "1", before=slow)
     for pause in ("0.1", "0.2", "0.4"):

@@ -23,7 +23,7 @@ from penstock.core.jobs.job import term_of
 from penstock.worker.concerns import leave_out
 from penstock.worker.loop import work
 from penstock.worker.polls import Finished
-from penstock.worker.state import HEALTHY, KEPT
+from penstock.worker.state import HEALTHY_SECONDS, NO_REPORT
 from tests.support.keyspace import check_invariant
 from tests.worker.stage import Stage, ignore
 
@@ -244,7 +244,7 @@ def test_a_kept_job_is_not_reported(many: Callable[..., Stage]) -> None:
         stage.runners.items.clear()
         for job in jobs:
             job.settled = True
-            stage.state.finished.append(Finished((job,), KEPT, 0.0))
+            stage.state.finished.append(Finished((job,), NO_REPORT, 0.0))
 
     stage.state.dispatcher.hand = handed  # type: ignore[method-assign]  # a handler that settles its job
     stage.drive()
@@ -479,11 +479,11 @@ def test_health_while_no_queue_can_be_used(many: Callable[..., Stage]) -> None:
         stage = many(_first, ["a", "b"])
         state, (first, second) = stage.state, stage.state.polls
         leave_out(state, first, error)
-        stage.now += HEALTHY
+        stage.now += HEALTHY_SECONDS
         leave_out(state, second, error)
         state.found_answer()
         assert state.is_healthy
-        stage.now += HEALTHY
+        stage.now += HEALTHY_SECONDS
         state.found_answer()
         leave_out(state, first, error)
         assert not state.is_healthy

@@ -29,7 +29,7 @@ LIST = workers_key("penstock")
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register workers at once."""
     for module in (entries, asyncio_entries):
-        monkeypatch.setattr(module, "FIRST", 0.0)
+        monkeypatch.setattr(module, "REGISTRATION_DELAY", 0.0)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_an_entry(kind: str, server: EmbeddedServer, ps: Penstock, raw: redis.Re
 
 
 def _work(url: str) -> None:
-    entries.FIRST = 0.0
+    entries.REGISTRATION_DELAY = 0.0
     Worker(url, "q", print).run()
 
 
@@ -88,7 +88,7 @@ def test_a_short_burst_writes_nothing(
     ps: Penstock, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker is registered when it has run for a while."""
-    monkeypatch.setattr(entries, "FIRST", 600.0)
+    monkeypatch.setattr(entries, "REGISTRATION_DELAY", 600.0)
     ps.queue("q").enqueue("x")
     Worker(ps, "q", lambda _: None, burst=True).run()
     assert "cmdstat_set" not in raw.info("commandstats")
@@ -124,7 +124,7 @@ def test_a_key_of_another_type(
     server: EmbeddedServer, ps: Penstock, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not disturb work, and the entry is written when the key is free."""
-    monkeypatch.setattr(entries, "PAUSE", 0.1)
+    monkeypatch.setattr(entries, "ENTRY_INTERVAL", 0.1)
     raw.set(LIST, "of another type")
     seen = Seen()
     with at_work("threads", server.url, "q", seen):

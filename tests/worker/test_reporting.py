@@ -21,7 +21,7 @@ from penstock.worker.concerns import leave_out
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, QueuePoll, Reports
-from penstock.worker.reporting import ROUNDS, drop_expired, report, report_all
+from penstock.worker.reporting import MOST_REPORT_TRIES, drop_expired, report, report_all
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.state import HANDED_BACK, WorkerState
 from penstock.worker.terms import Term
@@ -259,7 +259,7 @@ def test_reports_that_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     worker.reports[ACK][1] = Finished((once,), ACK, 0.0)
     drop_expired(state)
     assert (worker.left, worker.counts) == ([1], {"lost": 1})
-    for _ in range(ROUNDS):
+    for _ in range(MOST_REPORT_TRIES):
         assert worker.report() is DAMAGED
     drop_expired(state)
     assert (state.unsettled, worker.counts) == ({}, {"lost": 2})
@@ -269,7 +269,7 @@ def test_reports_that_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
 def test_an_error_of_a_script_may_pass() -> None:
     """A report is repeated a few times before its job fails; the others are reported at once."""
     worker = Refusing(3, lambda kind, n: SCRIPT_ERROR if kind == "ack" and n == 0 else None)
-    for _ in range(ROUNDS - 1):
+    for _ in range(MOST_REPORT_TRIES - 1):
         assert worker.report() is SCRIPT_ERROR
         assert worker.left == [0]
         assert worker.reported == {"ack": [1, 2]}
@@ -282,7 +282,7 @@ def test_reports_wait_for_the_repair_of_a_queue() -> None:
     """A key of a wrong type fails no job: the report is made when the key is repaired."""
     damage: list[Exception | None] = [DAMAGED]
     worker = Refusing(1, lambda _kind, _n: damage[0])
-    for _ in range(10 * ROUNDS):
+    for _ in range(10 * MOST_REPORT_TRIES):
         assert worker.report() is DAMAGED
     damage[0] = None
     assert worker.report() is None
@@ -295,13 +295,13 @@ def test_a_burst_does_not_wait_for_a_repair() -> None:
     while worker.state.held and worker.calls < 20:
         worker.report()
     assert worker.counts == {"lost": 1}
-    assert worker.calls == ROUNDS + 1
+    assert worker.calls == MOST_REPORT_TRIES + 1
 
 
 def test_a_burst_gives_up_many_reports_together() -> None:
     """The number of rounds does not grow with the number of jobs."""
     worker = Refusing(100, lambda _kind, _n: DAMAGED, burst=True)
-    for _ in range(ROUNDS + 1):
+    for _ in range(MOST_REPORT_TRIES + 1):
         worker.report()
     assert worker.counts == {"lost": 100}
     assert worker.calls < 60

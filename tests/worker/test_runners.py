@@ -27,7 +27,7 @@ from penstock.worker.polls import FinishedJobs
 from penstock.worker.registered import AnyHandler
 from penstock.worker.results import ACK
 from penstock.worker.runners import AsyncRunners, Runners
-from penstock.worker.state import KEPT
+from penstock.worker.state import NO_REPORT
 from tests.support.twins import await_for, wait_for
 from tests.worker.deliveries import made
 
@@ -450,13 +450,13 @@ def test_jobs_of_one_reserve_are_one_report() -> None:
     assert [finished.add(job, ACK, 0.1) for job in first] == [True, False, False]
     assert [*finished.take()] == []  # the runner goes on
     assert finished.add(jobs[1], ACK, 0.2)  # of another reserve
-    assert finished.add(jobs[2], KEPT, 0.3)  # another report
+    assert finished.add(jobs[2], NO_REPORT, 0.3)  # another report
     [report] = finished.take()  # each in its own call
     assert (report.jobs, report.verdict, report.spans) == (tuple(first), ACK, (0.1,) * 3)
     assert [done.jobs for done in finished.take()] == [(jobs[1],)]
     assert [*finished.take()] == []
     now[0] = finished.due_at
-    assert [(done.jobs, done.verdict) for done in finished.take()] == [((jobs[2],), KEPT)]
+    assert [(done.jobs, done.verdict) for done in finished.take()] == [((jobs[2],), NO_REPORT)]
     assert finished.due_at == math.inf
     finished.is_last = lambda: True
     assert finished.add(jobs[3], ACK, 0.4)

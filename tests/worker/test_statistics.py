@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.worker.statistics import (
+    MOST_SAMPLES,
     NO_SAMPLES,
-    WINDOW,
     Statistics,
     Summary,
     WorkerStats,
@@ -88,11 +88,11 @@ def test_the_window_is_the_last_thousand() -> None:
     """Figures cover the last thousand samples; counts cover all."""
     figures = Statistics()
     figures.finished("done", 1, 1e6, 1e6)
-    for number in range(WINDOW):
+    for number in range(MOST_SAMPLES):
         figures.finished("done", 1, number, number)
     found = figures.snapshot()
-    assert found.counts == {"done": WINDOW + 1}
-    assert found.handling == found.queueing == summary(range(WINDOW))
+    assert found.counts == {"done": MOST_SAMPLES + 1}
+    assert found.handling == found.queueing == summary(range(MOST_SAMPLES))
 
 
 def test_sizes_are_kept_queue_by_queue_and_together() -> None:

@@ -75,7 +75,7 @@ def test_pauses_double_up_to_a_bound() -> None:
         0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30,
     ]  # fmt: skip
     slot.early = 10_000
-    assert slot.next_pause() == module.LONGEST_PAUSE
+    assert slot.next_pause() == module.LONGEST_START_PAUSE
     slot.renew()
     assert round(slot.next_pause(), 1) == 0.1
 
@@ -101,7 +101,7 @@ def test_a_second_signal_is_forwarded(worker: Worker, told: Told) -> None:
 @pytest.mark.slow
 def test_a_process_that_does_not_stop_is_killed(worker: Worker, told: Told) -> None:
     """A process that outlasts its grace is killed; the exit code shows it."""
-    before = "from penstock.worker import children; children.END_WAIT = 0.5"
+    before = "from penstock.worker import children; children.CHILD_END_SECONDS = 0.5"
     program = worker("--processes", "2", "--grace", "0.5", before=before)
     told.until("up"), told.until("up")
     told.do("deaf")
@@ -225,7 +225,7 @@ def test_a_killed_supervisor_leaves_no_processes(worker: Worker, told: Told, app
     """When the supervisor is killed its processes stop; one that hangs kills itself
     after its grace.
     """
-    short = "from penstock.worker import children; children.END_WAIT = 0.5\n"
+    short = "from penstock.worker import children; children.CHILD_END_SECONDS = 0.5\n"
     app.write_text(short + APP)
     program = worker("--processes", "2", "--grace", "0.5")
     told.until("up"), told.until("up")

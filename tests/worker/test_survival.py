@@ -26,8 +26,8 @@ from penstock.worker.isolation import Isolator
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import QueuePoll
 from penstock.worker.results import Verdict
-from penstock.worker.state import HANDED_BACK, KEPT, WorkerState
-from penstock.worker.suspects import ASIDE
+from penstock.worker.state import HANDED_BACK, NO_REPORT, WorkerState
+from penstock.worker.suspects import PUT_ASIDE
 from penstock.worker.terms import Term
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw
@@ -219,7 +219,7 @@ def test_a_worker_stays_healthy_during_a_long_throttle(
     ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """During a long throttle the worker pings the server, so it stays healthy."""
-    monkeypatch.setattr("penstock.worker.state.HEALTHY", 3.0)
+    monkeypatch.setattr("penstock.worker.state.HEALTHY_SECONDS", 3.0)
     q.enqueue(1)
     with Worker(ps, "q", lambda _: None, throttle=60) as worker:
         wait_for(lambda: q.stats().acked == 1)
@@ -316,7 +316,7 @@ def test_suspects_delivered_with_ordinary_jobs_are_released() -> None:
     ordinary = [stored(b"1\nx", counts) for counts in (b"", b"2 0 1 0")]
     handler_runner.take(jobs[0], *ordinary, jobs[1])
     assert handler_runner.begun == ordinary
-    assert handler_runner.back == [(job, ASIDE) for job in jobs]
+    assert handler_runner.back == [(job, PUT_ASIDE) for job in jobs]
 
 
 def test_a_suspect_in_a_worker_that_has_other_jobs_is_given_back() -> None:
@@ -325,7 +325,7 @@ def test_a_suspect_in_a_worker_that_has_other_jobs_is_given_back() -> None:
     handler_runner.take(ordinary)
     handler_runner.take(*jobs)
     assert handler_runner.begun == [ordinary]
-    assert handler_runner.back == [(jobs[0], ASIDE)]
+    assert handler_runner.back == [(jobs[0], PUT_ASIDE)]
 
 
 def test_a_suspect_without_a_handler_is_not_isolated() -> None:
@@ -353,7 +353,7 @@ def test_one_of_several_suspects_runs_alone() -> None:
     handler_runner, jobs = HandlerRunner(), suspects(3)
     handler_runner.take(*jobs)
     assert (handler_runner.begun, handler_runner.state.suspects.waits) == ([], True)
-    assert handler_runner.back == [(job, ASIDE) for job in jobs[1:]]
+    assert handler_runner.back == [(job, PUT_ASIDE) for job in jobs[1:]]
     handler_runner.state.begin(Term(time.monotonic() + 30, 30.0))
     assert (handler_runner.begun, handler_runner.state.suspects.waits) == (jobs[:1], False)
 
@@ -365,7 +365,7 @@ def test_a_suspect_that_is_lost_before_it_begins_does_not_run() -> None:
     handler_runner.state.begin(None)
     assert (handler_runner.begun, handler_runner.back, jobs[0].lost) == (
         [],
-        [(jobs[0], KEPT)],
+        [(jobs[0], NO_REPORT)],
         True,
     )
     assert not handler_runner.state.suspects.waits

@@ -9,7 +9,7 @@ import pytest
 from penstock.core.jobs.job import term_of
 from penstock.worker import heartbeat_process
 from penstock.worker._sync import heartbeat
-from penstock.worker.terms import LEFT, Term, begin, due, next_renewal, renew
+from penstock.worker.terms import LEASE_RENEWAL_SHARE, Term, begin, due, next_renewal, renew
 from tests.worker.deliveries import made, stored
 
 
@@ -65,5 +65,5 @@ def test_an_answer_makes_a_new_term(code: int, term: Term | None) -> None:
 
 def test_the_helper_is_earlier_than_the_thread() -> None:
     """While the helper process lives the worker's thread renews nothing."""
-    assert heartbeat_process.LEFT > LEFT
+    assert heartbeat_process.HELPER_RENEWAL_SHARE > LEASE_RENEWAL_SHARE
     assert heartbeat.renew_each is heartbeat_process.renew_each

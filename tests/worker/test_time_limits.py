@@ -133,7 +133,7 @@ def test_a_wrong_limit(value: Any) -> None:
 
 def test_the_thread_ends_when_it_has_nothing_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that was started often leaves no threads; the next run with a limit starts one."""
-    monkeypatch.setattr("penstock.worker.limits.IDLE", 0.01)
+    monkeypatch.setattr("penstock.worker.limits.IDLE_THREAD_SECONDS", 0.01)
     limits: Any = Limits(None, 60, print)
     for _ in range(2):
         assert limits.run(60, (SimpleNamespace(function=lambda: 7), ()), (), {}) == 7

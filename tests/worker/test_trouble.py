@@ -112,7 +112,7 @@ def test_r6_a_long_outage(
     server: EmbeddedServer, ps: Penstock, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R6, scaled to seconds: unhealthy during an outage, soon working and healthy after it."""
-    monkeypatch.setattr(state, "HEALTHY", 3.0)
+    monkeypatch.setattr(state, "HEALTHY_SECONDS", 3.0)
     with both(server.url) as workers:
         assert resumed(ps, workers, "before") < RESUMED
         server.kill()
@@ -129,7 +129,7 @@ def test_r6_the_server_comes_late(
     server: EmbeddedServer, ps: Penstock, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R6: workers started before their server wait for it, unhealthy meanwhile."""
-    monkeypatch.setattr(state, "HEALTHY", 1.0)
+    monkeypatch.setattr(state, "HEALTHY_SECONDS", 1.0)
     proxy.refuse()
     with both(proxy.url) as workers:
         for _, worker in workers.values():
@@ -293,7 +293,7 @@ def test_r6_everything_is_swallowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """R6: new connections hang too; the worker is unhealthy meanwhile."""
-    monkeypatch.setattr(state, "HEALTHY", 4.5)
+    monkeypatch.setattr(state, "HEALTHY_SECONDS", 4.5)
     with both(proxy.url) as workers:
         assert resumed(ps, workers, "before") < RESUMED
         wait_idle(raw, 2)
@@ -319,7 +319,7 @@ def test_r7_idle_with_a_short_socket_timeout(
     each tick; the BLPOP stays pending.
     """
     caplog.set_level(logging.INFO, "penstock")
-    monkeypatch.setattr(loop, "FOLLOWING", 0.0)
+    monkeypatch.setattr(loop, "FOLLOWING_SECONDS", 0.0)
     with both(server.url, client={"socket_timeout": 0.5}) as workers:
         assert resumed(ps, workers, "first") < RESUMED
         wait_idle(raw, 2)

@@ -25,14 +25,14 @@ from penstock.core.values.durable import Durable
 from penstock.core.values.urls import host_and_port
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
-from penstock.worker.children import NUMBER, SupervisorLine
+from penstock.worker.children import NUMBER_VARIABLE, SupervisorLine
 from penstock.worker.health import HealthFile, HealthServer, Probed, health_problem
 from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import LogFormat, set_up
 from penstock.worker.options import Order
 from penstock.worker.processes import Line, reason_against_processes
 from penstock.worker.signals import handle_signals
-from penstock.worker.supervisor import BROKEN, DRAINED, UNSTARTED, Supervisor
+from penstock.worker.supervisor import BROKEN_APP_CODE, DRAINED_CODE, UNSTARTED_CODE, Supervisor
 from penstock.worker.target import AnyWorker, NoWorker, load
 
 __all__ = ["healthy", "worker"]
@@ -165,7 +165,7 @@ def _work(
         output.complain(str(error))
         for line_of_trace in error.trace:
             output.note(line_of_trace)
-        raise SystemExit(BROKEN) from error
+        raise SystemExit(BROKEN_APP_CODE) from error
     except BadArgument as error:
         name = "name" if error.argument == "owner" else error.argument
         raise _bad(name, error.reason) from error
@@ -186,7 +186,7 @@ def _work(
         )
         raise SystemExit(1)
     if line is not None and made.drained:
-        raise SystemExit(DRAINED)
+        raise SystemExit(DRAINED_CODE)
 
 
 def _run(made: AnyWorker) -> None:
@@ -201,13 +201,13 @@ def _run(made: AnyWorker) -> None:
         while trace and trace.tb_frame.f_globals.get("__name__", "").startswith("penstock."):
             trace = trace.tb_next
         LOG.error("%s", error, exc_info=(type(cause), cause, trace))  # noqa: TRY400  # with its cause
-        raise SystemExit(UNSTARTED if error.phase == "start" else 1) from error
+        raise SystemExit(UNSTARTED_CODE if error.phase == "start" else 1) from error
     except (
         UnsupportedVersion, BadArgument, QueueDamaged, NotPermitted, OutOfMemory, ResponseError
     ) as error:  # fmt: skip
         LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
         is_unfit = isinstance(error, BadArgument)  # a handler, for what the lifespan yields
-        raise SystemExit(UNSTARTED if is_unfit else 1) from error
+        raise SystemExit(UNSTARTED_CODE if is_unfit else 1) from error
 
 
 def apply_options(changes: Mapping[str, Any], made: AnyWorker, target: str) -> None:
@@ -217,7 +217,7 @@ def apply_options(changes: Mapping[str, Any], made: AnyWorker, target: str) -> N
         BadArgument: the worker refuses a value.
     """
     more = parse_options(changes)
-    if number := os.environ.get(NUMBER):
+    if number := os.environ.get(NUMBER_VARIABLE):
         more["name"] = f"{changes.get('name') or made.name}-{number}"
     if made.options.isolate is None and not reason_against_processes():
         more["isolate"] = target

@@ -8,18 +8,18 @@ from penstock.core.values.checks import check_choice
 from penstock.errors import BadArgument
 from penstock.wire.scripts import Script
 
-__all__ = ["DEFAULT_PREFIX", "PressureKeys", "Role", "check_names", "check_role", "utf8"]
+__all__ = ["PRESSURE_PREFIX", "PressureKeys", "Role", "check_names", "check_role", "utf8"]
 
-DEFAULT_PREFIX = "__pressure__"
-STATE = (
+PRESSURE_PREFIX = "__pressure__"
+STATE_KEYS = (
     "bound", "producer", "consumer", "producer_free", "consumer_free", "not_full", "closed",
 )  # fmt: skip
-COUNTERS = ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes")
-SUFFIXES = (
-    {name: name for name in STATE}
-    | {name: f"stats:{name}" for name in COUNTERS}
+COUNTER_KEYS = ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes")
+KEY_SUFFIXES = (
+    {name: name for name in STATE_KEYS}
+    | {name: f"stats:{name}" for name in COUNTER_KEYS}
     # The Go client counts under names of its own. They are removed with the queue, and not read.
-    | {f"stats_{name}": f"stats_{name}" for name in COUNTERS}
+    | {f"stats_{name}": f"stats_{name}" for name in COUNTER_KEYS}
 )
 
 Role: TypeAlias = Literal["producer", "consumer"]
@@ -35,7 +35,7 @@ def _of_role(role: Role, other: Role, done: str) -> dict[str, str]:
     }
 
 
-OF_ROLE: dict[Role, dict[str, str]] = {
+KEYS_OF_ROLE: dict[Role, dict[str, str]] = {
     "producer": _of_role("producer", "consumer", "produced"),
     "consumer": _of_role("consumer", "producer", "consumed"),
 }
@@ -69,7 +69,7 @@ def check_names(name: object, prefix: object) -> tuple[str, str]:
     """
     name, prefix = _check_text("name", name), _check_text("prefix", prefix)
     whole = f"{prefix}:{name}" if ":" in prefix else name
-    for suffix in SUFFIXES.values():
+    for suffix in KEY_SUFFIXES.values():
         if whole.endswith(f":{suffix}"):
             raise BadArgument(
                 "name", name, f"must not end with :{suffix}, the name of a key of another queue"
@@ -100,7 +100,7 @@ class PressureKeys:
 
     def __init__(self, name: str, prefix: str) -> None:
         base = f"{prefix}:{name}"
-        self.names = {kind: f"{base}:{suffix}".encode() for kind, suffix in SUFFIXES.items()}
+        self.names = {kind: f"{base}:{suffix}".encode() for kind, suffix in KEY_SUFFIXES.items()}
         self.names["queue"] = base.encode()
         _, brace, after = base.partition("{")
         self.is_tagged = bool(brace) and after.find("}") > 0
@@ -119,5 +119,5 @@ class PressureKeys:
             script: the script.
             role: in which it acts, if its header speaks of a role.
         """
-        said = OF_ROLE[role] if role else {}
+        said = KEYS_OF_ROLE[role] if role else {}
         return b"%d" % len(script.keys), *(self.names[said.get(kind, kind)] for kind in script.keys)

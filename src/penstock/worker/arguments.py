@@ -21,12 +21,12 @@ from penstock.core.values.caught import message_of
 from penstock.core.values.checks import check_text
 from penstock.errors import BadArgument, PenstockError
 from penstock.worker.functions import hints
-from penstock.worker.results import MAX_TEXT
+from penstock.worker.results import MAX_TEXT_BYTES
 from penstock.worker.state_values import is_state, state_for
 
 __all__ = ["Conversion", "Converter", "Misfit", "Parameters", "Unfit", "decoded"]
 
-SHOWN = 60
+SHOWN_CHARACTERS = 60
 """Most characters of a value in an error message."""
 _JSON = (bool, int, float, str, list, dict, type(None))
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -45,7 +45,7 @@ class Unfit(PenstockError):
     """
 
     def __init__(self, reason: str) -> None:
-        self.reason = check_text("reason", reason, limit=MAX_TEXT)  # no lone surrogates
+        self.reason = check_text("reason", reason, limit=MAX_TEXT_BYTES)  # no lone surrogates
         super().__init__(self.reason)
 
 
@@ -87,17 +87,17 @@ def shown(value: Any) -> str:
     if isinstance(value, (list, dict)) and value:
         return "[...]" if isinstance(value, list) else "{...}"
     try:
-        return _cut(repr(value[: SHOWN + 1] if isinstance(value, str) else value))
+        return _cut(repr(value[: SHOWN_CHARACTERS + 1] if isinstance(value, str) else value))
     except Exception:  # noqa: BLE001  # an int with too many digits, or a __repr__ that fails
         return f"<{type(value).__name__}>"
 
 
 def _printable(text: str) -> str:
-    return text if text.isprintable() else ascii(text[:SHOWN])[1:-1]
+    return text if text.isprintable() else ascii(text[:SHOWN_CHARACTERS])[1:-1]
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
 def decoded(job: Delivery) -> Any:

@@ -18,22 +18,22 @@ from penstock.worker.health import Probed, document
 from penstock.worker.processes import Line, Process
 from penstock.worker.runners import in_thread
 
-__all__ = ["END_WAIT", "NUMBER", "Child", "SupervisorLine"]
+__all__ = ["CHILD_END_SECONDS", "NUMBER_VARIABLE", "Child", "SupervisorLine"]
 
-NUMBER = "PENSTOCK_PROCESS"
+NUMBER_VARIABLE = "PENSTOCK_PROCESS"
 """The environment variable with a child's number, from 1. A replacement has the same number."""
-END_WAIT = 10.0
+CHILD_END_SECONDS = 10.0
 """Seconds after its worker's grace at which a process is killed."""
-GRACE = 25.0
+UNREPORTED_GRACE_SECONDS = 25.0
 """Seconds of grace of a worker that has not reported its options."""
-EVERY = 1.0
+REPORT_INTERVAL = 1.0
 """Seconds between reports."""
 
 
 class SupervisorLine:
     """A child's end of the line. It ends the process when the line breaks.
 
-    First by SIGTERM, then by SIGKILL when the grace and `END_WAIT` have passed.
+    First by SIGTERM, then by SIGKILL when the grace and `CHILD_END_SECONDS` have passed.
 
     Args:
         line: the inherited line.
@@ -42,7 +42,7 @@ class SupervisorLine:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._probed: Probed | None = None
-        self._grace = GRACE
+        self._grace = UNREPORTED_GRACE_SECONDS
         in_thread(self._run, "penstock-line")
 
     def report(self, probed: Probed, grace: float) -> None:
@@ -53,12 +53,12 @@ class SupervisorLine:
 
     def _run(self) -> None:
         while not self._line.is_broken:
-            if self._line.wait(EVERY):
+            if self._line.wait(REPORT_INTERVAL):
                 self._line.receive()
             elif self._probed is not None:
                 self._send(self._probed)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(self._grace + END_WAIT)
+        time.sleep(self._grace + CHILD_END_SECONDS)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _send(self, probed: Probed) -> None:
@@ -97,7 +97,7 @@ class Child(Process):
         self.options: Mapping[str, Any] = {}
         self.ended = asyncio.Event()
         # Ctrl-C is for the supervisor alone.
-        super().__init__(command, {NUMBER: str(number)}, start_new_session=True)
+        super().__init__(command, {NUMBER_VARIABLE: str(number)}, start_new_session=True)
         self._started = time.monotonic()
 
     @property
@@ -110,7 +110,9 @@ class Child(Process):
 
         The second time it has to end at once.
         """
-        patience = END_WAIT + (0 if self.leaving else self.options.get("grace", GRACE))
+        patience = CHILD_END_SECONDS + (
+            0 if self.leaving else self.options.get("grace", UNREPORTED_GRACE_SECONDS)
+        )
         self.leaving = self.leaving or why
         self._popen.terminate()
         return patience

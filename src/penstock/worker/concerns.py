@@ -27,12 +27,12 @@ from penstock.errors import (
     QueuePartitioned,
     UnsupportedVersion,
 )
-from penstock.worker.polls import OUTAGE, QueuePoll
-from penstock.worker.state import FAR, WorkerState
+from penstock.worker.polls import OUTAGE_SECONDS, QueuePoll
+from penstock.worker.state import SLOW_TRIP_SHARE, WorkerState
 
 __all__ = [
-    "CHANGED",
-    "TOOK_NO_JOB",
+    "CHANGED_QUEUE_ERRORS",
+    "NO_JOB_ERRORS",
     "drop_wait",
     "guarded",
     "is_answer",
@@ -42,13 +42,13 @@ __all__ = [
     "run_call",
 ]
 
-CHANGED = (QueuePartitioned, UnsupportedVersion)
+CHANGED_QUEUE_ERRORS = (QueuePartitioned, UnsupportedVersion)
 """Errors after which this worker can't use the queue any more in this form."""
-TOOK_NO_JOB = (QueueInUse, DeliveryNotReplicated, CannotSync)
+NO_JOB_ERRORS = (QueueInUse, DeliveryNotReplicated, CannotSync)
 """Errors of a reserve that took no job. The queue still accepts reports."""
-DAMAGES = (QueueDamaged, NoPermissionError, OutOfMemory)
+DAMAGE_ERRORS = (QueueDamaged, NoPermissionError, OutOfMemory)
 """Errors that last until a person repairs the queue, or the server has memory."""
-RECHECK = 4.0
+LONGEST_DAMAGE_PAUSE = 4.0
 """Most seconds between two looks at a queue that is damaged."""
 R = TypeVar("R")
 Flow = Generator[Effect, Any, None]
@@ -56,7 +56,7 @@ Flow = Generator[Effect, Any, None]
 
 def is_damage(error: BaseException) -> bool:
     """Return True for an error that concerns the queue as a whole."""
-    return isinstance(error, DAMAGES)
+    return isinstance(error, DAMAGE_ERRORS)
 
 
 def is_certain(error: BaseException) -> bool:
@@ -87,7 +87,7 @@ def run_call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Ef
         state.found_back()
     state.answered = state.clock()
     poll.trip = state.answered - (call.resent or sent)
-    if poll.is_slow or poll.trip > poll.lease * FAR:
+    if poll.is_slow or poll.trip > poll.lease * SLOW_TRIP_SHARE:
         state.judge(poll)
     if call.resent:
         yield from drop_wait(state)
@@ -119,10 +119,10 @@ def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
     Raises:
         Exception: the error, if it concerns the server of all queues.
     """
-    if isinstance(error, TOOK_NO_JOB):
+    if isinstance(error, NO_JOB_ERRORS):
         has_other_consumer = isinstance(error, QueueInUse)
         if poll.error is None and isinstance(error, DeliveryNotReplicated):
-            poll.awaited_until = state.clock() + OUTAGE
+            poll.awaited_until = state.clock() + OUTAGE_SECONDS
         poll.refusals += 1
         poll.failures, poll.unsure = 0, False
         if has_other_consumer:
@@ -142,13 +142,13 @@ def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
         state.stop()
     elif not about_server(error):
         lasts = is_certain(error) or isinstance(error, (QueueDamaged, NoPermissionError))
-        _leave_alone(state, poll, error, outage=0.0 if lasts else OUTAGE)
+        _leave_alone(state, poll, error, outage=0.0 if lasts else OUTAGE_SECONDS)
     elif not state.is_spread:
         raise error
     else:
         poll.unsure = True
         if poll.home is None or not passing(error):
-            _leave_alone(state, poll, error, logging.WARNING, OUTAGE)
+            _leave_alone(state, poll, error, logging.WARNING, OUTAGE_SECONDS)
         else:
             poll.failures, poll.error = poll.failures + 1, None
             poll.at = poll.barred = state.clock() + min(0.1 * 2 ** min(poll.failures, 5), 1.0)
@@ -180,4 +180,4 @@ def _retry_at(
         text = "queue %r can't be used: %s: %s; the worker goes on without it"
         is_known = isinstance(error, (PenstockError, RedisError, OSError))
         state.log.log(level, text, name, kind, error, exc_info=None if is_known else error)
-    return state.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
+    return state.clock() + min(0.25 * 2.0 ** min(times, 8), LONGEST_DAMAGE_PAUSE)

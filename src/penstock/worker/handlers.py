@@ -44,7 +44,7 @@ from penstock.worker.arguments import Converter
 from penstock.worker.calling import Handler
 from penstock.worker.failures import Backoff
 from penstock.worker.functions import qualified
-from penstock.worker.registered import DEFAULT, AnyHandler, RegisteredHandler, title_of
+from penstock.worker.registered import DEFAULT_KEY, AnyHandler, RegisteredHandler, title_of
 
 if TYPE_CHECKING:
     from tenacity.stop import stop_base
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 __all__ = ["UNNAMED", "HandlerOptions", "Handlers", "Policies"]
 
-MAX_NAME = 200
+MAX_HANDLER_NAME_BYTES = 200
 _FIELD = b";h.handler="
 """Field of a record with the name of the handler."""
-OWN_QUEUES = "give each of the two a queue of its own"
+OWN_QUEUES_HINT = "give each of the two a queue of its own"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -300,7 +300,7 @@ class Handlers:
                 or any queue, or the function can't be a handler.
         """
         decorate = self._decorated(
-            Handler, None, options, known=_DefaultOptions, own={"key": DEFAULT}
+            Handler, None, options, known=_DefaultOptions, own={"key": DEFAULT_KEY}
         )
         return decorate if function is None else decorate(function)
 
@@ -373,11 +373,11 @@ class Handlers:
         if self._shared:
             return self._of_queue(_read(written), job.queue_name)
         found = self._routes.get(written) or self._first.get(_read(written))
-        return found or self._first.get(DEFAULT)
+        return found or self._first.get(DEFAULT_KEY)
 
     def _of_queue(self, key: str | None, queue: str) -> AnyHandler | None:
         """Return the handler of a key for jobs of a queue, or else the default handler."""
-        for one in (key, DEFAULT):
+        for one in (key, DEFAULT_KEY):
             found = self._first.get(one)
             if one in self._shared:
                 found = self._shared[one].get(queue)
@@ -390,7 +390,7 @@ class Handlers:
         written = _written(data_of(job))
         if written is None:
             return "no handler for jobs without a name"
-        return f'no handler "{_read(written)[:MAX_NAME]}"'
+        return f'no handler "{_read(written)[:MAX_HANDLER_NAME_BYTES]}"'
 
     def _add(self, handler: T) -> T:
         self._check_free(handler)
@@ -400,17 +400,17 @@ class Handlers:
             self._shared.setdefault(handler.key, {first.queue: first})[handler.queue] = handler
         if handler.name is not None:
             self._routes[escaped(handler.name).encode()] = first
-        self._nameless = self._first.get(None) or self._first.get(DEFAULT)
+        self._nameless = self._first.get(None) or self._first.get(DEFAULT_KEY)
         return handler
 
     def _check_free(self, handler: AnyHandler) -> None:
         key, queue = handler.key, handler.queue
         for one in self._registered:
             if one.key == key and (one.queue == queue or None in (one.queue, queue)):
-                kinds = {None: "a handler without a name", DEFAULT: "a default handler"}
+                kinds = {None: "a handler without a name", DEFAULT_KEY: "a default handler"}
                 kind = kinds.get(key, "a handler with this name")
-                other = "" if key == DEFAULT else "choose another name, or "
-                reason = f"there is {kind}: {qualified(one.function)}; {other}{OWN_QUEUES}"
+                other = "" if key == DEFAULT_KEY else "choose another name, or "
+                reason = f"there is {kind}: {qualified(one.function)}; {other}{OWN_QUEUES_HINT}"
                 raise BadArgument("name", key or None, reason)
 
     def _queue_of(self, queue: str | None) -> str | None:
@@ -445,8 +445,8 @@ def _check_name(name: Any) -> None:
         return
     if not isinstance(name, str) or not name or not name.isprintable():
         raise BadArgument("name", name, "must be printable text that is not empty")
-    if len(name.encode()) > MAX_NAME:
-        raise BadArgument("name", name, f"must have at most {MAX_NAME} bytes")
+    if len(name.encode()) > MAX_HANDLER_NAME_BYTES:
+        raise BadArgument("name", name, f"must have at most {MAX_HANDLER_NAME_BYTES} bytes")
 
 
 def _check_options(given: Mapping[str, Any], known: type) -> None:

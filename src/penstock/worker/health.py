@@ -23,11 +23,11 @@ from penstock.worker.runners import in_thread
 __all__ = ["HealthFile", "HealthServer", "Probed", "document", "health_problem"]
 
 LOG = get_logger(__name__)
-EVERY = 1.0
+HEALTH_FILE_INTERVAL = 1.0
 """Seconds between two updates of a file."""
-POLL = 0.25
+SERVER_POLL_INTERVAL = 0.25
 """Most seconds that `HealthServer.close` takes."""
-PATIENCE = 5.0
+PROBE_REQUEST_SECONDS = 5.0
 """Seconds that a client may take to send its request."""
 
 
@@ -80,7 +80,9 @@ class HealthServer(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Answer)
         self.port: int = self.server_address[1]
-        self._thread = in_thread(partial(self.serve_forever, POLL), "penstock-health")
+        self._thread = in_thread(
+            partial(self.serve_forever, SERVER_POLL_INTERVAL), "penstock-health"
+        )
 
     @property
     def url(self) -> str:
@@ -109,7 +111,7 @@ class _Answer(BaseHTTPRequestHandler):
     server: HealthServer
     server_version = "penstock"
     sys_version = ""
-    timeout = PATIENCE
+    timeout = PROBE_REQUEST_SECONDS
 
     def do_GET(self) -> None:
         """Answer a probe."""
@@ -159,7 +161,9 @@ class HealthFile(contextlib.AbstractContextManager["HealthFile"]):
         OSError: it can't be written.
     """
 
-    def __init__(self, path: str | Path, probed: Probed, *, every: float = EVERY) -> None:
+    def __init__(
+        self, path: str | Path, probed: Probed, *, every: float = HEALTH_FILE_INTERVAL
+    ) -> None:
         self.path = Path(path)
         self._probed = probed
         self._every = every

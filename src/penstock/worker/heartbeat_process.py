@@ -28,32 +28,32 @@ from penstock.core.values.checks import BATCH
 from penstock.errors import BadArgument
 from penstock.wire.keys import QueueKeys, split_name
 from penstock.wire.scripts import script
-from penstock.worker._sync.heartbeat import CANNOT_RENEW, renew_each
+from penstock.worker._sync.heartbeat import CANNOT_RENEW_TEXT, renew_each
 from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process, reason_against_processes
 from penstock.worker.put_off import PutOff
 from penstock.worker.signals import GROUP_SIGNALS
-from penstock.worker.terms import PAUSE, Term, due, next_renewal
+from penstock.worker.terms import LEASE_LOOK_INTERVAL, Term, due, next_renewal
 
 __all__ = ["HeartbeatProcess"]
 
 logger = get_logger("penstock")
 
-LEFT = 3 / 4
+HELPER_RENEWAL_SHARE = 3 / 4
 """The part of a lease that is left when the helper renews it; more than for the worker's thread."""
-RETRY = 0.2
+HELPER_RETRY_PAUSE = 0.2
 """Seconds until another attempt at leases that could not be renewed."""
-AGAIN = 1.0
+HELPER_START_INTERVAL = 1.0
 """Fewest seconds between two starts of a helper."""
-STUCK = 5.0
+HELPER_STUCK_SECONDS = 5.0
 """Seconds after which a helper that reads nothing of what was sent is replaced."""
-STARTING = 60.0
+HELPER_START_SECONDS = 60.0
 """Seconds after which such a helper is replaced if it has not reached the server yet."""
-END_WAIT = 2.0
+HELPER_END_SECONDS = 2.0
 """Seconds in which a helper has to end."""
-MOST = 64 << 20
+MOST_UNSENT_BYTES = 64 << 20
 """Most bytes that may wait for the helper."""
-MOMENT = 0.1
+HELPER_FLUSH_SECONDS = 0.1
 """Most seconds for which new jobs wait until the helper knows all of them."""
 
 
@@ -114,7 +114,7 @@ class HeartbeatProcess:
             is_behind = process is not None and bool(process.line.unsent)
             self._hold(jobs)
             if process is not None and not is_behind:
-                process.line.flush(MOMENT)  # handlers may soon block other threads
+                process.line.flush(HELPER_FLUSH_SECONDS)  # handlers may soon block other threads
 
     def _hold(self, jobs: Sequence[Delivery]) -> None:
         lines = []
@@ -141,7 +141,7 @@ class HeartbeatProcess:
         """Note the renewals, replace a helper that has died, and return the jobs that are lost."""
         with self._lock:
             self._replace_stuck()
-            if self.pid is None and monotonic() > self._started + AGAIN:
+            if self.pid is None and monotonic() > self._started + HELPER_START_INTERVAL:
                 self._replace()
             lost = []
             for message in self._process.line.receive() if self._process is not None else ():
@@ -173,9 +173,14 @@ class HeartbeatProcess:
         """Kill a helper that has read nothing for too long."""
         if self._process is None:
             return
-        line, patience = self._process.line, STUCK if self._is_ready else STARTING
+        line, patience = (
+            self._process.line,
+            HELPER_STUCK_SECONDS if self._is_ready else HELPER_START_SECONDS,
+        )
         line.flush()
-        if len(line.unsent) > MOST or (line.unsent and monotonic() > line.accepted + patience):
+        if len(line.unsent) > MOST_UNSENT_BYTES or (
+            line.unsent and monotonic() > line.accepted + patience
+        ):
             if not line.is_broken:
                 logger.warning("the helper that renews leases takes no messages; it is replaced")
             self._process.kill()
@@ -186,7 +191,7 @@ class HeartbeatProcess:
         with self._lock:
             process, self._process = self._process, None
             if process is not None:
-                process.close(END_WAIT)
+                process.close(HELPER_END_SECONDS)
 
 
 class _Helper:
@@ -217,8 +222,10 @@ class _Helper:
     def _pause(self) -> float:
         """Return the seconds until there is something to do."""
         ready = self._put_off.ready(self._held.values())
-        nearest = max(min(next_renewal(ready, LEFT), self._put_off.next_at()), self._next)
-        longest = RETRY if self._line.unsent else PAUSE
+        nearest = max(
+            min(next_renewal(ready, HELPER_RENEWAL_SHARE), self._put_off.next_at()), self._next
+        )
+        longest = HELPER_RETRY_PAUSE if self._line.unsent else LEASE_LOOK_INTERVAL
         return min(max(nearest - monotonic(), 0.01), longest)
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -254,13 +261,15 @@ class _Helper:
         self._put_off.keep(keys)
         first, again = self._put_off.ready_apart(keys)
         now = monotonic()
-        for lease, jobs in chain(due(first, now, LEFT), due(again, now, LEFT)):
+        for lease, jobs in chain(
+            due(first, now, HELPER_RENEWAL_SHARE), due(again, now, HELPER_RENEWAL_SHARE)
+        ):
             ops = ops_of(jobs[0])
             renewal = renew_each(self._node, lease, jobs)
             if self._put_off.note(ops, renewal):
-                logger.warning(CANNOT_RENEW, ops.name, renewal.why)
+                logger.warning(CANNOT_RENEW_TEXT, ops.name, renewal.why)
             if not renewal.is_reached:
-                self._next = monotonic() + RETRY
+                self._next = monotonic() + HELPER_RETRY_PAUSE
             lost = dict.fromkeys(renewal.lost, (None, 0.0))
             self._line.send([[keys[job], *lost.get(job, term_of(job))] for job in renewal.answered])
             for job in renewal.lost:

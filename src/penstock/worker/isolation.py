@@ -34,7 +34,7 @@ from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process, ending
 from penstock.worker.signals import GROUP_SIGNALS
 from penstock.worker.status import RunningJob
-from penstock.worker.suspects import ASIDE, FORGET
+from penstock.worker.suspects import FORGET_SUSPECT_SECONDS, PUT_ASIDE
 
 if TYPE_CHECKING:
     from penstock.worker.state import WorkerState
@@ -43,15 +43,15 @@ __all__ = ["Isolated", "Isolator", "main"]
 
 logger = get_logger("penstock")
 
-AGAIN = 60.0
+BROKEN_APP_SECONDS = 60.0
 """Seconds until another process is started after one that could not load the app."""
-STARTING = 60.0
+APP_LOAD_SECONDS = 60.0
 """Seconds in which a process has to load the app."""
-STUCK = 5
+ISOLATED_STUCK_SECONDS = 5
 """Seconds after which a process that reads nothing of a message is killed."""
-REFUSALS = 3
+MOST_REFUSED_SUSPECTS = 3
 """Jobs in a row that a process may refuse while it learns of partitions and nodes."""
-END_WAIT = 1.0
+ISOLATED_END_SECONDS = 1.0
 """Seconds in which the process has to end after its worker."""
 
 
@@ -124,7 +124,9 @@ class Isolator:
         if self._process is None:
             return
         now, ends_at = monotonic(), self._state.deadline
-        if self.job is None and now - self._since > (FORGET if self._is_ready else STARTING):
+        if self.job is None and now - self._since > (
+            FORGET_SUSPECT_SECONDS if self._is_ready else APP_LOAD_SECONDS
+        ):
             if not self._is_ready:
                 self._process.kill()
                 return
@@ -135,7 +137,7 @@ class Isolator:
 
     def _tell(self, **message: Any) -> bool:
         assert self._process is not None
-        self._process.line.send(message, STUCK)
+        self._process.line.send(message, ISOLATED_STUCK_SECONDS)
         if self._process.line.unsent:
             self._process.kill()
             return False
@@ -161,7 +163,7 @@ class Isolator:
         self._state.log.info("process %d runs suspects apart from other jobs", process.pid)
 
     def _break(self, why: str) -> None:
-        self._broken_until = monotonic() + AGAIN
+        self._broken_until = monotonic() + BROKEN_APP_SECONDS
         text = (
             "suspects can't run in a process of their own (%s): they run while the worker has no "
             "other job"
@@ -173,9 +175,9 @@ class Isolator:
         self.job, self._since = None, monotonic()
         if "refused" in message:
             assert job is not None
-            state.put_back(job, ASIDE)
+            state.put_back(job, PUT_ASIDE)
             self._refusals += 1
-            if self._refusals > REFUSALS and not state.stopping:
+            if self._refusals > MOST_REFUSED_SUSPECTS and not state.stopping:
                 self._break(f"it does not know queue {job.queue_name!r}")
             return
         self._refusals = 0
@@ -197,7 +199,7 @@ class Isolator:
         """Return the exit code of the process, which has broken its line or is to end."""
         assert self._process is not None
         process, self._process = self._process, None
-        return process.close(END_WAIT)
+        return process.close(ISOLATED_END_SECONDS)
 
     def close(self) -> Delivery | None:
         """End the process; return the job that it could not release, if there is one."""
@@ -231,7 +233,7 @@ class Isolated:
             self._is_ready = True
             # In a thread of its own, because a handler may block the loop.
             self._line.listen(partial(self._hear, state), "penstock-isolation")
-            self._line.send({"ready": True}, STUCK)
+            self._line.send({"ready": True}, ISOLATED_STUCK_SECONDS)
         while self._jobs:
             self._take(state, self._jobs.popleft())
 
@@ -252,11 +254,11 @@ class Isolated:
             return
         if message["partitions"] is not None:  # it will know them the next time
             state.learned[split_name(message["place"][0])[0]] = message["partitions"]
-        self._line.send({"refused": True}, STUCK)
+        self._line.send({"refused": True}, ISOLATED_STUCK_SECONDS)
 
     def counted(self, **outcome: Any) -> None:
         """Report the outcome of the job to the worker: arguments of `Statistics.finished`."""
-        self._line.send({"outcome": outcome}, STUCK)
+        self._line.send({"outcome": outcome}, ISOLATED_STUCK_SECONDS)
 
 
 def main(line: Line, target: str, options: dict[str, Any], setup: tuple[Any, ...]) -> None:

@@ -29,8 +29,8 @@ logger = get_logger("penstock")
 
 Item = tuple[AnyHandler, Sequence[Delivery]]
 """A handler, and the jobs of one run of it."""
-NOT_RAISED = "%s can't be raised in a handler: the interpreter has no thread with the id %d"
-IDLE = 10.0
+NOT_RAISED_TEXT = "%s can't be raised in a handler: the interpreter has no thread with the id %d"
+IDLE_THREAD_SECONDS = 10.0
 """Seconds without a run with a limit after which the thread that watches them ends."""
 T = TypeVar("T")
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -86,7 +86,7 @@ class _ThreadRun:
                 self._firing = False
         if not is_raised:
             with suppress(Exception):  # a filter or a handler of the user's log
-                logger.error(NOT_RAISED, error.__name__, self._ident)
+                logger.error(NOT_RAISED_TEXT, error.__name__, self._ident)
         return True
 
     def disarm(self, before: Any) -> None:
@@ -207,7 +207,7 @@ class Limits:
             with self._changed:
                 nearest = min((watched.until for watched in list(self._watched)), default=None)
                 if nearest is None:
-                    if not self._changed.wait(IDLE) and not self._watched:
+                    if not self._changed.wait(IDLE_THREAD_SECONDS) and not self._watched:
                         self._thread = None
                         return
                 elif nearest > time.monotonic():

@@ -30,23 +30,23 @@ from penstock.core.flows import (
 from penstock.core.jobs.job import ops_of, term_of
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import QueueInUse, WrongEpoch
-from penstock.worker.concerns import TOOK_NO_JOB, drop_wait, guarded, leave_out, run_call
+from penstock.worker.concerns import NO_JOB_ERRORS, drop_wait, guarded, leave_out, run_call
 from penstock.worker.polls import QueuePoll, Reports, jobs_in
 from penstock.worker.reporting import drop_expired, keep_as_hints, report, report_all
 from penstock.worker.results import ACK
 from penstock.worker.schedules import run_ticks
-from penstock.worker.state import HANDED_BACK, TRIP, WorkerState
+from penstock.worker.state import HANDED_BACK, JOBS_PER_CALL, WorkerState
 
 __all__ = ["leave", "work"]
 
 logger = get_logger("penstock")
-LATE = POLL_INTERVAL + 0.5
+FOLLOWED_WAIT_SECONDS = POLL_INTERVAL + 0.5
 """Seconds until the loop asks every queue, if no reserve behind a wait has done that before."""
-FOLLOWING = 20.0
+FOLLOWING_SECONDS = 20.0
 """Seconds without a job for which each wait lasts one poll interval and has a reserve behind it,
 which saves the next job a round trip. After them a wait is one BLPOP for a minute, which saves
 calls."""
-PAUSE = 1.0
+UNKNOWN_ERROR_PAUSE = 1.0
 """Seconds without a call after an error that no call of a queue explains."""
 Flow = Generator[Effect, Any, None]
 Count = Generator[Effect, Any, int]
@@ -90,7 +90,7 @@ def _failed(state: WorkerState, error: Exception) -> Flow:
     """Pause after an error that concerns all queues, and look at all of them then."""
     for poll in state.polls:
         poll.unsure = True
-    pause = PAUSE
+    pause = UNKNOWN_ERROR_PAUSE
     if about_server(error):
         state.failures += 1
         if state.failures == 1 or state.failures % 10 == 0:
@@ -201,7 +201,7 @@ def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, n: int) -> 
         n = 0
     while others := [verdict for verdict in reports if verdict != ACK]:
         yield from report(state, poll, reports, others[0])
-    while reports and (not n or (len(reports[ACK]) > 1 and jobs_in(reports) > TRIP)):
+    while reports and (not n or (len(reports[ACK]) > 1 and jobs_in(reports) > JOBS_PER_CALL)):
         yield from report(state, poll, reports, ACK)
     if n and reports:
         got = yield from report(state, poll, reports, ACK, n)
@@ -221,7 +221,7 @@ def _refused(state: WorkerState, poll: QueuePoll, reports: Reports, error: Excep
         except Exception as failure:  # noqa: BLE001  # raised again if it concerns other queues
             leave_out(state, poll, failure)
             return
-        if not isinstance(error, TOOK_NO_JOB):  # no job was taken; reports were not refused
+        if not isinstance(error, NO_JOB_ERRORS):  # no job was taken; reports were not refused
             return
     leave_out(state, poll, error)
     if poll.woken:
@@ -350,7 +350,7 @@ def _follow(state: WorkerState, listened: Sequence[QueuePoll]) -> Callable[[], C
     It is for one job: when the wait is ended, because other jobs have come, it takes one more.
     """
     ops = listened[0].ops
-    is_over = state.clock() >= state.brought_at + FOLLOWING
+    is_over = state.clock() >= state.brought_at + FOLLOWING_SECONDS
     has_to_wait = state.delivery_wait is not None or ops.reply_limit.most
     if is_over or has_to_wait or len(state.polls) > 1 or ops.consuming or not listened[0].asked_at:
         return None
@@ -368,7 +368,7 @@ def _followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
     if state.failures:
         state.found_back()
     state.answered, poll.failures, poll.woken = now, 0, False
-    state.lap = now + LATE  # this reserve was the lap's question
+    state.lap = now + FOLLOWED_WAIT_SECONDS  # this reserve was the lap's question
     state.received(poll, taken, 1, began)
     return len(taken.deliveries)
 
@@ -390,7 +390,7 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
         return 0
     got = 0
     with guarded(state, poll):
-        got = yield from _reserve(state, poll, min(room, TRIP))
+        got = yield from _reserve(state, poll, min(room, JOBS_PER_CALL))
     if poll.woken:  # it took no job, as deliveries can't be confirmed
         yield from _hand_on(state, poll)
     if got:

@@ -13,22 +13,22 @@ from penstock.worker.options import WorkerOptions
 from penstock.worker.results import Verdict
 from penstock.worker.status import RunningJob
 
-__all__ = ["FAILED", "ended", "is_last", "prospect", "started", "waits_for"]
+__all__ = ["FAILED_OUTCOMES", "ended", "is_last", "prospect", "started", "waits_for"]
 
-FAILED = ("retried", "dead", "rejected", "failed", "unconfirmed", "lost")
+FAILED_OUTCOMES = ("retried", "dead", "rejected", "failed", "unconfirmed", "lost")
 """Outcomes that the last line of a worker counts as failures."""
-MAX_ATTEMPTS = 20
+DEFAULT_MAX_ATTEMPTS = 20
 """The limit of attempts of a queue that sets none."""
-DOUBLINGS = 42
-MOST = 5
+MOST_BACKOFF_DOUBLINGS = 42
+MOST_LISTED_NAMES = 5
 """Most names or jobs that a line lists."""
 
 
 def shortened(names: Iterable[str]) -> str:
     """Return the first names, and how many more there are."""
     found = list(names)
-    more = [f"{len(found) - MOST} more"] if len(found) > MOST else []
-    return ", ".join(found[:MOST] + more)
+    more = [f"{len(found) - MOST_LISTED_NAMES} more"] if len(found) > MOST_LISTED_NAMES else []
+    return ", ".join(found[:MOST_LISTED_NAMES] + more)
 
 
 def started(
@@ -52,8 +52,8 @@ def waits_for(running: Sequence[RunningJob]) -> str:
 
 def ended(counts: Mapping[str, int], seconds: float) -> str:
     """Return the summary of a worker's life."""
-    failed = {name: counts[name] for name in FAILED if counts.get(name)}
-    others = counts.keys() - {*FAILED, "done", "settled"}
+    failed = {name: counts[name] for name in FAILED_OUTCOMES if counts.get(name)}
+    others = counts.keys() - {*FAILED_OUTCOMES, "done", "settled"}
     rest = {name: counts[name] for name in sorted(others)}
     details = ", ".join(f"{count} {name}" for name, count in {**failed, **rest}.items())
     done = counts.get("done", 0) + counts.get("settled", 0)
@@ -70,7 +70,7 @@ def _limit(job: Delivery, settings: Settings | None) -> int | None:
         return stored.max_attempts
     if settings is None:
         return None
-    return MAX_ATTEMPTS if settings.max_attempts is None else settings.max_attempts
+    return DEFAULT_MAX_ATTEMPTS if settings.max_attempts is None else settings.max_attempts
 
 
 def is_last(job: Delivery, verdict: Verdict, settings: Settings | None) -> bool:
@@ -106,4 +106,4 @@ def _longest_delay(job: Delivery, settings: Settings | None) -> float | None:
             return None
         found.append(own or getattr(settings, f"backoff_{name}", None) or default)
     base, cap = found
-    return float(min(cap, base * 2.0 ** min(job.nacks, DOUBLINGS)))
+    return float(min(cap, base * 2.0 ** min(job.nacks, MOST_BACKOFF_DOUBLINGS)))

@@ -19,7 +19,7 @@ from penstock.worker.results import ACK, Verdict
 from penstock.worker.schedules import Ticker
 
 __all__ = [
-    "OUTAGE",
+    "OUTAGE_SECONDS",
     "Finished",
     "FinishedJobs",
     "QueuePoll",
@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 
-OUTAGE = 30.0
+OUTAGE_SECONDS = 30.0
 """Seconds for which a burst waits for a queue whose slot moves or whose server is down."""
-PERIOD = 0.02
+DONE_REPORT_DELAY = 0.02
 """Most seconds for which a job that is done waits for the next ones of its reserve."""
 
 
@@ -97,7 +97,7 @@ class FinishedJobs(deque[Finished]):
         if is_last:
             self.flush()
         elif self.due_at == math.inf:
-            self.due_at = self._clock() + PERIOD
+            self.due_at = self._clock() + DONE_REPORT_DELAY
         else:
             return is_due
         return True

@@ -42,9 +42,9 @@ __all__ = ["ProcessEnd", "end_process"]
 
 logger = get_logger("penstock")
 
-LOOK = 0.1
+CALL_LOOK_INTERVAL = 0.1
 """Seconds between two looks at calls of handlers that were given up."""
-LAST_STEPS = 10.0
+LAST_STEPS_SECONDS = 10.0
 """Most seconds for the steps before the end: a handler may hold a lock that one of them needs."""
 
 
@@ -89,7 +89,7 @@ class ProcessEnd:
                 since = time.monotonic()
             elif time.monotonic() >= since + EXIT_WAIT:
                 end_process()
-            time.sleep(LOOK)
+            time.sleep(CALL_LOOK_INTERVAL)
 
     def _do_handlers_go_on(self) -> bool:
         stacks = sys._current_frames()
@@ -137,7 +137,7 @@ def end_process() -> None:
     """
     try:
         with Path(os.devnull).open("w") as nowhere:
-            faulthandler.dump_traceback_later(LAST_STEPS, exit=True, file=nowhere)
+            faulthandler.dump_traceback_later(LAST_STEPS_SECONDS, exit=True, file=nowhere)
             for step in (end_activities, _say_end, _kill_daemons, logging.shutdown, _flush):
                 with suppress(Exception):
                     step()

@@ -20,11 +20,11 @@ from typing import Any
 
 from penstock.worker.runners import in_thread
 
-__all__ = ["LINE", "Line", "Process", "ending", "reason_against_processes"]
+__all__ = ["LINE_VARIABLE", "Line", "Process", "ending", "reason_against_processes"]
 
-LINE = "PENSTOCK_LINE"
+LINE_VARIABLE = "PENSTOCK_LINE"
 """The environment variable with the file descriptor of a process's end of the line."""
-READS = 64
+READS_PER_RECEIVE = 64
 """Most reads of one `receive`."""
 
 
@@ -57,7 +57,7 @@ class Line:
 
         Its name is removed from the environment: it is not for this process's own children.
         """
-        descriptor = os.environ.pop(LINE, None)
+        descriptor = os.environ.pop(LINE_VARIABLE, None)
         if descriptor is None:
             return None
         os.set_inheritable(int(descriptor), False)
@@ -83,7 +83,7 @@ class Line:
 
     def receive(self) -> list[Any]:
         """Return the messages that have come."""
-        for _ in range(READS):
+        for _ in range(READS_PER_RECEIVE):
             chunk = self._attempt(self.socket.recv, 1 << 16)
             if not chunk:
                 self.is_broken |= chunk == b""
@@ -156,7 +156,7 @@ class Process:
     ) -> None:
         ours, theirs = socket.socketpair()
         self.line = Line(ours)
-        variables = {**os.environ, **(environment or {}), LINE: str(theirs.fileno())}
+        variables = {**os.environ, **(environment or {}), LINE_VARIABLE: str(theirs.fileno())}
         try:
             with theirs:
                 self._popen = subprocess.Popen(
@@ -222,7 +222,7 @@ def reason_against_processes() -> str:
     """
     if os.name != "posix":  # a process inherits one end of a socket
         return "needs a Unix"
-    if getattr(sys, "frozen", False) or "__compiled__" in globals() or LINE in os.environ:
+    if getattr(sys, "frozen", False) or "__compiled__" in globals() or LINE_VARIABLE in os.environ:
         return "needs a Python interpreter, and this program is frozen"
     if not sys.executable:
         return "needs a Python interpreter, and sys.executable names none"

@@ -12,9 +12,9 @@ from penstock.core.jobs.logs import RateLimit
 
 __all__ = ["PutOff", "Renewal"]
 
-SHORTEST, LONGEST = 0.25, 4.0
+FIRST_REFUSAL_PAUSE, LONGEST_REFUSAL_PAUSE = 0.25, 4.0
 """Seconds until a lease is renewed again: after the first refusal, and at most."""
-LOG_INTERVAL = 30.0
+REFUSAL_LOG_INTERVAL = 30.0
 """Fewest seconds between two lines about a queue."""
 
 
@@ -49,7 +49,7 @@ class PutOff:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._jobs: dict[Delivery, tuple[int, float]] = {}
-        self._complaints = RateLimit(LOG_INTERVAL, clock)
+        self._complaints = RateLimit(REFUSAL_LOG_INTERVAL, clock)
 
     def note(self, ops: QueueOps, renewal: Renewal) -> bool:
         """Note a result of a queue; return whether to log why leases can't be renewed.
@@ -61,10 +61,13 @@ class PutOff:
             self._jobs.pop(job, None)
         for job in renewal.refused:
             times = self._times(job) + 1
-            self._jobs[job] = (times, now + min(SHORTEST * 2.0 ** min(times - 1, 8), LONGEST))
+            self._jobs[job] = (
+                times,
+                now + min(FIRST_REFUSAL_PAUSE * 2.0 ** min(times - 1, 8), LONGEST_REFUSAL_PAUSE),
+            )
         if renewal.is_reached and not renewal.answered:
             for job in renewal.left:
-                self._jobs[job] = (self._times(job), now + SHORTEST)
+                self._jobs[job] = (self._times(job), now + FIRST_REFUSAL_PAUSE)
         return bool(renewal.why) and self._complaints.allows(ops.name)
 
     def _times(self, job: Delivery) -> int:

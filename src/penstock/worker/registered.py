@@ -35,21 +35,21 @@ from penstock.wire.keys import check_queue_name
 from penstock.worker.arguments import Converter, Parameters, Unfit, decoded
 from penstock.worker.failures import Backoff
 from penstock.worker.functions import check_function, is_async, qualified
-from penstock.worker.results import ACK, MAX_TEXT, Result, Retry, Verdict, described
+from penstock.worker.results import ACK, MAX_TEXT_BYTES, Result, Retry, Verdict, described
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-__all__ = ["DEFAULT", "AnyHandler", "RegisteredHandler", "seconds_of", "title_of"]
+__all__ = ["DEFAULT_KEY", "AnyHandler", "RegisteredHandler", "seconds_of", "title_of"]
 
 C = ParamSpec("C")
 P = ParamSpec("P")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
-PROTOCOL = 4
+PICKLE_PROTOCOL = 4
 """The protocol of pickle since Python 3.8."""
-DEFAULT = ""
+DEFAULT_KEY = ""
 """The key of the default handler in its set. No name is empty."""
 
 
@@ -73,7 +73,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
 
     Attributes:
         name: the name in the header of its jobs; None = it has none.
-        key: the key in its set: the name or None; `DEFAULT` = it is the default handler.
+        key: the key in its set: the name or None; `DEFAULT_KEY` = it is the default handler.
         queue: name of the queue of its jobs; None = it names none.
         function: the decorated function.
         is_async: whether a call returns a coroutine.
@@ -377,7 +377,8 @@ class RegisteredHandler(Generic[C, P, R_co]):
         """
         if isinstance(error, UndecodableBody) and _undecodable(job):
             return Verdict(
-                "bury", text=check_text("error", f"body can't be decoded: {error}", limit=MAX_TEXT)
+                "bury",
+                text=check_text("error", f"body can't be decoded: {error}", limit=MAX_TEXT_BYTES),
             )
         if not isinstance(error, Result):
             return self._backoff.verdict(job, error, described(error))
@@ -401,7 +402,7 @@ def _reduced(handler: AnyHandler) -> str | tuple[Any, ...]:
     with contextlib.suppress(AttributeError):
         if attrgetter(name)(sys.modules.get(handler.__module__)) is handler:
             return name
-    return handler.__reduce_ex__(PROTOCOL)  # a copy, or a function that is not decorated
+    return handler.__reduce_ex__(PICKLE_PROTOCOL)  # a copy, or a function that is not decorated
 
 
 def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

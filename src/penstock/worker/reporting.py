@@ -23,22 +23,28 @@ from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.record import FIRST_FIELDS, KEPT_FIELD
 from penstock.core.jobs.results import count_fitting, results_of
 from penstock.errors import WrongEpoch
-from penstock.worker.concerns import CHANGED, is_certain, is_damage, run_call
-from penstock.worker.messages import FAILED
+from penstock.worker.concerns import CHANGED_QUEUE_ERRORS, is_certain, is_damage, run_call
+from penstock.worker.messages import FAILED_OUTCOMES
 from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
 from penstock.worker.results import ACK, Verdict
-from penstock.worker.state import HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
-from penstock.worker.suspects import ASIDE
+from penstock.worker.state import (
+    HANDED_BACK,
+    JOBS_PER_CALL,
+    NO_REPORT,
+    OUTCOME_OF_KIND,
+    WorkerState,
+)
+from penstock.worker.suspects import PUT_ASIDE
 
 __all__ = ["drop_expired", "keep_as_hints", "report", "report_all"]
 
 logger = get_logger("penstock")
 
-ROUNDS = 3
+MOST_REPORT_TRIES = 3
 """Rounds in which a report is tried while its error may pass."""
-DAMAGES = 3
+MOST_DAMAGE_REFUSALS = 3
 """Refused calls about one job in a row after which a damaged queue gets no more of that kind."""
-HALVINGS = 16
+MOST_REFUSED_PARTS = 16
 """Most refused calls in a row that name several jobs. Half by half, 9 find one job of 300."""
 Flow = Generator[Effect, Any, None]
 Count = Generator[Effect, Any, int]
@@ -50,7 +56,7 @@ def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
     Raises:
         Exception: an error that concerns the server or the queue, or that of a report that stays.
     """
-    most, left, damages = TRIP, HALVINGS, 0
+    most, left, damages = JOBS_PER_CALL, MOST_REFUSED_PARTS, 0
     kept, errors = list[Finished](), list[Exception]()
     try:
         while reports and left:
@@ -58,16 +64,16 @@ def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
             try:
                 yield from report(state, poll, reports, verdict, most=most)
             except Exception as error:
-                if about_server(error) or isinstance(error, CHANGED):
+                if about_server(error) or isinstance(error, CHANGED_QUEUE_ERRORS):
                     raise
                 part = _first(reports, verdict, most)
                 jobs = sum(len(done.jobs) for done in part)
                 if jobs > 1:
-                    most, left = min(jobs // 2, TRIP - 1), left - 1
+                    most, left = min(jobs // 2, JOBS_PER_CALL - 1), left - 1
                     errors[:] = [error]
                     continue
                 damages = damages + 1 if is_damage(error) else 0
-                part = reports[verdict] if damages == DAMAGES else part
+                part = reports[verdict] if damages == MOST_DAMAGE_REFUSALS else part
                 again = _after_refusals(state, part, error, reports)
                 reports[verdict] = reports[verdict][len(part) :]
                 if not reports[verdict]:
@@ -76,9 +82,9 @@ def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
                 # Those that had no call of their own come first next time.
                 kept = [*again[1:], *kept, *again[:1]]
                 errors[:] = [error] if again else errors
-                most, left = 1, HALVINGS
+                most, left = 1, MOST_REFUSED_PARTS
             else:
-                most, left, damages = min(2 * most, TRIP), HALVINGS, 0
+                most, left, damages = min(2 * most, JOBS_PER_CALL), MOST_REFUSED_PARTS, 0
         if errors and (kept or reports):
             raise errors.pop()
     finally:
@@ -97,7 +103,7 @@ def _after_refusals(
     again = list[Finished]()
     for done in refused:
         tries = done.tries + 1
-        may_pass = not done.stands_in and tries < ROUNDS
+        may_pass = not done.stands_in and tries < MOST_REPORT_TRIES
         if not is_certain(error) and (may_pass or (is_damage(error) and state.is_patient)):
             again.append(done._replace(tries=tries))
         elif done.stands_in or done.verdict.kind == "release":
@@ -116,7 +122,7 @@ def _leave_to_lease(state: WorkerState, done: Finished, error: Exception) -> Non
     """Give up a report; the jobs come back when their leases end."""
     state.drop(done.jobs)
     state.report_error = error.with_traceback(None)
-    if done.verdict is ASIDE:
+    if done.verdict is PUT_ASIDE:
         state.taken -= len(done.jobs)
         state.suspects.put_aside()
     if state.stopping:
@@ -128,9 +134,9 @@ def _leave_to_lease(state: WorkerState, done: Finished, error: Exception) -> Non
 
 
 def _first(reports: Reports, verdict: Verdict, most: int) -> Sequence[Finished]:
-    """Return the reports of the next call. If `most` is below `TRIP`, a chunk is divided for it."""
+    """Return the reports of the next call. Divide a chunk if `most` is below `JOBS_PER_CALL`."""
     part = reports[verdict]
-    if most < TRIP and len(part[0].jobs) > most:
+    if most < JOBS_PER_CALL and len(part[0].jobs) > most:
         first = part[0]
         rest = first._replace(jobs=first.jobs[most:], spans=first.spans[most:])
         part[:1] = [
@@ -146,7 +152,7 @@ def report(
     reports: Reports,
     verdict: Verdict,
     n: int = 0,
-    most: int = TRIP,
+    most: int = JOBS_PER_CALL,
 ) -> Count:
     """Report jobs of one verdict, as many as one script takes; return the number of new jobs.
 
@@ -159,9 +165,9 @@ def report(
         verdict: one of the keys of `reports`.
         n: maximum number of jobs to reserve in the same call; only with `ACK`.
         most: maximum number of jobs to report. A chunk of more jobs is divided if it is below
-            `TRIP`; otherwise its jobs go out in one call, however many they are.
+            `JOBS_PER_CALL`; otherwise its jobs go out in one call, however many they are.
     """
-    is_one = len(reports[verdict]) == 1 and most == TRIP
+    is_one = len(reports[verdict]) == 1 and most == JOBS_PER_CALL
     finished = reports[verdict] if is_one else _first(reports, verdict, most)
     jobs, results = [job for done in finished for job in done.jobs], None
     if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
@@ -189,7 +195,7 @@ def report(
         del reports[verdict]
     else:
         reports[verdict] = reports[verdict][len(finished) :]
-    if verdict is ASIDE:
+    if verdict is PUT_ASIDE:
         state.taken -= len(jobs)
         poll.at = min(poll.at, state.suspects.put_aside())
     if outcomes is None:
@@ -216,7 +222,7 @@ def _report_until_rest_fits(
         fitting = count_fitting(jobs)
         if fitting >= len(jobs):
             return finished
-        yield from report(state, poll, reports, verdict, most=min(fitting, TRIP - 1))
+        yield from report(state, poll, reports, verdict, most=min(fitting, JOBS_PER_CALL - 1))
         finished = _first(reports, verdict, most)
 
 
@@ -250,7 +256,7 @@ def drop_expired(state: WorkerState) -> None:
     now = state.clock()
     for poll in [poll for poll in state.unsettled if poll.failures]:
         reports = state.unsettled[poll]
-        tries = ROUNDS if poll.error is not None and not about_server(poll.error) else 0
+        tries = MOST_REPORT_TRIES if poll.error is not None and not about_server(poll.error) else 0
         for verdict, finished in list(reports.items()):
             for done in [done for done in finished if _has_expired(done, now, tries)]:
                 finished.remove(done)
@@ -302,7 +308,7 @@ def _ended(
             state.abandoned.difference_update(done.jobs)
     if outcomes.all_done:
         for done in finished:
-            usual = OUTCOMES["ack"] if verdict is ACK else _usual(verdict, done.jobs[0])
+            usual = OUTCOME_OF_KIND["ack"] if verdict is ACK else _usual(verdict, done.jobs[0])
             count(state, done, usual, len(done.jobs))
             if state.options.log_jobs:
                 _log_jobs(state, done, [usual] * len(done.jobs))
@@ -319,7 +325,7 @@ def _ended(
 def _log_jobs(state: WorkerState, done: Finished, fates: Sequence[str]) -> None:
     """Log a line for each job if that is wanted, unless there is one about its failure."""
     for job, fate, seconds in zip(done.jobs, fates, done.times, strict=True):
-        if state.options.log_jobs and fate not in FAILED:
+        if state.options.log_jobs and fate not in FAILED_OUTCOMES:
             name = job.headers.get(HANDLER) or "job"
             more = Fields(job, outcome=fate, seconds=round(seconds, 6))
             logger.info("%s %s: %s after %s", name, job.id, fate, span(seconds), extra=more)
@@ -333,11 +339,11 @@ def _deleted_with_queue(state: WorkerState, finished: Sequence[Finished]) -> Non
 
 
 def _usual(verdict: Verdict, job: Delivery) -> str:
-    if verdict is HANDED_BACK or verdict is ASIDE:
+    if verdict is HANDED_BACK or verdict is PUT_ASIDE:
         return "handed back"
-    if verdict is KEPT and job.lost:
+    if verdict is NO_REPORT and job.lost:
         return "lost"
-    return OUTCOMES[verdict.kind]
+    return OUTCOME_OF_KIND[verdict.kind]
 
 
 def _fate(done: Finished, job: Delivery, outcome: Outcome, is_repeated: bool) -> str:

@@ -16,7 +16,7 @@ from penstock.core.values.checks import Duration, check_text, duration_ms
 
 __all__ = ["ACK", "Done", "Reject", "Result", "Retry", "Snooze", "Verdict", "described"]
 
-MAX_TEXT = 1024
+MAX_TEXT_BYTES = 1024
 """Most bytes of a text that the scripts keep with a job (protocol/core.md, Counters)."""
 
 
@@ -164,7 +164,7 @@ class Retry(Result):
     def __init__(self, after: Duration | None = None, error: str = "") -> None:
         super().__init__(after, error)
         delay_ms = -1 if after is None else duration_ms("after", after)
-        self.verdict = Verdict("nack", delay_ms, check_text("error", error, limit=MAX_TEXT))
+        self.verdict = Verdict("nack", delay_ms, check_text("error", error, limit=MAX_TEXT_BYTES))
 
     def __repr__(self) -> str:
         after, error = self.args
@@ -212,9 +212,9 @@ class Reject(Result):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.verdict = Verdict("bury", text=check_text("reason", reason, limit=MAX_TEXT))
+        self.verdict = Verdict("bury", text=check_text("reason", reason, limit=MAX_TEXT_BYTES))
 
 
 def described(error: BaseException) -> str:
     """Return the summary of an exception, cut to 1024 bytes."""
-    return check_text("error", summary_of(error), limit=MAX_TEXT)
+    return check_text("error", summary_of(error), limit=MAX_TEXT_BYTES)

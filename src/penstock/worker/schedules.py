@@ -43,24 +43,24 @@ from penstock.worker.registered import AnyHandler
 
 __all__ = ["Ticker", "declared", "own_part", "run_ticks"]
 
-LOOK = flows.POLL_INTERVAL
+TICK_LOOK_INTERVAL = flows.POLL_INTERVAL
 """Seconds between two looks at the ticks of a queue that has schedules."""
-NEAR_MS = 5000
+LOOK_AHEAD_MS = 5000
 """How far ahead a look reads."""
-NAMED = 100
+NAMES_PER_CALL = 100
 """Most names in one call."""
-JUMP_MS = MISSED_MS // 2
+CLOCK_JUMP_MS = MISSED_MS // 2
 """A step of the server's clock, forward or back, after which all schedules are checked."""
-CHECK_INTERVAL = 60.0
+SCHEDULE_CHECK_INTERVAL = 60.0
 """Seconds between two checks of all schedules without such a step. Another client may have stored a
 tick by a wrong time that this worker has not seen."""
-REFUSED = (
+CLOSED_QUEUE_ERRORS = (
     OutOfMemory, QueueClosed, QueueFull, QueueInUse, QueueMissing, QueuePaused, RoleLost
 )  # fmt: skip
 """Errors of a queue that takes no jobs now. The tick stays."""
-OF_QUEUE = (NoPermissionError, QueueDamaged, QueuePartitioned, UnsupportedVersion)
+WHOLE_QUEUE_ERRORS = (NoPermissionError, QueueDamaged, QueuePartitioned, UnsupportedVersion)
 """Errors that concern each schedule of a queue."""
-AGAIN = 15.0
+REFUSED_STORE_PAUSE = 15.0
 """Seconds until schedules whose storing was refused are stored again."""
 
 Flow = Generator[Effect, Any, Any]
@@ -140,7 +140,7 @@ class Ticker:
     def put_off(self, now: float) -> None:
         """Look again later, as the last look has failed."""
         self.failures += 1
-        self.look_at, self.near = now + LOOK, []
+        self.look_at, self.near = now + TICK_LOOK_INTERVAL, []
 
     def expect(self, entry: StoredSchedule) -> None:
         """Wait for the tick of a schedule if it comes before the next look does."""
@@ -236,7 +236,7 @@ def _run_due(
             ticker.check_at, ticker.cursor = 0.0, "0"
             ticker.look_now()
         if any(new.name in ticker.refused for new in ticker.own):
-            ticker.store_at = clock() + AGAIN
+            ticker.store_at = clock() + REFUSED_STORE_PAUSE
     return added
 
 
@@ -254,7 +254,7 @@ def _tick(
         _cannot_run(ticker, entry.name, str(error), log)
         return False
     except Exception as error:
-        if about_server(error) or isinstance(error, OF_QUEUE):
+        if about_server(error) or isinstance(error, WHOLE_QUEUE_ERRORS):
             raise
         _say_refused(ticker, ops, entry.name, "its tick waits", error, log)
         return False
@@ -270,7 +270,7 @@ def _say_refused(
     kind = type(error).__name__
     if ticker.refused.get(name) != kind:
         ticker.refused[name] = kind
-        level = logging.INFO if isinstance(error, REFUSED) else logging.ERROR
+        level = logging.INFO if isinstance(error, CLOSED_QUEUE_ERRORS) else logging.ERROR
         text = "schedule %r of queue %r is refused: %s: %s; %s"
         log.log(level, text, name, ops.name, kind, error, effect, exc_info=_unknown(error))
 
@@ -282,15 +282,15 @@ def _unknown(error: Exception) -> Exception | None:
 
 def _look(ticker: Ticker, ops: QueueOps, run: Runner, clock: Callable[[], float], log: Any) -> Flow:
     """Read the ticks of the next seconds."""
-    listed = yield from run(ops.near_schedules(NEAR_MS))
+    listed = yield from run(ops.near_schedules(LOOK_AHEAD_MS))
     now = clock()
-    has_jumped = ticker.now_ms and abs(ticker.server_ms(now) - listed.now_ms) > JUMP_MS
+    has_jumped = ticker.now_ms and abs(ticker.server_ms(now) - listed.now_ms) > CLOCK_JUMP_MS
     if has_jumped or ticker.declared.has_new_epoch(listed):
         ticker.is_checked, ticker.cursor = False, "0"
     elif ticker.declared.has_removals(listed):
         ticker.check_at = 0.0
     ticker.now_ms, ticker.at, ticker.near = listed.now_ms, now, []
-    ticker.look_at = now + (LOOK if listed.next_ms else 0.0)
+    ticker.look_at = now + (TICK_LOOK_INTERVAL if listed.next_ms else 0.0)
     for name, why in listed.unread.items():
         _cannot_run(ticker, name, why, log)
     for entry in listed.entries:
@@ -317,7 +317,7 @@ def _check(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
             yield from _move(ticker, ops, run, log, entry, listed.now_ms)
         ticker.cursor = listed.cursor
         if ticker.cursor == "0":
-            ticker.is_checked, ticker.check_at = True, ticker.at + CHECK_INTERVAL
+            ticker.is_checked, ticker.check_at = True, ticker.at + SCHEDULE_CHECK_INTERVAL
             _restore_lost(ticker, ops, listed, log)
         if ticker.is_checked:
             return
@@ -349,7 +349,7 @@ def _move(
     except ConfigurationError as error:
         _cannot_run(ticker, entry.name, str(error), log)
     except Exception as error:
-        if about_server(error) or isinstance(error, OF_QUEUE):
+        if about_server(error) or isinstance(error, WHOLE_QUEUE_ERRORS):
             raise
         _say_refused(ticker, ops, entry.name, "its tick stays too late", error, log)
     else:
@@ -362,8 +362,8 @@ def _split_unstored(
 ) -> Generator[Effect, Any, list[NewSchedule]]:
     """Return the schedules that the server does not have with this value; note the others."""
     unstored = list[NewSchedule]()
-    for start in range(0, len(ticker.own), NAMED):
-        batch = ticker.own[start : start + NAMED]
+    for start in range(0, len(ticker.own), NAMES_PER_CALL):
+        batch = ticker.own[start : start + NAMES_PER_CALL]
         listed = yield from run(ops.schedules(names=[new.name for new in batch]))
         hashes = {entry.name: entry.value_hash for entry in listed.entries}
         for new in batch:
@@ -390,7 +390,7 @@ def _store(
             outcome: StoreOutcome = yield from schedule_on(up, new, is_whole=not missing)
         except Exception as error:
             is_away = len(parts) > 1 and passing(error)
-            if not is_away and (about_server(error) or isinstance(error, OF_QUEUE)):
+            if not is_away and (about_server(error) or isinstance(error, WHOLE_QUEUE_ERRORS)):
                 raise
             (waiting if is_away else left).append(new)
             if not is_away:

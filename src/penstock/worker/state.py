@@ -29,33 +29,33 @@ from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, weighed
 from penstock.worker.results import Verdict, described
 from penstock.worker.statistics import Statistics
-from penstock.worker.suspects import ASIDE, Suspects, suspects_among
-from penstock.worker.terms import NEAR, OVER, Term, begin, lengthened
+from penstock.worker.suspects import PUT_ASIDE, Suspects, suspects_among
+from penstock.worker.terms import LONG_TRIP_SHARE, OVER, Term, begin, lengthened
 
 if TYPE_CHECKING:
     from penstock.worker.heartbeat_process import HeartbeatProcess
     from penstock.worker.isolation import Isolated, Isolator
     from penstock.worker.process_end import ProcessEnd
 
-__all__ = ["CANCELLED", "HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
+__all__ = ["CANCELLED", "HANDED_BACK", "NO_REPORT", "OUTCOME_OF_KIND", "WorkerState"]
 
 logger = get_logger("penstock")
 
-TRIP = 300
+JOBS_PER_CALL = 300
 """Most jobs that one call takes, and most that it reports unless one chunk has more."""
-SAMPLE = 1.0
+SIZE_INTERVAL = 1.0
 """Seconds between two looks at the sizes of the queues, while there is work."""
-IDLE_SAMPLE = 60.0
+IDLE_SIZE_INTERVAL = 60.0
 """Seconds between two looks at the sizes of the queues, while there is no work."""
-PATIENCE = 0.25
+LONGEST_BUSY_PAUSE = 0.25
 """Most seconds for which a busy worker does not ask a queue that was empty."""
-HEALTHY = 15.0
+HEALTHY_SECONDS = 15.0
 """Seconds without an answer of the server, or without a usable queue, after which a worker is not
 healthy."""
-FAR = 1 / 2
+SLOW_TRIP_SHARE = 1 / 2
 """The largest part of a lease that a round trip may take; otherwise no jobs are reserved."""
 
-OUTCOMES = {
+OUTCOME_OF_KIND = {
     "ack": "done",
     "nack": "retried",
     "release": "snoozed",
@@ -66,7 +66,7 @@ OUTCOMES = {
 HANDED_BACK = Verdict("release", 0, "not begun with")
 CANCELLED = Verdict("release", 0, "cancelled")
 """For a job that is marked by `cancel`: the release ends it."""
-KEPT = Verdict("none")
+NO_REPORT = Verdict("none")
 """Nothing is reported: the handler has settled the job itself, or its lease was lost."""
 
 
@@ -263,7 +263,7 @@ class WorkerState:
     @property
     def is_healthy(self) -> bool:
         """True if the server has answered lately, and a queue could be used lately."""
-        since = self.clock() - HEALTHY
+        since = self.clock() - HEALTHY_SECONDS
         is_usable = any(poll.error is None or poll.failed_at > since for poll in list(self.polls))
         return self.answered > since and is_usable
 
@@ -301,7 +301,7 @@ class WorkerState:
 
     def shares(self) -> dict[QueuePoll, int]:
         """Return how many jobs to ask each queue for now; only queues that may have some."""
-        now, room = self.clock(), min(self.room(), self._step or TRIP, TRIP)
+        now, room = self.clock(), min(self.room(), self._step or JOBS_PER_CALL, JOBS_PER_CALL)
         if room <= 0 or now < self.next_ask:
             return {}
         asked = [
@@ -360,7 +360,7 @@ class WorkerState:
         """Look at the queue soon: the token that brought no job may tell of a schedule."""
         poll.ticker.look_now()
         self.tick_at = 0.0
-        self.sample_at = min(self.sample_at, max(self.clock(), self.sampled_at + SAMPLE))
+        self.sample_at = min(self.sample_at, max(self.clock(), self.sampled_at + SIZE_INTERVAL))
 
     # -- reports and answers ---------------------------------------------------------------
 
@@ -408,15 +408,17 @@ class WorkerState:
     def sample_pause(self, *, busy: bool) -> float:
         """Return the seconds until the sizes are read again, which also shows a sign of life."""
         if any(poll.is_slow for poll in self.polls):
-            return SAMPLE
-        if self.next_ask > self.clock() + HEALTHY / 3:
-            return HEALTHY / 3
-        return SAMPLE if busy else IDLE_SAMPLE
+            return SIZE_INTERVAL
+        if self.next_ask > self.clock() + HEALTHY_SECONDS / 3:
+            return HEALTHY_SECONDS / 3
+        return SIZE_INTERVAL if busy else IDLE_SIZE_INTERVAL
 
     def judge(self, poll: QueuePoll) -> None:
         """Stop asking a queue for jobs whose leases would end on the way, or ask it again."""
         was_slow = poll.is_slow
-        poll.is_slow = poll.trip > poll.lease * (NEAR if was_slow else FAR) > 0
+        poll.is_slow = (
+            poll.trip > poll.lease * (LONG_TRIP_SHARE if was_slow else SLOW_TRIP_SHARE) > 0
+        )
         name, trip, lease = poll.ops.name, poll.trip, poll.lease
         if poll.is_slow and not was_slow:
             text = (
@@ -424,7 +426,7 @@ class WorkerState:
                 "reserved until it is shorter. Set a longer lease with configure(lease=...)"
             )
             self.log.warning(text, name, trip, lease)
-            self.sample_at = min(self.sample_at, self.clock() + SAMPLE)
+            self.sample_at = min(self.sample_at, self.clock() + SIZE_INTERVAL)
         elif was_slow and not poll.is_slow:
             text = "queue %r: a round trip takes %.2f s; jobs are reserved again"
             self.log.warning(text, name, trip)
@@ -445,19 +447,19 @@ class WorkerState:
             poll.at, poll.pause = 0.0, 0.01
         else:
             poll.at = math.inf if taken.next_ms < 0 else now + taken.next_ms / 1000
-            poll.pause = min(poll.pause * 2, PATIENCE)
+            poll.pause = min(poll.pause * 2, LONGEST_BUSY_PAUSE)
         is_over = not taken.deliveries and taken.is_over
         if is_over or poll.drained > -math.inf:
             self._found_drained(poll, now if is_over else -math.inf)
         several = len(self.polls) > 1
         poll.recheck_at = now + poll.pause if several else math.inf
         if taken.deliveries:
-            self.brought_at, self.sample_at = now, min(self.sample_at, now + SAMPLE)
+            self.brought_at, self.sample_at = now, min(self.sample_at, now + SIZE_INTERVAL)
             self._hold(poll, taken.deliveries, sent, now)
         if wanted > 0:
             throttle = self.options.throttle
             self.next_ask = now + (throttle if isinstance(throttle, float) else self._pause())
-            if self.sample_at > now + SAMPLE:
+            if self.sample_at > now + SIZE_INTERVAL:
                 self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
 
     def _found_drained(self, poll: QueuePoll, now: float) -> None:
@@ -522,7 +524,7 @@ class WorkerState:
         trip = now - sent
         is_alone = not self.held
         poll.lease, renewal = begin(jobs, sent, now)
-        is_long = poll.is_slow or trip > poll.lease * NEAR
+        is_long = poll.is_slow or trip > poll.lease * LONG_TRIP_SHARE
         if is_long:
             self.judge(poll)
         if [job for job in jobs if term_of(job).until < now]:
@@ -562,7 +564,7 @@ class WorkerState:
         elif is_alone and not ordinary:
             self.suspects.choose(suspects.pop(0))
         for job in suspects:
-            self.put_back(job, ASIDE)
+            self.put_back(job, PUT_ASIDE)
         return ordinary
 
     def take_over(self, job: Delivery) -> None:
@@ -578,7 +580,7 @@ class WorkerState:
         self.suspects.unbegun.discard(job)
         if term is None:
             self.dispatcher.runners.lose([job])
-            self.put_back(job, KEPT)
+            self.put_back(job, NO_REPORT)
         else:
             set_term(job, term)
             if self.helper is not None:

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from statistics import quantiles
 from typing import Any
 
-__all__ = ["WINDOW", "Statistics", "Summary", "WorkerStats", "summary"]
+__all__ = ["MOST_SAMPLES", "Statistics", "Summary", "WorkerStats", "summary"]
 
-WINDOW = 1000
+MOST_SAMPLES = 1000
 """Most samples of a summary: the last ones."""
 
 
@@ -90,9 +90,9 @@ class Statistics:
         self._lock = threading.RLock()
         self._counts: dict[str, int] = {}
         self._backoffs = 0
-        self._handling: deque[float] = deque(maxlen=WINDOW)
-        self._queueing: deque[float] = deque(maxlen=WINDOW)
-        self._total: deque[float] = deque(maxlen=WINDOW)
+        self._handling: deque[float] = deque(maxlen=MOST_SAMPLES)
+        self._queueing: deque[float] = deque(maxlen=MOST_SAMPLES)
+        self._total: deque[float] = deque(maxlen=MOST_SAMPLES)
         self._sizes: dict[str, deque[float]] = {}
 
     def finished(
@@ -128,7 +128,7 @@ class Statistics:
     def sized(self, queue: str, size: int) -> None:
         """Add the number of jobs of a queue that could be reserved."""
         with self._lock:
-            self._sizes.setdefault(queue, deque(maxlen=WINDOW)).append(size)
+            self._sizes.setdefault(queue, deque(maxlen=MOST_SAMPLES)).append(size)
             self._total.append(sum(each[-1] for each in self._sizes.values()))
 
     def snapshot(self) -> WorkerStats:

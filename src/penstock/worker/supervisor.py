@@ -16,25 +16,25 @@ from penstock.core.jobs.logs import get_logger
 from penstock.worker.children import Child
 from penstock.worker.processes import ending
 
-__all__ = ["BROKEN", "DRAINED", "UNSTARTED", "Supervisor", "SupervisorStatus"]
+__all__ = ["BROKEN_APP_CODE", "DRAINED_CODE", "UNSTARTED_CODE", "Supervisor", "SupervisorStatus"]
 
 LOG = get_logger(__name__)
 
-BROKEN = 2
+BROKEN_APP_CODE = 2
 """The exit code of an app that can't be loaded."""
-UNSTARTED = 3
+UNSTARTED_CODE = 3
 """The exit code of a worker whose lifespan, or hook at the start, has failed."""
-DRAINED = 81
+DRAINED_CODE = 81
 """The exit code of a process whose queues are closed and drained, for its supervisor alone."""
-EARLY = 5.0
+EARLY_END_SECONDS = 5.0
 """Seconds after its start; a process that ends earlier is replaced after a pause."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
-STALE = 15.0
+FIRST_START_PAUSE, LONGEST_START_PAUSE = 0.1, 30.0
+STALE_REPORT_SECONDS = 15.0
 """Seconds without a report after which a process is not healthy."""
-BETWEEN_LOOKS = 1.0
+MEMORY_LOOK_INTERVAL = 1.0
 """Seconds between two looks at the memory."""
 RECYCLED = "memory"
-ENDED_WELL = (0, DRAINED, -signal.SIGTERM)  # the last: asked to end before it had begun
+GOOD_END_CODES = (0, DRAINED_CODE, -signal.SIGTERM)  # the last: asked to end before it had begun
 
 Memory = Callable[[Sequence[int]], Mapping[int, int]]
 
@@ -90,7 +90,7 @@ class ChildSlot:
 
     def next_pause(self) -> float:
         """Return the seconds until the next start. Each call doubles them."""
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self.early, 20))
+        pause = min(LONGEST_START_PAUSE, FIRST_START_PAUSE * 2.0 ** min(self.early, 20))
         self.early += 1
         return pause
 
@@ -115,7 +115,7 @@ class ChildSlot:
         if self.done or now < self.excused:
             return True
         child = self.child
-        if child is None or child.reported is None or now - child.reported > STALE:
+        if child is None or child.reported is None or now - child.reported > STALE_REPORT_SECONDS:
             return False
         return child.status.get("healthy") is True
 
@@ -281,17 +281,17 @@ class Supervisor:
         told, now = (slot.number, child.pid, ending(code)), time.monotonic()
         if self._stopping:
             LOG.info("process %d, pid %d, %s", *told)
-            if code not in ENDED_WELL:
+            if code not in GOOD_END_CODES:
                 self._code = 1
             return 0.0
-        if (code == DRAINED or (options.get("burst") and code == 0)) and not child.leaving:
+        if (code == DRAINED_CODE or (options.get("burst") and code == 0)) and not child.leaving:
             LOG.info("process %d, pid %d, %s: nothing is left to do", *told)
             slot.done = True
             return 0.0
         is_limited = options.get("max_jobs") is not None
         is_asked = child.leaving not in ("", RECYCLED) or (code == 0 and is_limited)
-        slot.excused = now + STALE if child.leaving or is_asked else 0.0
-        if code == UNSTARTED or (child.age < EARLY and not is_asked):
+        slot.excused = now + STALE_REPORT_SECONDS if child.leaving or is_asked else 0.0
+        if code == UNSTARTED_CODE or (child.age < EARLY_END_SECONDS and not is_asked):
             pause = slot.next_pause()
             text = "process %d, pid %d, %s, %.1f s after its start: it is replaced in %.1f s"
             LOG.warning(text, *told, child.age, pause)
@@ -322,7 +322,7 @@ class Supervisor:
         finally:
             self._forget(trial)
         if trial.code:
-            self._not_loaded(ending(trial.code), BROKEN)
+            self._not_loaded(ending(trial.code), BROKEN_APP_CODE)
             return
         if self._change is not None:
             self._change.cancel()
@@ -383,7 +383,7 @@ class Supervisor:
         limit, memory = self._max_memory, self._memory
         assert limit is not None
         assert memory is not None
-        asyncio.get_running_loop().call_later(BETWEEN_LOOKS, self._look_at_memory)
+        asyncio.get_running_loop().call_later(MEMORY_LOOK_INTERVAL, self._look_at_memory)
         there = {p.child.pid: (p, p.child) for p in self._slots if p.child and not p.child.leaving}
         for pid, size in memory(list(there)).items():
             if size > limit:

@@ -13,20 +13,20 @@ from collections.abc import Callable, Sequence
 from penstock.core.jobs.job import Delivery, counts_of
 from penstock.worker.results import Verdict
 
-__all__ = ["ASIDE", "Suspects", "suspects_among"]
+__all__ = ["PUT_ASIDE", "Suspects", "suspects_among"]
 
-SUSPECT = 2
+SUSPECT_CRASHES = 2
 """Crashes after which a job is a suspect."""
-ASIDE_S = 1.0
+ASIDE_SECONDS = 1.0
 """Seconds for which a suspect that can't run alone now is released."""
-ASIDE = Verdict("release", round(ASIDE_S * 1000), "it runs apart from other jobs")
-FORGET = 60.0
+PUT_ASIDE = Verdict("release", round(ASIDE_SECONDS * 1000), "it runs apart from other jobs")
+FORGET_SUSPECT_SECONDS = 60.0
 """Seconds without a suspect after which the waiting time of the last one is forgotten."""
 
 
 def suspects_among(jobs: Sequence[Delivery]) -> list[Delivery]:
     """Return the suspects among jobs that were just delivered."""
-    return [job for job in jobs if counts_of(job) and job.crashes >= SUSPECT]
+    return [job for job in jobs if counts_of(job) and job.crashes >= SUSPECT_CRASHES]
 
 
 class Suspects:
@@ -47,7 +47,7 @@ class Suspects:
         self.chosen: Delivery | None = None
         self.expected_until = 0.0
         self._clock = clock
-        self._patience = 2 * ASIDE_S
+        self._patience = 2 * ASIDE_SECONDS
 
     @property
     def waits(self) -> bool:
@@ -68,7 +68,7 @@ class Suspects:
 
     def found_room(self) -> None:
         """Note that a suspect runs now."""
-        self._patience = 2 * ASIDE_S
+        self._patience = 2 * ASIDE_SECONDS
         self.expected_until = min(self.expected_until, self._clock() + self._patience)
 
     def put_aside(self) -> float:
@@ -78,9 +78,9 @@ class Suspects:
         expected twice as long the next time.
         """
         now = self._clock()
-        if self.expected_until <= now < self.expected_until + FORGET:
+        if self.expected_until <= now < self.expected_until + FORGET_SUSPECT_SECONDS:
             self._patience *= 2
         elif now >= self.expected_until:
-            self._patience = 2 * ASIDE_S
+            self._patience = 2 * ASIDE_SECONDS
         self.expected_until = max(self.expected_until, now + self._patience)
-        return now + ASIDE_S
+        return now + ASIDE_SECONDS

@@ -19,8 +19,8 @@ from penstock.worker.functions import is_target
 __all__ = ["AnyWorker", "NoWorker", "load"]
 
 AnyWorker: TypeAlias = Worker | AsyncWorker
-LAST_LINES = 10
-OURS = (__file__, importlib.__file__, "<frozen importlib")
+MOST_TRACE_LINES = 10
+OWN_FILES = (__file__, importlib.__file__, "<frozen importlib")
 
 
 class NoWorker(Exception):
@@ -39,14 +39,14 @@ class NoWorker(Exception):
     def raised(cls, doing: str, error: BaseException) -> NoWorker:
         """Return the error for an exception that the app's own code has raised."""
         found = traceback.extract_tb(error.__traceback__)
-        frames = [frame for frame in found if not frame.filename.startswith(OURS)]
+        frames = [frame for frame in found if not frame.filename.startswith(OWN_FILES)]
         lines = "".join(
             [*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)]
         )
         # Without a frame or a line of the app, a traceback says no more than the reason.
         theirs = frames or isinstance(error, SyntaxError)
         summary = " ".join(summary_of(error).split())
-        return cls(f"{doing}: {summary}", lines.splitlines()[-LAST_LINES:] if theirs else ())
+        return cls(f"{doing}: {summary}", lines.splitlines()[-MOST_TRACE_LINES:] if theirs else ())
 
 
 def load(target: str) -> AnyWorker:

@@ -22,9 +22,9 @@ from penstock.core.jobs.job import (
 from penstock.core.values.checks import BATCH
 
 __all__ = [
-    "LEFT",
+    "LEASE_LOOK_INTERVAL",
+    "LEASE_RENEWAL_SHARE",
     "OVER",
-    "PAUSE",
     "Term",
     "begin",
     "due",
@@ -33,15 +33,15 @@ __all__ = [
     "renew",
 ]
 
-LEFT = 2 / 3
+LEASE_RENEWAL_SHARE = 2 / 3
 """The part of a lease that is left when the worker renews it."""
-NEAR = 1 / 4
+LONG_TRIP_SHARE = 1 / 4
 """The largest part of a lease that a round trip may take without consequences."""
-TIMES = 8
+TRIPS_PER_LEASE = 8
 """The number of round trips that a lease lasts when it is lengthened for them."""
-LONGEST = 3600.0
+LONGEST_LEASE = 3600.0
 """Most seconds of a lease that is lengthened."""
-PAUSE = 10.0
+LEASE_LOOK_INTERVAL = 10.0
 """Most seconds between two looks at the leases."""
 
 
@@ -95,7 +95,9 @@ OVER = Term(math.inf, 0.0)
 
 def lengthened(lease: float, trip: float) -> float:
     """Return a lease that is long enough for round trips of `trip` seconds."""
-    return lease if trip <= lease * NEAR else max(lease, min(trip * TIMES, LONGEST))
+    if trip <= lease * LONG_TRIP_SHARE:
+        return lease
+    return max(lease, min(trip * TRIPS_PER_LEASE, LONGEST_LEASE))
 
 
 def begin(jobs: Sequence[Delivery], sent: float, now: float) -> tuple[float, float]:
@@ -116,15 +118,16 @@ def begin(jobs: Sequence[Delivery], sent: float, now: float) -> tuple[float, flo
             reservation = reservation_of(job)
             lease = reservation.lease_ms / 1000
             shortest = min(shortest, lease)
-            common = Term(sent + lease, lease if trip <= lease * NEAR else lengthened(lease, trip))
-            renewal = min(renewal, common.until - common.lease * LEFT)
+            is_short = trip <= lease * LONG_TRIP_SHARE
+            common = Term(sent + lease, lease if is_short else lengthened(lease, trip))
+            renewal = min(renewal, common.until - common.lease * LEASE_RENEWAL_SHARE)
         set_term(job, common)
         if data_of(job)[1:3] in OWN_TERMS:
             term = _own_term(job, sent, trip)
             set_term(job, term)
             if term.lease:
                 shortest = min(shortest, job.lease)
-                renewal = min(renewal, term.renewal(LEFT))
+                renewal = min(renewal, term.renewal(LEASE_RENEWAL_SHARE))
     return shortest, renewal
 
 
@@ -139,7 +142,7 @@ def _own_term(job: Delivery, sent: float, trip: float) -> Term:
 
 
 def due(
-    jobs: Iterable[Delivery], now: float, left: float = LEFT
+    jobs: Iterable[Delivery], now: float, left: float = LEASE_RENEWAL_SHARE
 ) -> Iterator[tuple[float, list[Delivery]]]:
     """Yield lease and jobs of each call of `extend` that is due. Each has one queue and epoch.
 
@@ -172,7 +175,7 @@ def renew(
     return gone
 
 
-def next_renewal(jobs: Collection[Delivery], left: float = LEFT) -> float:
+def next_renewal(jobs: Collection[Delivery], left: float = LEASE_RENEWAL_SHARE) -> float:
     """Return when the first of these leases has to be renewed; inf = never."""
     nearest = math.inf
     for job in jobs:

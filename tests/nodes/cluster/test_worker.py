@@ -193,7 +193,7 @@ def test_a_burst_gives_up_a_slot(
 
     A worker that has taken `max_jobs` meanwhile does not need the queue, and raises nothing.
     """
-    monkeypatch.setattr(concerns, "OUTAGE", 1.0)
+    monkeypatch.setattr(concerns, "OUTAGE_SECONDS", 1.0)
     slot = slot_of_queue(names[0])
     for name in names:
         ps.queue(name).enqueue(1)

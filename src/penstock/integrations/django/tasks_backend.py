@@ -23,7 +23,7 @@ from penstock.core.values.checks import check_count, check_text, duration_ms
 from penstock.errors import BadJobId, ResultGone
 from penstock.integrations.django.running import ALIAS
 from penstock.worker import Reject
-from penstock.worker.results import MAX_TEXT
+from penstock.worker.results import MAX_TEXT_BYTES
 
 __all__ = ["TaskBackend"]
 
@@ -211,7 +211,7 @@ class TaskBackend:
                 raise
             self._failed(result, error)
             text = f"{_path(error)}: {message_of(error)}"
-            raise Reject(check_text("error", text, limit=MAX_TEXT)) from error
+            raise Reject(check_text("error", text, limit=MAX_TEXT_BYTES)) from error
         _set(result, _return_value=value)
         self._finished(result, "SUCCESSFUL")
         if not self.supports_get_result:

@@ -34,21 +34,21 @@ from penstock.core.calls.failures import TOO_LARGE, is_full, passing, raise_type
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 from penstock.wire.packing import pack
 
-SLICE = 0.5
+BLOCKING_SECONDS = 0.5
 """Seconds of one blocking command; between two of them a waiting call reads the queue's state."""
-SHORTEST = 0.002
+FEWEST_BLOCKING_SECONDS = 0.002
 """Fewest seconds of one: with 0.001 Redis before 7.0.8 waits for ever."""
-HOPS = 9
+MOST_REDIRECTIONS = 9
 """Most MOVED redirections that a call follows, within 2 s at most."""
-AT_ONCE = 1024
+ONE_PACKET_BYTES = 1024
 """Most bytes of a packet that every network and server takes in one part."""
-IDLE_BEFORE_TEST = 0.25
+UNTESTED_IDLE_SECONDS = 0.25
 """Seconds without use after which a connection is tested before a call is sent on it."""
 
 
 def slice_of(timeout: float) -> float:
     """Return the seconds of one blocking command of a call that waits up to `timeout`."""
-    return max(min(timeout, SLICE), SHORTEST)
+    return max(min(timeout, BLOCKING_SECONDS), FEWEST_BLOCKING_SECONDS)
 
 
 class AsyncWatchedConnection:
@@ -59,7 +59,7 @@ class AsyncWatchedConnection:
     again).
 
     Args:
-        conn: with a socket time-out longer than `SLICE`.
+        conn: with a socket time-out longer than `BLOCKING_SECONDS`.
         server: the server at its other end.
 
     Attributes:
@@ -133,7 +133,7 @@ class AsyncWatchedConnection:
         evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
         begin, end = ((b"MULTI",), evalsha), ((b"EXEC",), self._watch, *looks)
         first, last = (b"".join(map(pack, steps)) for steps in (begin, end))
-        if len(first) + len(last) <= AT_ONCE:
+        if len(first) + len(last) <= ONE_PACKET_BYTES:
             first, last = first + last, b""
         _, queued = await self.connection.replies(first, len(begin))
         done, _, *seen = await self.connection.replies(last, len(end))
@@ -149,7 +149,7 @@ class AsyncWatchedConnection:
         return None if done is None else call.parse(done), seen
 
     async def wait_for_element(self, key: bytes, *, end: bytes, timeout: float) -> bool:
-        """Wait until a list has an element, for at most `SLICE` seconds; return True if it has.
+        """Wait until a list has an element, for at most `BLOCKING_SECONDS`; return True if so.
 
         One command takes the element and puts it back. So nothing is lost with a connection, and
         the next waiting call finds it.
@@ -177,7 +177,7 @@ class AsyncWatchedConnection:
         return bool(await self.connection.command("LLEN", key))
 
     async def pop(self, key: bytes, *, timeout: float) -> None:
-        """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
+        """Begin to wait for an element of a list, at most `BLOCKING_SECONDS`, and to take it."""
         limit = slice_of(timeout)
         with ahold_interrupts():  # what was sent has a reader
             await asend(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
@@ -186,13 +186,13 @@ class AsyncWatchedConnection:
     async def answered(self) -> None:
         """Wait for the reply, and leave it on the connection: an interrupt can't lose it."""
         if self._reader is not None and not sliced(self.conn):
-            await afirst_ready([self._reader], SLICE + SOCKET_TIMEOUT)
+            await afirst_ready([self._reader], BLOCKING_SECONDS + SOCKET_TIMEOUT)
 
     async def popped(self) -> bool:
         """Return True if it was taken; an interrupt while the reply is read may lose it."""
         if self._reader is None:
             return False
-        reply = await self._reader.read(SLICE + SOCKET_TIMEOUT)
+        reply = await self._reader.read(BLOCKING_SECONDS + SOCKET_TIMEOUT)
         if reply is PENDING:
             raise RedisTimeoutError("no reply to BRPOP in time")
         self._reader = None
@@ -265,7 +265,7 @@ class AsyncPressureServer(AsyncServer):
             try:
                 return await run(call)
             except MovedError as moved:
-                if hop == HOPS:
+                if hop == MOST_REDIRECTIONS:
                     raise RedisConnectionError(f"the nodes do not agree: {moved}") from moved
                 await self._follow(moved, hop)
             hop += 1
@@ -283,8 +283,8 @@ class AsyncPressureServer(AsyncServer):
         connection = await self._taken()
         connection.calls += 1
         try:
-            if monotonic() > connection.used + IDLE_BEFORE_TEST:
-                await connection.open(IDLE_BEFORE_TEST)
+            if monotonic() > connection.used + UNTESTED_IDLE_SECONDS:
+                await connection.open(UNTESTED_IDLE_SECONDS)
             reply = await self._sent(connection, call)
         except BaseException as error:
             await self.failed(connection, error)
@@ -310,13 +310,13 @@ class AsyncPressureServer(AsyncServer):
         try:
             watched = self._watched.pop()
         except IndexError:
-            conn = self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT)
+            conn = self.factory(socket_timeout=BLOCKING_SECONDS + SOCKET_TIMEOUT)
             watched = AsyncWatchedConnection(conn, self)
         try:
             if self.has_moved(watched.conn):
                 await watched.close()
-            if monotonic() > watched.connection.used + IDLE_BEFORE_TEST:
-                await watched.connection.open(IDLE_BEFORE_TEST)
+            if monotonic() > watched.connection.used + UNTESTED_IDLE_SECONDS:
+                await watched.connection.open(UNTESTED_IDLE_SECONDS)
         except BaseException:
             await watched.close()
             raise

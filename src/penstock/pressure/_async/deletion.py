@@ -9,13 +9,13 @@ from penstock.client._acompat import asleep
 from penstock.client.clock import monotonic
 from penstock.pressure._async.connections import AsyncPressureServer
 from penstock.pressure.calls import PressureCalls
-from penstock.pressure.keys import OF_ROLE, check_role
+from penstock.pressure.keys import KEYS_OF_ROLE, check_role
 from penstock.wire.codes import PressureCode
 from penstock.wire.replies import PressureDeleteInUse
 
-QUIET = 1.0
+QUIET_ROLES_SECONDS = 1.0
 """Seconds for which both roles are free before a deletion counts as interrupted."""
-READ_PAUSE = 0.05
+STATE_READ_INTERVAL = 0.05
 """Seconds between two reads of the state meanwhile."""
 
 
@@ -69,12 +69,12 @@ async def _quiet(server: AsyncPressureServer, calls: PressureCalls, until: float
     A living client that deletes waits only while a role is taken. If none is, it ends at once.
     """
     since = math.inf
-    while monotonic() < since + QUIET:
+    while monotonic() < since + QUIET_ROLES_SECONDS:
         seen = calls.seen(await server.repeatable(calls.call("show")))
         if seen.bound is not None or not seen.left:
             raise calls.error(PressureCode.MISSING)
-        taken = [role for role in OF_ROLE if role not in seen.free]
+        taken = [role for role in KEYS_OF_ROLE if role not in seen.free]
         since = math.inf if taken else min(since, monotonic())
         if taken and monotonic() >= until:
             raise calls.error(PressureCode.IN_USE, taken[0])
-        await asleep(READ_PAUSE)
+        await asleep(STATE_READ_INTERVAL)

@@ -35,21 +35,21 @@ from penstock.core.calls.failures import TOO_LARGE, is_full, passing, raise_type
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 from penstock.wire.packing import pack
 
-SLICE = 0.5
+BLOCKING_SECONDS = 0.5
 """Seconds of one blocking command; between two of them a waiting call reads the queue's state."""
-SHORTEST = 0.002
+FEWEST_BLOCKING_SECONDS = 0.002
 """Fewest seconds of one: with 0.001 Redis before 7.0.8 waits for ever."""
-HOPS = 9
+MOST_REDIRECTIONS = 9
 """Most MOVED redirections that a call follows, within 2 s at most."""
-AT_ONCE = 1024
+ONE_PACKET_BYTES = 1024
 """Most bytes of a packet that every network and server takes in one part."""
-IDLE_BEFORE_TEST = 0.25
+UNTESTED_IDLE_SECONDS = 0.25
 """Seconds without use after which a connection is tested before a call is sent on it."""
 
 
 def slice_of(timeout: float) -> float:
     """Return the seconds of one blocking command of a call that waits up to `timeout`."""
-    return max(min(timeout, SLICE), SHORTEST)
+    return max(min(timeout, BLOCKING_SECONDS), FEWEST_BLOCKING_SECONDS)
 
 
 class WatchedConnection:
@@ -60,7 +60,7 @@ class WatchedConnection:
     again).
 
     Args:
-        conn: with a socket time-out longer than `SLICE`.
+        conn: with a socket time-out longer than `BLOCKING_SECONDS`.
         server: the server at its other end.
 
     Attributes:
@@ -132,7 +132,7 @@ class WatchedConnection:
         evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
         begin, end = ((b"MULTI",), evalsha), ((b"EXEC",), self._watch, *looks)
         first, last = (b"".join(map(pack, steps)) for steps in (begin, end))
-        if len(first) + len(last) <= AT_ONCE:
+        if len(first) + len(last) <= ONE_PACKET_BYTES:
             first, last = first + last, b""
         _, queued = self.connection.replies(first, len(begin))
         done, _, *seen = self.connection.replies(last, len(end))
@@ -148,7 +148,7 @@ class WatchedConnection:
         return None if done is None else call.parse(done), seen
 
     def wait_for_element(self, key: bytes, *, end: bytes, timeout: float) -> bool:
-        """Wait until a list has an element, for at most `SLICE` seconds; return True if it has.
+        """Wait until a list has an element, for at most `BLOCKING_SECONDS`; return True if so.
 
         One command takes the element and puts it back. So nothing is lost with a connection, and
         the next waiting call finds it.
@@ -176,7 +176,7 @@ class WatchedConnection:
         return bool(self.connection.command("LLEN", key))
 
     def pop(self, key: bytes, *, timeout: float) -> None:
-        """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
+        """Begin to wait for an element of a list, at most `BLOCKING_SECONDS`, and to take it."""
         limit = slice_of(timeout)
         with hold_interrupts():  # what was sent has a reader
             send(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
@@ -185,13 +185,13 @@ class WatchedConnection:
     def answered(self) -> None:
         """Wait for the reply, and leave it on the connection: an interrupt can't lose it."""
         if self._reader is not None and not sliced(self.conn):
-            first_ready([self._reader], SLICE + SOCKET_TIMEOUT)
+            first_ready([self._reader], BLOCKING_SECONDS + SOCKET_TIMEOUT)
 
     def popped(self) -> bool:
         """Return True if it was taken; an interrupt while the reply is read may lose it."""
         if self._reader is None:
             return False
-        reply = self._reader.read(SLICE + SOCKET_TIMEOUT)
+        reply = self._reader.read(BLOCKING_SECONDS + SOCKET_TIMEOUT)
         if reply is PENDING:
             raise RedisTimeoutError("no reply to BRPOP in time")
         self._reader = None
@@ -262,7 +262,7 @@ class PressureServer(Server):
             try:
                 return run(call)
             except MovedError as moved:
-                if hop == HOPS:
+                if hop == MOST_REDIRECTIONS:
                     raise RedisConnectionError(f"the nodes do not agree: {moved}") from moved
                 self._follow(moved, hop)
             hop += 1
@@ -280,8 +280,8 @@ class PressureServer(Server):
         connection = self._taken()
         connection.calls += 1
         try:
-            if monotonic() > connection.used + IDLE_BEFORE_TEST:
-                connection.open(IDLE_BEFORE_TEST)
+            if monotonic() > connection.used + UNTESTED_IDLE_SECONDS:
+                connection.open(UNTESTED_IDLE_SECONDS)
             reply = self._sent(connection, call)
         except BaseException as error:
             self.failed(connection, error)
@@ -306,13 +306,13 @@ class PressureServer(Server):
         try:
             watched = self._watched.pop()
         except IndexError:
-            conn = self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT)
+            conn = self.factory(socket_timeout=BLOCKING_SECONDS + SOCKET_TIMEOUT)
             watched = WatchedConnection(conn, self)
         try:
             if self.has_moved(watched.conn):
                 watched.close()
-            if monotonic() > watched.connection.used + IDLE_BEFORE_TEST:
-                watched.connection.open(IDLE_BEFORE_TEST)
+            if monotonic() > watched.connection.used + UNTESTED_IDLE_SECONDS:
+                watched.connection.open(UNTESTED_IDLE_SECONDS)
         except BaseException:
             watched.close()
             raise

@@ -30,11 +30,11 @@ from penstock.pressure.errors import OperationUnblocked
 from penstock.pressure.keys import Role
 from penstock.wire.codes import PressureCode
 
-HELD, POPPED = 1, 2
+ROLE_HELD, TOKEN_POPPED = 1, 2
 """Values of `held`: the keys name this client as the holder; it popped the role's token."""
-LOST_RACES = 1
+MOST_LOST_RACES = 1
 """Number of times that another client may be faster, before the role's token is popped."""
-TOKEN_LOST_AFTER = 1.0
+TOKEN_LOST_SECONDS = 1.0
 """Seconds after which room without a token counts as lost by a dead client."""
 
 
@@ -158,7 +158,7 @@ class WaitingCall:
         looks = (b"GET", keys[self._role]), (b"LLEN", keys.free(self._role))
         if call.wait is not None:
             watched.connection.require(call.wait, afresh=True)
-        self._held = held or HELD  # possibly, until the reply is here
+        self._held = held or ROLE_HELD  # possibly, until the reply is here
         try:
             reply, seen = watched.run_unchanged(call, *looks)
             if call.wait is not None and reply is not None and reply.code == PressureCode.DONE:
@@ -166,15 +166,15 @@ class WaitingCall:
         except Exception as error:
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
-            self._held = HELD
-            if held == HELD and self._leave():
+            self._held = ROLE_HELD
+            if held == ROLE_HELD and self._leave():
                 raise  # had it run, or did it run now, the role would not have been ours to give
             unknown = "the reply was lost: it is not known whether the call took effect"
             raise OutcomeUnknown(unknown) from error
         if reply is None or reply.code < PressureCode.IN_USE:
             self._held = held
             return reply
-        self._held = HELD if reply.code == PressureCode.HOLDING else 0
+        self._held = ROLE_HELD if reply.code == PressureCode.HOLDING else 0
         if self._held and seen not in ([], [self._id, 0]):
             # The key that is watched now may be of a later queue, into which the script must not
             # write; or the role was freed at that moment. Only fakeredis lets that happen
@@ -192,7 +192,7 @@ class WaitingCall:
         try:
             return bool(self._server.repeatable(call).code == PressureCode.DONE)
         except (RedisError, PenstockError) as error:
-            if held == HELD and passing(error):  # a popped token can't be returned later
+            if held == ROLE_HELD and passing(error):  # a popped token can't be returned later
                 self._server.unsent.append(call)
             return False
 
@@ -205,7 +205,7 @@ class WaitingCall:
             left = self._until - monotonic()
             if left <= 0:
                 raise self._late()
-            if not self._held and self._lost_races > LOST_RACES:
+            if not self._held and self._lost_races > MOST_LOST_RACES:
                 is_woken = shield(self._popped(watched, key, left))
             else:
                 is_woken = watched.wait_for_element(key, end=end, timeout=left)
@@ -240,12 +240,12 @@ class WaitingCall:
             with suppress(RedisError):
                 self._note_token(watched)
             raise
-        return self._held == POPPED
+        return self._held == TOKEN_POPPED
 
     def _note_token(self, watched: WatchedConnection) -> None:
         with hold_interrupts():  # none between the reply and the note
             if watched.popped():
-                self._held = POPPED
+                self._held = TOKEN_POPPED
 
     def _awaited(self) -> tuple[bytes, bytes]:
         """Return the list whose element the call waits for, and the end where it is put back."""
@@ -273,7 +273,7 @@ class WaitingCall:
             self._without_token_since = math.inf
             return False
         self._without_token_since = min(self._without_token_since, monotonic())
-        return monotonic() >= self._without_token_since + TOKEN_LOST_AFTER
+        return monotonic() >= self._without_token_since + TOKEN_LOST_SECONDS
 
     def _deleted(self) -> PenstockError:
         return QueueMissing(f"queue {self._calls.name!r} was deleted while the call waited")

@@ -15,13 +15,13 @@ __all__ = ["AsyncRegistration"]
 
 logger = get_logger("penstock")
 
-FIRST = 1.0
+REGISTRATION_DELAY = 1.0
 """Seconds after the start of a worker until it is registered: a short burst writes nothing."""
-PAUSE = 15.0
+ENTRY_INTERVAL = 15.0
 """Seconds between two writes of an entry."""
-TIDY = 600.0
+LIST_INTERVAL = 600.0
 """Seconds between two writes of its id in the list, and two removals of those that are too old."""
-GONE_MS = 3_600_000
+LISTED_MS = 3_600_000
 """Age at which an id is removed, and time to live of the list after its last change."""
 
 
@@ -49,11 +49,11 @@ class AsyncRegistration:
         self._nodes: set[AsyncNode] = set()
         self._ahead_ms: dict[AsyncNode, int] = {}
         self._has_failed = False
-        self.at = self._began + FIRST
+        self.at = self._began + REGISTRATION_DELAY
 
     async def renew(self, nodes: Iterable[AsyncNode]) -> None:
         """Write the entry to nodes: one command for each, and rarely the list."""
-        self.at = monotonic() + PAUSE
+        self.at = monotonic() + ENTRY_INTERVAL
         is_tidy = monotonic() < self._tidy_at
         for node in nodes:
             try:
@@ -69,7 +69,7 @@ class AsyncRegistration:
                     text = "the list of workers can't be written: %s: %s"
                     logger.info(text, type(error).__name__, error)
         if not is_tidy:
-            self._tidy_at = monotonic() + TIDY
+            self._tidy_at = monotonic() + LIST_INTERVAL
 
     async def _write(self, node: AsyncNode) -> bool:
         """Write the entry; return False if there was none, so that its id may not be listed."""
@@ -85,10 +85,10 @@ class AsyncRegistration:
         """List its id as a new one, and remove old ones."""
         now_ms = await node.time_ms()
         self._ahead_ms[node] = now_ms - int(monotonic() * 1000)
-        key, old = workers_key(self._prefix), now_ms - GONE_MS
+        key, old = workers_key(self._prefix), now_ms - LISTED_MS
         await node.command("ZADD", key, now_ms, self._id)
         await node.command("ZREMRANGEBYSCORE", key, "-inf", old)
-        await node.command("PEXPIRE", key, GONE_MS)
+        await node.command("PEXPIRE", key, LISTED_MS)
 
     async def remove(self) -> None:
         """Remove the entry where it was written."""

@@ -28,7 +28,7 @@ from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._async.handler_runner import AsyncHandlerRunner, Take
-from penstock.worker._async.heartbeat import OVERDUE, AsyncHeartbeat
+from penstock.worker._async.heartbeat import OVERDUE_SECONDS, AsyncHeartbeat
 from penstock.worker._async.lifespan import AsyncLifespan
 from penstock.worker._async.registration import AsyncRegistration
 from penstock.worker.dispatcher import Dispatcher
@@ -68,11 +68,11 @@ __all__ = ["AsyncWorker"]
 
 logger = get_logger("penstock")
 Hook = TypeVar("Hook", bound=Callable[..., Any])
-SIGNAL_CHECK = 1.0
+SIGNAL_CHECK_INTERVAL = 1.0
 """Seconds after which the main thread looks for signals: one may have come before it slept."""
-ISOLATED = ("queues", "grace", "log_jobs", "time_limit")
+ISOLATED_OPTIONS = ("queues", "grace", "log_jobs", "time_limit")
 """Options that an isolated process takes over."""
-READY = 10.0
+HELPER_READY_SECONDS = 10.0
 """Most seconds to wait for the helper process: a handler may soon let no other thread run."""
 
 
@@ -279,7 +279,7 @@ class AsyncWorker:
         with self._listening(signals):
             await self.start()
             try:
-                while not (await self.join(SIGNAL_CHECK) or self._is_overdue()):
+                while not (await self.join(SIGNAL_CHECK_INTERVAL) or self._is_overdue()):
                     pass
             except BaseException:  # a cancellation, or Ctrl-C that no signal handler has taken
                 self.stop(0)
@@ -327,7 +327,7 @@ class AsyncWorker:
             source, prefix = self._client.backend.source, self._client.prefix
             state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
         if options.isolate is not None:
-            kept = {name: options.shown()[name] for name in ISOLATED}
+            kept = {name: options.shown()[name] for name in ISOLATED_OPTIONS}
             kept["name"] = f"{self.name}-isolated"
             state.isolator = Isolator(options.isolate, kept, state)
         state.isolated, state.process_end = self._isolated, self._process_end
@@ -394,7 +394,7 @@ class AsyncWorker:
 
     def _is_overdue(self) -> bool:
         state = self._state
-        if state is None or monotonic() < state.deadline + OVERDUE:
+        if state is None or monotonic() < state.deadline + OVERDUE_SECONDS:
             return False
         text = "%s did not end in time and is abandoned; its leases will expire"
         state.log.error(text, self.name)
@@ -495,7 +495,7 @@ class AsyncWorker:
             if helper is not None:
                 helper.start()
             heartbeat.start()
-            until = monotonic() + READY
+            until = monotonic() + HELPER_READY_SECONDS
             while helper and monotonic() < until and not (helper.is_ready() or state.stopping):
                 await wake.wait(0.02)
             if await self._connected(state, wake):

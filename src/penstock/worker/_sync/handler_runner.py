@@ -29,7 +29,7 @@ from penstock.worker.polls import Finished, FinishedJobs
 from penstock.worker.registered import AnyHandler
 from penstock.worker.results import ACK, Done, Result, Verdict, described
 from penstock.worker.runners import Item, Runners
-from penstock.worker.state import CANCELLED, KEPT, OUTCOMES
+from penstock.worker.state import CANCELLED, NO_REPORT, OUTCOME_OF_KIND
 from penstock.worker.status import RunningJob
 
 __all__ = ["HandlerRunner", "Take"]
@@ -40,13 +40,13 @@ Verdicts = list[Verdict] | None
 """The verdicts on the jobs of a run; None = all are acknowledged."""
 Take = Callable[[AnyHandler, Sequence[Delivery], Any], None]
 """Takes what a handler has returned for jobs."""
-LATER = Verdict("release", 0)
+RELEASED = Verdict("release", 0)
 """For the other jobs of a chunk when one has lost its lease, and for all when the loop ends."""
-PLAIN = frozenset({type(None), bool, int, float, str, bytes, dict})
+SUCCESS_TYPES = frozenset({type(None), bool, int, float, str, bytes, dict})
 """Types of return values that mean success."""
-NO_NAMES: Mapping[str, Any] = {}
+NO_KEYWORDS: Mapping[str, Any] = {}
 """No arguments by name."""
-RESULT_BYTES = 65536
+DEFAULT_RESULT_BYTES = 65536
 """Most bytes of a value that is kept, unless the queue has another setting."""
 
 
@@ -136,7 +136,7 @@ class HandlerRunner:
         del self._running[id(item)]
         seconds = monotonic() - began
         if verdicts is None and len(jobs) == 1 and not first.lost:
-            verdict = KEPT if first.settled else ACK
+            verdict = NO_REPORT if first.settled else ACK
             first.settled = True
             finished = self.finished
             if finished.due_at == math.inf and finished.is_last():  # no job waits to be reported
@@ -156,7 +156,7 @@ class HandlerRunner:
 
     def _without_void(self, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
         """Return the jobs that shall run; report those that were lost or cancelled before."""
-        self._finish([job for job in jobs if job.lost], KEPT, 0.0)
+        self._finish([job for job in jobs if job.lost], NO_REPORT, 0.0)
         self._finish([job for job in jobs if not job.lost and job.cancelled], CANCELLED, 0.0)
         self._wake()
         return [job for job in jobs if not _is_void(job)]
@@ -193,7 +193,7 @@ class HandlerRunner:
             parts.setdefault(kind, []).append(job)
             job.settled = True
         for kind, part in parts.items():
-            told = verdict if kind == "told" else KEPT
+            told = verdict if kind == "told" else NO_REPORT
             self.finished.append(Finished(part, told, seconds, is_counted=is_counted))
             is_counted = True
 
@@ -224,7 +224,7 @@ class HandlerRunner:
         verdicts: Verdicts
         value: Any = None
         try:
-            args, kwargs = (jobs, NO_NAMES) if handler.takes_job else _arguments(handler, jobs)
+            args, kwargs = (jobs, NO_KEYWORDS) if handler.takes_job else _arguments(handler, jobs)
             value = self.runners.call(handler, jobs, args, kwargs)
             if event is not None:
                 event.value = value
@@ -232,7 +232,7 @@ class HandlerRunner:
                 self.take(handler, jobs, value)
             if handler.size or data_of(jobs[0]).find(KEPT_FIELD, 0, FIRST_FIELDS) > 0:
                 self._keep(handler, jobs, value)
-            if type(value) in PLAIN and not handler.size:
+            if type(value) in SUCCESS_TYPES and not handler.size:
                 return None
             verdicts = _returned(handler, jobs, value)
             if verdicts is not None:
@@ -292,7 +292,7 @@ class HandlerRunner:
         """Return a value as JSON and ""; or nothing, and the reason why it is not kept."""
         settings = self.settings_of(job)
         most = None if settings is None else settings.result_size
-        most = RESULT_BYTES if most is None else most
+        most = DEFAULT_RESULT_BYTES if most is None else most
         try:
             raw = encoded_value(value)
         except Exception as error:  # noqa: BLE001  # whatever the value's classes raise
@@ -357,7 +357,7 @@ def _is_void(job: Delivery) -> bool:
 def _arguments(
     handler: AnyHandler, jobs: Sequence[Delivery]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    return (([*jobs],), NO_NAMES) if handler.size else handler.arguments(jobs[0])
+    return (([*jobs],), NO_KEYWORDS) if handler.size else handler.arguments(jobs[0])
 
 
 def _returned(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> Verdicts:
@@ -378,7 +378,7 @@ def _returned(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> Verd
 
 def _unfinished(job: Delivery) -> Verdict:
     """Return the verdict on a job whose run the worker has ended."""
-    return KEPT if job.lost else CANCELLED if job.cancelled else LATER
+    return NO_REPORT if job.lost else CANCELLED if job.cancelled else RELEASED
 
 
 def _unfit(job: Delivery, reason: str) -> Verdict:
@@ -391,7 +391,11 @@ def _note(event: RunEvent, jobs: Sequence[Delivery], verdicts: Verdicts) -> None
     if verdicts is None:
         verdicts = [ACK] * len(jobs)
     kinds = [
-        "lost" if job.lost else "cancelled" if verdict is CANCELLED else OUTCOMES[verdict.kind]
+        "lost"
+        if job.lost
+        else "cancelled"
+        if verdict is CANCELLED
+        else OUTCOME_OF_KIND[verdict.kind]
         for job, verdict in zip(jobs, verdicts, strict=True)
     ]
     counts = {kind: kinds.count(kind) for kind in kinds}

@@ -43,24 +43,24 @@ from penstock.worker.runners import in_thread
 from penstock.worker.state import WorkerState
 from penstock.worker.terms import OVER, due, next_renewal, renew
 
-__all__ = ["CANNOT_RENEW", "Heartbeat", "renew_each"]
+__all__ = ["CANNOT_RENEW_TEXT", "Heartbeat", "renew_each"]
 
 logger = get_logger("penstock")
 
-SHORTEST = 0.01
+SHORTEST_BEAT_PAUSE = 0.01
 """Fewest seconds between two looks at the leases."""
-GONE = "it expired, it or its queue was removed, or another worker holds it"
-LOOK = 0.7
+LEASE_GONE_TEXT = "it expired, it or its queue was removed, or another worker holds it"
+CANCELLATION_LOOK_INTERVAL = 0.7
 """Most seconds between two looks. A cancelled job ends within a second, whatever its age: 0.3 s are
 left for the call and for the handler to notice."""
-YOUNG = 0.05
+YOUNG_JOB_SECONDS = 0.05
 """Seconds for which a new job is left out of a look. Shorter jobs cost no call."""
-AGAIN = 1.0
+LONGEST_RENEWAL_PAUSE = 1.0
 """Most seconds until another attempt at leases that could not be renewed."""
-REFUSALS = 24
+MOST_REFUSED_RENEWALS = 24
 """Most refused calls in a renewal. Every second one halves the smallest part: they find a job."""
-CANNOT_RENEW = "leases of %r can't be renewed: %s"
-OVERDUE = 2.0
+CANNOT_RENEW_TEXT = "leases of %r can't be renewed: %s"
+OVERDUE_SECONDS = 2.0
 """Seconds after the grace at which `run` abandons a worker that has not ended, and its heartbeat
 releases its jobs. After as many seconds more the heartbeat ends the process."""
 
@@ -154,7 +154,7 @@ class Heartbeat:
 
     def _renew_leases(self) -> None:
         if self._state.helper is not None:
-            self._lose(self._state.helper.news(), GONE)
+            self._lose(self._state.helper.news(), LEASE_GONE_TEXT)
         unreached = set[Any]()
         first, again = self._put_off.ready_apart(self._held())
         for lease, jobs in chain(due(first, monotonic()), due(again, monotonic())):
@@ -163,10 +163,10 @@ class Heartbeat:
                 continue
             renewal = renew_each(self._node(ops.home), lease, jobs)
             if self._put_off.note(ops, renewal):
-                self._state.log.warning(CANNOT_RENEW, ops.name, renewal.why)
+                self._state.log.warning(CANNOT_RENEW_TEXT, ops.name, renewal.why)
             if not renewal.is_reached:
                 unreached.add(ops)
-            self._lose(renewal.lost, GONE)
+            self._lose(renewal.lost, LEASE_GONE_TEXT)
         self._failures = self._failures + 1 if unreached else 0
         self._is_silent = bool(unreached)
 
@@ -184,8 +184,8 @@ class Heartbeat:
         """Store the progress of jobs, and learn which are cancelled: one call for each queue."""
         if self._failures or monotonic() < self._ask_at:
             return
-        self._ask_at = monotonic() + LOOK
-        taken_by = monotonic() - YOUNG
+        self._ask_at = monotonic() + CANCELLATION_LOOK_INTERVAL
+        taken_by = monotonic() - YOUNG_JOB_SECONDS
         held = [job for job, taken in self._state.held.copy().items() if taken < taken_by]
         asked: dict[Any, list[Delivery]] = {}
         for job in self._renewable(held):
@@ -211,7 +211,7 @@ class Heartbeat:
 
     @property
     def _end_at(self) -> float:
-        return self._state.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
+        return self._state.deadline + (2 * OVERDUE_SECONDS if self._has_left else OVERDUE_SECONDS)
 
     def _end_overdue(self) -> None:
         """Release the jobs of a worker whose event loop is blocked. Later end the process."""
@@ -263,8 +263,8 @@ class Heartbeat:
         nearest = min(nearest, next_renewal(ready), self._put_off.next_at(), self._ask_at)
         if self._overdue is not None:
             nearest = min(nearest, self._end_at)
-        shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
-        return min(max(nearest - monotonic(), shortest), LOOK)
+        shortest = min(SHORTEST_BEAT_PAUSE * 2.0 ** min(self._failures, 10), LONGEST_RENEWAL_PAUSE)
+        return min(max(nearest - monotonic(), shortest), CANCELLATION_LOOK_INTERVAL)
 
 
 def beaten(node: Node, jobs: Sequence[Delivery]) -> Settled:
@@ -289,7 +289,7 @@ def renew_each(node: Node, lease: float, jobs: Sequence[Delivery]) -> Renewal:
         lease: seconds.
         jobs: of one epoch.
     """
-    renewal, parts, refusals = Renewal(), [jobs], REFUSALS
+    renewal, parts, refusals = Renewal(), [jobs], MOST_REFUSED_RENEWALS
     while parts and refusals:
         parts.sort(key=len)
         part = parts.pop(0 if refusals % 2 else -1)

@@ -31,15 +31,15 @@ from penstock.worker.registered import AnyHandler
 from penstock.worker.results import Result
 from penstock.worker.runners import Item
 from penstock.worker.schedules import Ticker, run_ticks
-from penstock.worker.state import OUTCOMES
+from penstock.worker.state import OUTCOME_OF_KIND
 
 __all__ = ["PenstockKit"]
 
 logger = get_logger("penstock.worker")
-MOST = 1000
+MOST_ASSERTED_JOBS = 1000
 """Most waiting jobs of a queue and state that an assertion looks at."""
-WAITING: tuple[StateName, ...] = ("ready", "scheduled", "parked")
-UNUSUAL = {
+WAITING_STATES: tuple[StateName, ...] = ("ready", "scheduled", "parked")
+UNUSUAL_OUTCOMES = {
     Outcome.DEAD: "dead", Outcome.CANCELLED: "cancelled", Outcome.REFUSED: "failed"
 }  # fmt: skip
 """Names of outcomes that are not those of the verdict; all others are counted as lost."""
@@ -133,7 +133,7 @@ class PenstockKit(Penstock):
             results = results_of(jobs, done.times) if kind == "ack" else None
             call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results)
             outcomes = self.backend.node.run(call)
-        names = {Outcome.DONE: OUTCOMES[kind]} | UNUSUAL
+        names = {Outcome.DONE: OUTCOME_OF_KIND[kind]} | UNUSUAL_OUTCOMES
         for outcome in outcomes:
             name = names.get(outcome, "lost")
             counts[name] = counts.get(name, 0) + 1
@@ -169,7 +169,9 @@ class PenstockKit(Penstock):
 
     def _waiting(self, name: str) -> list[JobView]:
         queue = self.open(name)
-        return [view for state in WAITING for view in queue.peek(MOST, state=state)]
+        return [
+            view for state in WAITING_STATES for view in queue.peek(MOST_ASSERTED_JOBS, state=state)
+        ]
 
 
 class _Inline:

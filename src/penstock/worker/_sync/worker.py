@@ -29,7 +29,7 @@ from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._sync.handler_runner import HandlerRunner, Take
-from penstock.worker._sync.heartbeat import OVERDUE, Heartbeat
+from penstock.worker._sync.heartbeat import OVERDUE_SECONDS, Heartbeat
 from penstock.worker._sync.lifespan import Lifespan
 from penstock.worker._sync.registration import Registration
 from penstock.worker.dispatcher import Dispatcher
@@ -68,11 +68,11 @@ __all__ = ["Worker"]
 
 logger = get_logger("penstock")
 Hook = TypeVar("Hook", bound=Callable[..., Any])
-SIGNAL_CHECK = 1.0
+SIGNAL_CHECK_INTERVAL = 1.0
 """Seconds after which the main thread looks for signals: one may have come before it slept."""
-ISOLATED = ("queues", "grace", "log_jobs", "time_limit")
+ISOLATED_OPTIONS = ("queues", "grace", "log_jobs", "time_limit")
 """Options that an isolated process takes over."""
-READY = 10.0
+HELPER_READY_SECONDS = 10.0
 """Most seconds to wait for the helper process: a handler may soon let no other thread run."""
 
 
@@ -279,7 +279,7 @@ class Worker:
         with self._listening(signals):
             self.start()
             try:
-                while not (self.join(SIGNAL_CHECK) or self._is_overdue()):
+                while not (self.join(SIGNAL_CHECK_INTERVAL) or self._is_overdue()):
                     pass
             except BaseException:  # a cancellation, or Ctrl-C that no signal handler has taken
                 self.stop(0)
@@ -327,7 +327,7 @@ class Worker:
             source, prefix = self._client.backend.source, self._client.prefix
             state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
         if options.isolate is not None:
-            kept = {name: options.shown()[name] for name in ISOLATED}
+            kept = {name: options.shown()[name] for name in ISOLATED_OPTIONS}
             kept["name"] = f"{self.name}-isolated"
             state.isolator = Isolator(options.isolate, kept, state)
         state.isolated, state.process_end = self._isolated, self._process_end
@@ -393,7 +393,7 @@ class Worker:
 
     def _is_overdue(self) -> bool:
         state = self._state
-        if state is None or monotonic() < state.deadline + OVERDUE:
+        if state is None or monotonic() < state.deadline + OVERDUE_SECONDS:
             return False
         text = "%s did not end in time and is abandoned; its leases will expire"
         state.log.error(text, self.name)
@@ -494,7 +494,7 @@ class Worker:
             if helper is not None:
                 helper.start()
             heartbeat.start()
-            until = monotonic() + READY
+            until = monotonic() + HELPER_READY_SECONDS
             while helper and monotonic() < until and not (helper.is_ready() or state.stopping):
                 wake.wait(0.02)
             if self._connected(state, wake):
