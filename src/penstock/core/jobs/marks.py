@@ -28,7 +28,7 @@ MAX_TRACE = 8192
 """Most bytes of a trace that the scripts keep."""
 MAX_NOTE = 200
 """Most bytes of the note of a progress; more are cut."""
-OWN_CODE = str(Path(__file__).parent.parent) + os.sep
+OWN_CODE = str(Path(__file__).parents[2]) + os.sep
 """The beginning of the file names of the package."""
 
 
