@@ -790,7 +790,7 @@ async def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
         wait=1,
         lost=0,
     )
-    assert (await q._server.once(late)).code == PressureCode.HOLDING
+    assert (await q._server.run_once(late)).code == PressureCode.HOLDING
     await turning.reach("producer_free")
     assert raw.get(key("producer")) == b"late"
     assert await q.get() == b"a"
@@ -804,7 +804,7 @@ async def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
         wait=1,
         lost=0,
     )
-    assert (await q._server.once(late)).code == PressureCode.DONE
+    assert (await q._server.run_once(late)).code == PressureCode.DONE
     assert await q.get() == b"c"
     await successor.result()
     assert await q.get() == b"b"
@@ -861,14 +861,14 @@ async def test_a_wait_that_is_cancelled_twice(
     """A wait cancelled again while it gives its role back still does so."""
     q = make()
     await q.create(1)
-    begun, repeatable = asyncio.Event(), connections.AsyncPressureServer.repeatable
+    begun, repeatable = asyncio.Event(), connections.AsyncPressureServer.run_repeatable
 
     async def slow(self: connections.AsyncPressureServer, call: Any) -> Any:
         begun.set()
         await asyncio.sleep(0)
         return await repeatable(self, call)
 
-    monkeypatch.setattr(connections.AsyncPressureServer, "repeatable", slow)
+    monkeypatch.setattr(connections.AsyncPressureServer, "run_repeatable", slow)
     waiting = asyncio.ensure_future(q.get())
     await turning.reach("")
     waiting.cancel()
@@ -1016,7 +1016,12 @@ async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     """The quiet time starts again whenever a role was held: its holder may be the
     deleting party.
     """
-    q, times, codes, once = make(), list[float](), list[int](), connections.AsyncPressureServer.once
+    q, times, codes, once = (
+        make(),
+        list[float](),
+        list[int](),
+        connections.AsyncPressureServer.run_once,
+    )
     await q.create()
     raw.delete(key("bound"))  # as another party does, which then stopped
 
@@ -1030,7 +1035,7 @@ async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
         codes.append(reply.code)
         return reply
 
-    monkeypatch.setattr(connections.AsyncPressureServer, "once", noted)
+    monkeypatch.setattr(connections.AsyncPressureServer, "run_once", noted)
     deleting = aspawn(q.delete)
     await await_for(lambda: bool(codes))
     freed = time.monotonic()

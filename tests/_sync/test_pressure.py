@@ -768,7 +768,7 @@ def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
         wait=1,
         lost=0,
     )
-    assert q._server.once(late).code == PressureCode.HOLDING
+    assert q._server.run_once(late).code == PressureCode.HOLDING
     turning.reach("producer_free")
     assert raw.get(key("producer")) == b"late"
     assert q.get() == b"a"
@@ -782,7 +782,7 @@ def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
         wait=1,
         lost=0,
     )
-    assert q._server.once(late).code == PressureCode.DONE
+    assert q._server.run_once(late).code == PressureCode.DONE
     assert q.get() == b"c"
     successor.result()
     assert q.get() == b"b"
@@ -945,7 +945,12 @@ def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     """The quiet time starts again whenever a role was held: its holder may be the
     deleting party.
     """
-    q, times, codes, once = make(), list[float](), list[int](), connections.PressureServer.once
+    q, times, codes, once = (
+        make(),
+        list[float](),
+        list[int](),
+        connections.PressureServer.run_once,
+    )
     q.create()
     raw.delete(key("bound"))  # as another party does, which then stopped
 
@@ -959,7 +964,7 @@ def test_a_deletion_is_taken_over_only_after_a_quiet_time(
         codes.append(reply.code)
         return reply
 
-    monkeypatch.setattr(connections.PressureServer, "once", noted)
+    monkeypatch.setattr(connections.PressureServer, "run_once", noted)
     deleting = spawn(q.delete)
     wait_for(lambda: bool(codes))
     freed = time.monotonic()

@@ -108,7 +108,7 @@ def test_a_party_interrupted_while_waiting_returns_its_role(
         assert plain.llen("__pressure__:q") == 0
 
 
-@pytest.mark.parametrize("name", ["send", "pop", "answered", "read_response", "popped"])
+@pytest.mark.parametrize("name", ["send", "pop", "wait_for_reply", "read_response", "take_popped"])
 def test_a_party_interrupted_while_it_takes_the_token_returns_its_role(
     server: EmbeddedServer, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_party_interrupted_while_it_takes_the_token_returns_its_role(
 
     def interrupt(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
         is_end = event == "return" and frame.f_code.co_name == name
-        if is_end and not struck and _is_in(frame, "_popped"):
+        if is_end and not struck and _is_in(frame, "_pop_token"):
             if name in ("send", "pop"):
                 plain.lpush(FREE, 0)
             struck.append(name)
@@ -151,14 +151,14 @@ def test_a_second_interrupt_does_not_lose_the_role(
     operation: str,
 ) -> None:
     """It comes while the interrupted call gives its role back, and ends the call afterwards."""
-    leave, struck = PressureServer.repeatable, list[int]()
+    leave, struck = PressureServer.run_repeatable, list[int]()
 
     def interrupted_leave(server: PressureServer, call: Call[Any]) -> Any:
         struck.append(1)
         signal.raise_signal(signal.SIGINT)
         return leave(server, call)
 
-    monkeypatch.setattr(PressureServer, "repeatable", interrupted_leave)
+    monkeypatch.setattr(PressureServer, "run_repeatable", interrupted_leave)
     check_interrupted_wait(server, plain, operation, interrupted)
     assert struck == [1]
 

@@ -189,9 +189,9 @@ def looking(job: Job, other: Handlers) -> None:
         assert_type(found.is_async, bool)
         assert_type(found.size, int | None)
         assert_type(found.arguments(job), tuple[tuple[Any, ...], dict[str, Any]])
-        assert_type(found.returned(job, 5), Verdict)
-        assert_type(found.failed(job, ValueError()).delay_ms, int)
-        assert_type(found.returned_chunk([job], None), list[Verdict] | None)
+        assert_type(found.verdict_on_value(job, 5), Verdict)
+        assert_type(found.verdict_on_error(job, ValueError()).delay_ms, int)
+        assert_type(found.verdicts_on_chunk([job], None), list[Verdict] | None)
 
 
 def mistakes(job: Job) -> None:

@@ -280,13 +280,13 @@ def test_looks_for_cancelled_jobs(
     worker_server: EmbeddedServer, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One call each 0.7 s is about all jobs that are 50 ms old, also those that have just begun."""
-    looks, beaten = list[tuple[float, int]](), heartbeat.beaten
+    looks, beaten = list[tuple[float, int]](), heartbeat.send_progress
 
     def counted(node: Any, jobs: Any) -> Any:
         looks.append((time.monotonic(), len(jobs)))
         return beaten(node, jobs)
 
-    monkeypatch.setattr(heartbeat, "beaten", counted)
+    monkeypatch.setattr(heartbeat, "send_progress", counted)
     free = threading.Event()
     queue.enqueue_many(range(4), lease=2)
     with Working(worker_server.url, lambda _: free.wait(60), Worker):

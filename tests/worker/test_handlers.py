@@ -591,7 +591,7 @@ def test_a_call_that_does_not_fit_adds_nothing() -> None:
 @pytest.mark.parametrize("value", [None, 5, "Retry", [], {}, object(), Verdict("bury"), Done()])
 def test_success(value: Any) -> None:
     """Any other returned value is success, which is a single object."""
-    assert alone().returned(made(1), value) is ACK
+    assert alone().verdict_on_value(made(1), value) is ACK
 
 
 @pytest.mark.parametrize(
@@ -608,14 +608,14 @@ def test_success(value: Any) -> None:
 )
 def test_results(result: Any, verdict: Verdict) -> None:
     """Results have the same effect returned and raised; other exceptions are failures."""
-    assert alone().returned(made(1), result) == verdict
+    assert alone().verdict_on_value(made(1), result) == verdict
     raised = result if isinstance(result, Exception) else result()
-    assert alone().failed(made(1), raised) == verdict
+    assert alone().verdict_on_error(made(1), raised) == verdict
 
 
 def test_a_result_class_that_cannot_be_constructed() -> None:
     """Returning the class Snooze without seconds is a failure with a reason."""
-    verdict = alone().returned(made(1), Snooze)
+    verdict = alone().verdict_on_value(made(1), Snooze)
     assert verdict.kind == "nack"
     assert verdict.text.startswith("TypeError: Snooze.__init__() missing")
 
@@ -624,7 +624,7 @@ def test_returned_coroutines_and_generators() -> None:
     """A returned coroutine or generator is a failure, as it has not run."""
     handler = alone()
     for value in (anothing(1), generator(1), agenerator(1)):
-        verdict = handler.returned(made(1), value)
+        verdict = handler.verdict_on_value(made(1), value)
         kind = type(value).__name__
         assert verdict == Verdict("nack", text=f"TypeError: the handler returned a {kind}")
 
@@ -634,18 +634,18 @@ def test_batches() -> None:
     handler = Handlers().chunk(None, size=5)(nothing)
     jobs = [made(n) for n in range(3)]
     for done in (None, [None, None, None], (1, Done(), None), [5], [], "abc", {}, Done()):
-        assert handler.returned_chunk(jobs, done) is None
+        assert handler.verdicts_on_chunk(jobs, done) is None
     mixed = [None, Retry(5), ValueError("x")]
-    assert handler.returned_chunk(jobs, mixed) == [ACK, asked(5000), LEFT]
-    assert handler.returned_chunk(jobs, Snooze(1)) == [Verdict("release", 1000)] * 3
-    wrong = handler.returned_chunk(jobs, [Retry(), None])
+    assert handler.verdicts_on_chunk(jobs, mixed) == [ACK, asked(5000), LEFT]
+    assert handler.verdicts_on_chunk(jobs, Snooze(1)) == [Verdict("release", 1000)] * 3
+    wrong = handler.verdicts_on_chunk(jobs, [Retry(), None])
     assert wrong == [Verdict("nack", text="ValueError: 2 results for 3 jobs")] * 3
 
 
 async def test_tasks_that_were_not_awaited() -> None:
     """A handler that returns a Task fails, as its result would be lost."""
     task = asyncio.ensure_future(anothing(1))
-    verdict = alone().returned(made(1), task)
+    verdict = alone().verdict_on_value(made(1), task)
     await task
     assert verdict == Verdict("nack", text="TypeError: the handler returned a Task")
 
@@ -660,7 +660,7 @@ async def test_batches_of_gathered_results() -> None:
     handler = Handlers().chunk(None, size=5)(nothing)
     jobs = [made(n) for n in range(3)]
     results = await asyncio.gather(*(one(job.body) for job in jobs), return_exceptions=True)
-    assert handler.returned_chunk(jobs, results) == [ACK, LEFT, ACK]
+    assert handler.verdicts_on_chunk(jobs, results) == [ACK, LEFT, ACK]
 
 
 # Raised exceptions
@@ -671,7 +671,7 @@ ATTEMPT_3 = b"3 1 1 0 before"
 
 def failed(error: BaseException | None = None, **options: Any) -> Verdict:
     """Return the verdict of a handler with these options on the third attempt's failure."""
-    return alone(**options).failed(made(1, counts=ATTEMPT_3), error or ValueError("x"))
+    return alone(**options).verdict_on_error(made(1, counts=ATTEMPT_3), error or ValueError("x"))
 
 
 def test_without_a_policy() -> None:
@@ -699,16 +699,20 @@ def test_the_policy_of_the_job() -> None:
     job = made({}, {"handler": "f"}, ATTEMPT_3, retry=RetryPolicy(max_attempts=9))
     error = ValueError("x")
     once = RetryPolicy(max_attempts=1, on={KeyError: RetryPolicy(base=0.001, cap=0.001)})
-    assert alone(retry=once).failed(job, error) == LEFT
-    assert alone(retry=once).failed(job, KeyError("k")) == Verdict("nack", 1, "KeyError: 'k'")
-    assert alone(wait=wait_fixed(1)).failed(job, error).delay_ms == 1000
-    assert alone(stop=stop_after_attempt(3)).failed(job, error).kind == "bury"
+    assert alone(retry=once).verdict_on_error(job, error) == LEFT
+    assert alone(retry=once).verdict_on_error(job, KeyError("k")) == Verdict(
+        "nack", 1, "KeyError: 'k'"
+    )
+    assert alone(wait=wait_fixed(1)).verdict_on_error(job, error).delay_ms == 1000
+    assert alone(stop=stop_after_attempt(3)).verdict_on_error(job, error).kind == "bury"
 
 
 def test_a_damaged_record() -> None:
     """A failure of a job with a damaged record is judged without its unreadable parts."""
     handler = alone(retry=RetryPolicy(max_attempts=1))
-    assert handler.failed(stored(b"1;l=x;h.handler=f\n{}"), ValueError("x")).kind == "bury"
+    assert (
+        handler.verdict_on_error(stored(b"1;l=x;h.handler=f\n{}"), ValueError("x")).kind == "bury"
+    )
 
 
 def test_rules_for_exceptions() -> None:
@@ -830,11 +834,11 @@ def test_bodies_that_cannot_be_decoded(data: bytes, reason: str) -> None:
     job = stored(data)
     with pytest.raises(UndecodableBody) as caught:
         job.body  # noqa: B018  # it is parsed here
-    verdict = handler.failed(job, caught.value)
+    verdict = handler.verdict_on_error(job, caught.value)
     assert verdict.kind == "bury"
     assert verdict.text.startswith("body can't be decoded: ")
     assert reason in verdict.text
-    other = handler.failed(made(5), caught.value)
+    other = handler.verdict_on_error(made(5), caught.value)
     assert other.kind == "nack"
     assert other.text.startswith("UndecodableBody: ")
     assert reason in other.text

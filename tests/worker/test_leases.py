@@ -41,8 +41,8 @@ class LeaseServer:
         self._ops = dict[str, QueueOps]()
         for module in (heartbeat, heartbeat_process):
             monkeypatch.setattr(module, "monotonic", lambda: self.now)
-        monkeypatch.setattr(heartbeat, "renewed", self._renew)
-        monkeypatch.setattr(heartbeat, "beaten", self._beat)
+        monkeypatch.setattr(heartbeat, "renew_leases", self._renew)
+        monkeypatch.setattr(heartbeat, "send_progress", self._beat)
 
     def _beat(self, _node: Any, jobs: Sequence[Delivery]) -> list[Any]:
         return [Outcome.CANCELLED if job in self.cancelled else None for job in jobs]

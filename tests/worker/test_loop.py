@@ -481,13 +481,13 @@ def test_health_while_no_queue_can_be_used(many: Callable[..., Stage]) -> None:
         leave_out(state, first, error)
         stage.now += HEALTHY_SECONDS
         leave_out(state, second, error)
-        state.found_answer()
+        state.note_answer()
         assert state.is_healthy
         stage.now += HEALTHY_SECONDS
-        state.found_answer()
+        state.note_answer()
         leave_out(state, first, error)
         assert not state.is_healthy
-        state.received(first, Taken(-1, []), 0, stage.now)
+        state.take_reply(first, Taken(-1, []), 0, stage.now)
         assert state.is_healthy
 
 

@@ -139,7 +139,7 @@ def test_the_text_of_an_error() -> None:
     for text in (
         described(Shy()),
         str(LifespanError(print, "start", Shy())).partition(": ")[2],
-        str(NoWorker.raised("", Shy())).partition(": ")[2],
+        str(NoWorker.from_error("", Shy())).partition(": ")[2],
     ):
         assert text == "Shy"
     assert described(ValueError("\ud800")) == "ValueError: ?"

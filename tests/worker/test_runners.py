@@ -322,7 +322,7 @@ def test_a_dead_letter_that_cannot_be_logged(strict: None) -> None:
     handler_runner = HandlerRunner(Handlers(), (), lambda: None)
     handler_runner.runners = scene.runners
     handler_runner.finished = FinishedJobs(time.monotonic)
-    handler_runner.unknown(made(0, {"handler": "unknown"}))
+    handler_runner.reject_unknown(made(0, {"handler": "unknown"}))
     assert [done.verdict.kind for done in handler_runner.finished] == ["bury"]
 
 

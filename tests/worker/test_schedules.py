@@ -172,7 +172,7 @@ def test_a_schedule_that_the_server_has_lost_is_stored_again(
         assert run_once(ticker, server) is None
         if server.entries:
             change(server)
-            ticker.found(has_schedules=False)
+            ticker.learn(has_schedules=False)
     assert server.stored == stored
 
 

@@ -73,10 +73,10 @@ def test_a_new_worker_has_done_nothing() -> None:
 def test_jobs_are_counted_by_outcome() -> None:
     """A batch counts as one call with one time; all its jobs count."""
     figures = Statistics()
-    figures.finished("done", 1, 0.1, 0.5)
-    figures.finished("done", 100, 0.3, 0.7)
-    figures.finished("retried", 1, 0.2, None)
-    figures.finished("handed back", 5, None, None)
+    figures.add_outcome("done", 1, 0.1, 0.5)
+    figures.add_outcome("done", 100, 0.3, 0.7)
+    figures.add_outcome("retried", 1, 0.2, None)
+    figures.add_outcome("handed back", 5, None, None)
     found = figures.snapshot()
     assert found.counts == {"done": 101, "retried": 1, "handed back": 5}
     assert found.jobs == 107
@@ -87,9 +87,9 @@ def test_jobs_are_counted_by_outcome() -> None:
 def test_the_window_is_the_last_thousand() -> None:
     """Figures cover the last thousand samples; counts cover all."""
     figures = Statistics()
-    figures.finished("done", 1, 1e6, 1e6)
+    figures.add_outcome("done", 1, 1e6, 1e6)
     for number in range(MOST_SAMPLES):
-        figures.finished("done", 1, number, number)
+        figures.add_outcome("done", 1, number, number)
     found = figures.snapshot()
     assert found.counts == {"done": MOST_SAMPLES + 1}
     assert found.handling == found.queueing == summary(range(MOST_SAMPLES))
@@ -99,7 +99,7 @@ def test_sizes_are_kept_queue_by_queue_and_together() -> None:
     """Sizes are kept for each queue; the total is the sum of the last ones."""
     figures = Statistics()
     for queue, size in [("a", 5), ("b", 10), ("a", 1), ("b", 0)]:
-        figures.sized(queue, size)
+        figures.add_size(queue, size)
     found = figures.snapshot()
     assert found.queue_sizes == {"a": summary([5, 1]), "b": summary([10, 0])}
     assert found.queue_size == summary([5, 15, 11, 1])
@@ -108,8 +108,8 @@ def test_sizes_are_kept_queue_by_queue_and_together() -> None:
 def test_figures_go_into_json() -> None:
     """Statistics can be stored as JSON and restored."""
     figures = Statistics()
-    figures.finished("done", 2, 0.25, 1.5)
-    figures.sized("q", 7)
+    figures.add_outcome("done", 2, 0.25, 1.5)
+    figures.add_size("q", 7)
     as_dict = figures.snapshot().as_dict()
     assert json.loads(json.dumps(as_dict)) == as_dict
     assert as_dict["counts"] == {"done": 2}
@@ -122,9 +122,9 @@ def test_figures_go_into_json() -> None:
 def test_a_snapshot_stays_as_it_is() -> None:
     """A snapshot is immutable and has no later samples."""
     figures = Statistics()
-    figures.finished("done", 1, 1, None)
+    figures.add_outcome("done", 1, 1, None)
     before = figures.snapshot()
-    figures.finished("done", 1, 2, None)
+    figures.add_outcome("done", 1, 2, None)
     assert (before.jobs, before.handling.max) == (1, 1)
     with pytest.raises(FrozenInstanceError):
         before.counts = {}  # type: ignore[misc]  # on purpose
@@ -136,8 +136,8 @@ def test_threads_record_while_another_looks() -> None:
 
     def work() -> None:
         for number in range(3000):
-            figures.finished("done", 2, number, number)
-            figures.sized("q", number)
+            figures.add_outcome("done", 2, number, number)
+            figures.add_size("q", number)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -121,7 +121,7 @@ def test_a_lease_that_can_not_be_renewed_is_logged_once(
     ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says of a job whose lease has ended that it is lost, and why."""
-    monkeypatch.setattr(heartbeat, "renewed", lambda *_: [])
+    monkeypatch.setattr(heartbeat, "renew_leases", lambda *_: [])
     q.configure(lease=0.3)
 
     def handler(job: Any) -> None:
@@ -292,7 +292,7 @@ class HandlerRunner:
 
     def take(self, *jobs: Any) -> None:
         """Pass these deliveries to the worker."""
-        self.state.received(self.poll, Taken(-1, list(jobs)), len(jobs), time.monotonic())
+        self.state.take_reply(self.poll, Taken(-1, list(jobs)), len(jobs), time.monotonic())
 
     @property
     def begun(self) -> list[Any]:
@@ -343,7 +343,7 @@ def test_a_suspect_without_a_handler_is_not_isolated() -> None:
     )
     state.isolator = Isolator("app:worker", {}, state)
     job = stored(b"1;h.handler=strange\nx", b"3 0 2 0")
-    state.received(poll, Taken(-1, [job]), 1, time.monotonic())
+    state.take_reply(poll, Taken(-1, [job]), 1, time.monotonic())
     assert unknown == [job]
     assert state.isolator.running == ()
 
@@ -439,7 +439,7 @@ class Overdue:
         monkeypatch.setattr(heartbeat, "Driver", lambda *_: driver)
         monkeypatch.setattr(heartbeat, "ops_of", lambda _: worker.poll.ops)
         monkeypatch.setattr(heartbeat, "due", lambda jobs, _: [(30.0, jobs)] if jobs else [])
-        monkeypatch.setattr(heartbeat, "renewed", self._renew)
+        monkeypatch.setattr(heartbeat, "renew_leases", self._renew)
 
     def _renew(self, *_: Any) -> list[Any]:
         self.steps.append("renewed")

@@ -19,7 +19,7 @@ from penstock import Handlers, Penstock, Reject, Retry, RetryPolicy, Worker, __v
 from penstock.core.jobs.logs import get_logger, hidden
 from penstock.embedded import EmbeddedServer
 from penstock.worker.log import JsonFormatter, LogFormatter
-from penstock.worker.messages import ended
+from penstock.worker.messages import end_text
 from tests.cli.support import environment, hear_signals
 from tests.support.backends import Backend
 from tests.support.hostile import is_harmless
@@ -246,9 +246,11 @@ def test_one_line_for_a_failure(
 
 def test_a_summary() -> None:
     """Failures are added up; every other outcome is named."""
-    assert ended({}, 2) == "0 jobs done, 0 failed in 2 s"
+    assert end_text({}, 2) == "0 jobs done, 0 failed in 2 s"
     counts = {"done": 7, "retried": 2, "dead": 1, "snoozed": 3}
-    assert ended(counts, 200) == "7 jobs done, 3 failed in 3.3 min (2 retried, 1 dead, 3 snoozed)"
+    assert (
+        end_text(counts, 200) == "7 jobs done, 3 failed in 3.3 min (2 retried, 1 dead, 3 snoozed)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def _work(
     *,
     trial: bool,
 ) -> None:
-    inherited = Line.inherited()
+    inherited = Line.inherit()
     line = None if inherited is None else SupervisorLine(inherited)
     try:
         made = load(target)

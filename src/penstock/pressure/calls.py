@@ -21,10 +21,10 @@ from penstock.wire.packing import words
 from penstock.wire.replies import PARSERS, PressureShow, PressureShowMissing
 from penstock.wire.scripts import script
 
-__all__ = ["PressureCalls", "Seen"]
+__all__ = ["PressureCalls", "PressureState"]
 
 
-class Seen(NamedTuple):
+class PressureState(NamedTuple):
     """The state of a queue at one moment.
 
     Attributes:
@@ -77,7 +77,7 @@ class PressureCalls:
         args = words(values[one] for one in found.args[1:])
         return Call(found, self.keys.head(found, role), args, PARSERS[found.name])
 
-    def seen(self, reply: PressureShow | PressureShowMissing) -> Seen:
+    def parse_state(self, reply: PressureShow | PressureShowMissing) -> PressureState:
         """Read the reply to `show`.
 
         Raises:
@@ -86,13 +86,13 @@ class PressureCalls:
         free: tuple[Role, ...] = ("producer",) if reply.puts else ()
         free += ("consumer",) if reply.gets else ()
         if isinstance(reply, PressureShowMissing):
-            return Seen(None, left=reply.left, free=free)
+            return PressureState(None, left=reply.left, free=free)
         try:
             bound, *sums = (int(text) for text in (reply.bound, *reply.sums))
         except ValueError:
             raise self.error(PressureCode.DAMAGED) from None
         is_closed, has_token = reply.closed > 0, reply.room > 0
-        return Seen(
+        return PressureState(
             bound, reply.length, is_closed, has_token, free, counters=PressureCounters(*sums)
         )
 

@@ -34,7 +34,7 @@ __all__ = [
     "CHANGED_QUEUE_ERRORS",
     "NO_JOB_ERRORS",
     "drop_wait",
-    "guarded",
+    "guard_queue",
     "is_answer",
     "is_certain",
     "is_damage",
@@ -81,10 +81,10 @@ def run_call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Ef
         reply: R = yield Run(call, brief=state.is_spread)
     except Exception as error:
         if is_answer(error):
-            state.found_answer()
+            state.note_answer()
         raise
     if state.failures:
-        state.found_back()
+        state.note_return()
     state.answered = state.clock()
     poll.trip = state.answered - (call.resent or sent)
     if poll.is_slow or poll.trip > poll.lease * SLOW_TRIP_SHARE:
@@ -103,7 +103,7 @@ def drop_wait(state: WorkerState) -> Flow:
 
 
 @contextmanager
-def guarded(state: WorkerState, poll: QueuePoll) -> Iterator[None]:
+def guard_queue(state: WorkerState, poll: QueuePoll) -> Iterator[None]:
     """Stop using a queue, or its node, for a while after an error that concerns only it."""
     try:
         yield

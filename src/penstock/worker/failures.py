@@ -74,7 +74,7 @@ class Backoff:
         """
         retry = self.retry
         if retry is not None and retry.on and _is_ruled(retry, error):
-            return _applied(retry.matching(error), job, text)
+            return _verdict_of_policy(retry.matching(error), job, text)
         if self._tenacity is not None:
             delay_ms = self._tenacity.delay_ms(job, error)
             if delay_ms is None:
@@ -83,7 +83,7 @@ class Backoff:
                 return Verdict("nack", delay_ms, text)
         if retry is None or stored_policy(job) is not None:
             return Verdict("nack", text=text)
-        return _applied(retry, job, text)
+        return _verdict_of_policy(retry, job, text)
 
 
 class _Tenacity:
@@ -146,7 +146,7 @@ def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
     return any(kind in policy.on for kind in kinds)
 
 
-def _applied(policy: RetryPolicy, job: Delivery, text: str) -> Verdict:
+def _verdict_of_policy(policy: RetryPolicy, job: Delivery, text: str) -> Verdict:
     """Return the verdict of a policy after this attempt. The script decides the rest."""
     attempt, limit = job.attempt, policy.max_attempts or 0
     if limit and attempt >= limit:

@@ -233,15 +233,15 @@ class Handlers:
         """
         if isinstance(name, RegisteredHandler):
             return self._add(name)
-        return self._decorated(Handler, name, options)
+        return self.make_decorator(Handler, name, options)
 
-    def _bound(
+    def make_bound_decorator(
         self, make: Callable[..., AnyHandler], name: Any = UNNAMED, /, **options: Any
     ) -> Any:
         """Register a function as a handler of one queue: see `Queue.handler`."""
-        return self._decorated(make, name, options, known=BoundOptions)
+        return self.make_decorator(make, name, options, known=BoundOptions)
 
-    def _decorated(
+    def make_decorator(
         self,
         make: Callable[..., AnyHandler],
         name: Any,
@@ -299,7 +299,7 @@ class Handlers:
             BadArgument: an argument can't be used, there is a default handler for the same queue
                 or any queue, or the function can't be a handler.
         """
-        decorate = self._decorated(
+        decorate = self.make_decorator(
             Handler, None, options, known=_DefaultOptions, own={"key": DEFAULT_KEY}
         )
         return decorate if function is None else decorate(function)
@@ -329,7 +329,7 @@ class Handlers:
         """
         check_count("size", size, high=BATCH)
         seconds = duration_ms("wait", wait) / 1000
-        decorate: _ChunkDecorator = self._decorated(
+        decorate: _ChunkDecorator = self.make_decorator(
             Handler, name, options, known=_ChunkOptions, own={"size": size, "chunk_wait": seconds}
         )
         return decorate
@@ -369,7 +369,7 @@ class Handlers:
         data = data_of(job)
         if data.find(_FIELD, 0, data.find(b"\n")) < 0:
             return self._of_queue(None, job.queue_name) if self._shared else self._nameless
-        written = _written(data) or b""
+        written = _encoded_name(data) or b""
         if self._shared:
             return self._of_queue(_read(written), job.queue_name)
         found = self._routes.get(written) or self._first.get(_read(written))
@@ -387,7 +387,7 @@ class Handlers:
 
     def missing(self, job: Delivery) -> str:
         """Return the reason for a dead letter for which `find` found no handler."""
-        written = _written(data_of(job))
+        written = _encoded_name(data_of(job))
         if written is None:
             return "no handler for jobs without a name"
         return f'no handler "{_read(written)[:MAX_HANDLER_NAME_BYTES]}"'
@@ -480,7 +480,7 @@ def _schedule_of(given: Mapping[str, Any]) -> Spec | None:
     return check_spec(**options) if options else None
 
 
-def _written(data: bytes) -> bytes | None:
+def _encoded_name(data: bytes) -> bytes | None:
     """Return the handler's name in a record, or None (protocol/core.md, Record)."""
     end = data.find(b"\n")
     start = data.find(_FIELD, 0, end)

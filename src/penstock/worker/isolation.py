@@ -116,11 +116,11 @@ class Isolator:
         while self._inbox:
             message = self._inbox.popleft()
             if message is None:
-                self._ended()
+                self._take_end()
             elif "ready" in message:
                 self._is_ready, self._since = True, monotonic()
             else:
-                self._reported(message)
+                self._take_report(message)
         if self._process is None:
             return
         now, ends_at = monotonic(), self._state.deadline
@@ -170,7 +170,7 @@ class Isolator:
         )
         self._state.log.error(text, why)
 
-    def _reported(self, message: dict[str, Any]) -> None:
+    def _take_report(self, message: dict[str, Any]) -> None:
         state, job = self._state, self.job
         self.job, self._since = None, monotonic()
         if "refused" in message:
@@ -181,15 +181,15 @@ class Isolator:
                 self._break(f"it does not know queue {job.queue_name!r}")
             return
         self._refusals = 0
-        state.statistics.finished(**message["outcome"])
+        state.statistics.add_outcome(**message["outcome"])
         if state.options.burst:
             state.look_everywhere()
 
-    def _ended(self) -> None:
+    def _take_end(self) -> None:
         code, job = self._reap(), self.job
         was_ready, self._is_ready, self.job = self._is_ready, False, None
         if job is not None and not self._state.stopping:
-            self._state.statistics.finished("lost", 1)
+            self._state.statistics.add_outcome("lost", 1)
             text = "%s: the process that ran it %s"
             logger.error(text, job.id, ending(code), extra=Fields(job))
         elif job is None and not was_ready and code:
@@ -256,8 +256,8 @@ class Isolated:
             state.learned[split_name(message["place"][0])[0]] = message["partitions"]
         self._line.send({"refused": True}, ISOLATED_STUCK_SECONDS)
 
-    def counted(self, **outcome: Any) -> None:
-        """Report the outcome of the job to the worker: arguments of `Statistics.finished`."""
+    def report_outcome(self, **outcome: Any) -> None:
+        """Report the outcome of the job to the worker: arguments of `Statistics.add_outcome`."""
         self._line.send({"outcome": outcome}, ISOLATED_STUCK_SECONDS)
 
 

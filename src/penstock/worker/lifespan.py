@@ -11,7 +11,7 @@ from penstock.core.values.caught import summary_of
 from penstock.errors import BadArgument, PenstockError
 from penstock.worker.functions import is_async, qualified
 
-__all__ = ["LifespanError", "check_hook", "context_of", "passed"]
+__all__ = ["LifespanError", "arguments_for", "check_hook", "context_of"]
 
 
 class LifespanError(PenstockError):
@@ -58,7 +58,7 @@ def context_of(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def passed(function: Callable[..., Any], worker: Any) -> tuple[Any, ...]:
+def arguments_for(function: Callable[..., Any], worker: Any) -> tuple[Any, ...]:
     """Return the arguments of a function: the worker if it requires an argument, else none."""
     try:
         inspect.signature(function).bind()

@@ -167,7 +167,7 @@ class Limits:
         except (TimeLimit, CancelledRun) as error:
             run.disarm(before)  # the first call may have been interrupted
             if limit is not None and isinstance(error, TimeLimit):
-                error.args = (exceeded(limit),)
+                error.args = (limit_text(limit),)
             raise
         finally:
             if watched is not None:
@@ -237,11 +237,11 @@ async def within(limit: float, awaited: Awaitable[T]) -> T:
     except asyncio.TimeoutError:
         expired: Any = timer.expired  # a method; before Python 3.11 a property
         if expired() if callable(expired) else expired:
-            raise TimeLimit(exceeded(limit)) from None
+            raise TimeLimit(limit_text(limit)) from None
         raise  # it is the handler's own
 
 
-def exceeded(limit: float) -> str:
+def limit_text(limit: float) -> str:
     """Return the text of the error."""
     return f"longer than {limit:g} s"
 

@@ -19,7 +19,7 @@ __all__ = [
     "LogFormatter",
     "chosen_setup",
     "set_up",
-    "shown_by_default",
+    "show_by_default",
 ]
 
 LogFormat: TypeAlias = Literal["text", "json"]
@@ -118,7 +118,7 @@ def chosen_setup() -> tuple[str, str] | tuple[()]:
 
 
 @contextmanager
-def shown_by_default() -> Iterator[None]:
+def show_by_default() -> Iterator[None]:
     """Show penstock's records on stderr for a while, in a program that has not set up logging."""
     logger = get_logger("penstock")
     if logger.hasHandlers() or logger.level != logging.NOTSET:

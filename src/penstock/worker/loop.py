@@ -30,7 +30,7 @@ from penstock.core.flows import (
 from penstock.core.jobs.job import ops_of, term_of
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import QueueInUse, WrongEpoch
-from penstock.worker.concerns import NO_JOB_ERRORS, drop_wait, guarded, leave_out, run_call
+from penstock.worker.concerns import NO_JOB_ERRORS, drop_wait, guard_queue, leave_out, run_call
 from penstock.worker.polls import QueuePoll, Reports, jobs_in
 from penstock.worker.reporting import drop_expired, keep_as_hints, report, report_all
 from penstock.worker.results import ACK
@@ -52,7 +52,7 @@ Flow = Generator[Effect, Any, None]
 Count = Generator[Effect, Any, int]
 
 
-def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
+def work(state: WorkerState, end_round: Callable[[int], None]) -> Flow:
     """Take and report jobs until the worker is over, whatever the server or the network does.
 
     Also ends, still holding its jobs, when the worker has to go on with several nodes. The caller
@@ -60,7 +60,7 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
 
     Args:
         state: the worker's state.
-        looped: called at the end of each round with the number of jobs that came.
+        end_round: called at the end of each round with the number of jobs that came.
     """
     try:
         while not state.is_over:
@@ -68,13 +68,13 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
                 state.begin_round()
                 if state.unsettled:
                     drop_expired(state)
-                got = yield from _round(state)
+                got = yield from _run_round(state)
                 if got < 0:
                     got = yield from _rest(state)
             except Exception as error:  # noqa: BLE001  # a worker outlives every failure
-                yield from _failed(state, error)
+                yield from _pause_after_error(state, error)
                 got = 0
-            looped(got)
+            end_round(got)
             if state.moved:
                 with suppress(Exception):  # the waiting connection is dropped in any case
                     yield from _stop_waiting(state)
@@ -86,7 +86,7 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
         raise
 
 
-def _failed(state: WorkerState, error: Exception) -> Flow:
+def _pause_after_error(state: WorkerState, error: Exception) -> Flow:
     """Pause after an error that concerns all queues, and look at all of them then."""
     for poll in state.polls:
         poll.unsure = True
@@ -103,13 +103,13 @@ def _failed(state: WorkerState, error: Exception) -> Flow:
     yield Rest(min(state.clock() + pause, state.deadline))
 
 
-def _round(state: WorkerState) -> Count:
+def _run_round(state: WorkerState) -> Count:
     """Report and reserve on each queue that needs it.
 
     Returns the number of jobs that came, or -1 if there was nothing to do.
     """
     if state.suspects.unbegun and state.suspects.waits:
-        yield from _begin(state)
+        yield from _begin_suspect(state)
     unsettled, now = state.collect(), state.clock()
     shares = state.shares()
     polls = dict.fromkeys([*(poll for poll in unsettled if poll.barred <= now), *shares])
@@ -125,13 +125,13 @@ def _round(state: WorkerState) -> Count:
             got += yield from _exchange(state, poll, reports, shares.get(poll, 0))
             poll.failures, poll.unsure = 0, False
         except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
-            yield from _refused(state, poll, reports, error)
+            yield from _report_and_leave_out(state, poll, reports, error)
         if not reports:
             unsettled.pop(poll, None)
         elif poll.home is not None and not poll.home.state.is_up:
             yield from keep_as_hints(state, poll)
     if state.suspects.unbegun and state.suspects.waits:
-        yield from _begin(state)
+        yield from _begin_suspect(state)
     if got and state.waiting:  # the pending BLPOP of a busy worker would take others' tokens
         yield from _stop_waiting(state)
     if state.clock() >= min(state.sample_at, state.tick_at):
@@ -142,7 +142,7 @@ def _round(state: WorkerState) -> Count:
 def _look_around(state: WorkerState, *, busy: bool) -> Flow:
     """Read the sizes of the queues if that is due, and run the ticks of their schedules."""
     if state.clock() >= state.sample_at:
-        yield from _sample(state, busy=busy)
+        yield from _read_sizes(state, busy=busy)
     if state.clock() >= state.tick_at:
         yield from _run_ticks(state)
 
@@ -167,7 +167,7 @@ def _growth(state: WorkerState, shares: Mapping[QueuePoll, int], poll: QueuePoll
     return shares.get(poll, 0) - jobs_in(state.unsettled.get(poll, {}))
 
 
-def _begin(state: WorkerState) -> Flow:
+def _begin_suspect(state: WorkerState) -> Flow:
     """Have the server count the chosen suspect as begun, then run it."""
     job = state.suspects.chosen
     assert job is not None
@@ -177,7 +177,7 @@ def _begin(state: WorkerState) -> Flow:
         return
     held = term_of(job)
     call, sent = poll.ops.extend([job], round(held.lease * 1000), late=True), state.clock()
-    with guarded(state, poll):
+    with guard_queue(state, poll):
         try:
             reply = yield from run_call(state, poll, call)
         except WrongEpoch:
@@ -194,7 +194,7 @@ def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, n: int) -> 
     """
     got = 0
     if n and not poll.lease:
-        n = yield from _measured(state, poll, n)
+        n = yield from _measure_trip(state, poll, n)
     if n and (poll.woken or state.waiting) and state.free > 0:
         # This call says that the worker was idle. The call that also reports can't say so.
         got = yield from _reserve(state, poll, min(n, state.free))
@@ -210,7 +210,9 @@ def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, n: int) -> 
     return got
 
 
-def _refused(state: WorkerState, poll: QueuePoll, reports: Reports, error: Exception) -> Flow:
+def _report_and_leave_out(
+    state: WorkerState, poll: QueuePoll, reports: Reports, error: Exception
+) -> Flow:
     """After an error of a queue, report what can be reported; then stop using it for a while.
 
     One report may have been the reason. Then the queue goes on.
@@ -228,14 +230,14 @@ def _refused(state: WorkerState, poll: QueuePoll, reports: Reports, error: Excep
         yield from _hand_on(state, poll)
 
 
-def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
+def _measure_trip(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     """Learn a queue's lease and the time of a round trip before reserving its first job.
 
     Returns n, or 0 if the round trip is too long.
     """
     taken = yield from run_call(state, poll, poll.ops.reserve(0, lease_ms=poll.lease_ms))
     poll.lease = taken.lease_ms / 1000
-    yield from _look(state, poll)
+    yield from _read_size(state, poll)
     state.judge(poll)
     return 0 if poll.is_slow else n
 
@@ -249,21 +251,21 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     if call.wait is not None:
         taken = state.give_up(call, taken)
     poll.woken = False
-    state.received(poll, taken, n, call.resent or sent)
+    state.take_reply(poll, taken, n, call.resent or sent)
     return len(taken.deliveries)
 
 
-def _sample(state: WorkerState, *, busy: bool) -> Flow:
+def _read_sizes(state: WorkerState, *, busy: bool) -> Flow:
     """Read the sizes of the queues. This also shows that a full worker is alive."""
     state.sampled_at = state.clock()
     state.sample_at = state.sampled_at + state.sample_pause(busy=busy)
     for poll in state.polls:
         if not poll.failures:
-            with guarded(state, poll):
-                yield from _look(state, poll)
+            with guard_queue(state, poll):
+                yield from _read_size(state, poll)
 
 
-def _look(state: WorkerState, poll: QueuePoll) -> Flow:
+def _read_size(state: WorkerState, poll: QueuePoll) -> Flow:
     """Read the size and the settings of a queue.
 
     Errors that concern its jobs are reported when jobs are reserved.
@@ -276,9 +278,9 @@ def _look(state: WorkerState, poll: QueuePoll) -> Flow:
         logger.debug("the size of queue %r can't be read: %s", poll.ops.name, error)
         return
     poll.size, poll.settings = stats.ready, stats.settings
-    poll.ticker.found(has_schedules=stats.has_schedules)
+    poll.ticker.learn(has_schedules=stats.has_schedules)
     state.tick_at = 0.0
-    state.statistics.sized(poll.ops.name, state.sizes[poll.ops.name])
+    state.statistics.add_size(poll.ops.name, state.sizes[poll.ops.name])
 
 
 def _rest(state: WorkerState) -> Count:
@@ -301,25 +303,25 @@ def _rest(state: WorkerState) -> Count:
     state.waiting = True
     sources = tuple(poll.ops for poll in listened)
     try:
-        heard = yield Listen(sources, until, follow=_follow(state, listened))
+        heard = yield Listen(sources, until, follow=_reserve_to_follow(state, listened))
     except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
         heard = yield from _find_damaged(state, error)
-    return (yield from _heard(state, listened[0], heard))
+    return (yield from _reserve_where_woken(state, listened[0], heard))
 
 
-def _heard(state: WorkerState, first: QueuePoll, heard: WaitResult) -> Count:
+def _reserve_where_woken(state: WorkerState, first: QueuePoll, heard: WaitResult) -> Count:
     """Reserve where a token was taken; return the number of jobs."""
     got = 0
     if heard.taken is not None:
         state.waiting = False
-        got = _followed(state, first, heard.taken)
+        got = _take_followed(state, first, heard.taken)
         if got:
-            yield LetRunnersStart()  # as in _woken
+            yield LetRunnersStart()  # as in _reserve_by_token
         elif heard.told:
-            state.found_no_job(first)
+            state.note_no_job(first)
         return got
     for ops in heard.told:
-        got += yield from _woken(state, state.poll_of[ops])
+        got += yield from _reserve_by_token(state, state.poll_of[ops])
     for ops in heard.lost:
         state.poll_of[ops].at = 0.0
     return got
@@ -344,7 +346,9 @@ def _find_damaged(state: WorkerState, error: Exception) -> Generator[Effect, Any
     return WaitResult()
 
 
-def _follow(state: WorkerState, listened: Sequence[QueuePoll]) -> Callable[[], Call[Taken]] | None:
+def _reserve_to_follow(
+    state: WorkerState, listened: Sequence[QueuePoll]
+) -> Callable[[], Call[Taken]] | None:
     """Return what builds a reserve to send behind the wait; None = it can't be sent there.
 
     It is for one job: when the wait is ended, because other jobs have come, it takes one more.
@@ -357,7 +361,7 @@ def _follow(state: WorkerState, listened: Sequence[QueuePoll]) -> Callable[[], C
     return partial(ops.reserve, 1, idle=True, provisional=True)
 
 
-def _followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
+def _take_followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
     """Process the reply to the reserve behind a wait, and return the number of jobs.
 
     It may have run long ago, if this process was stopped meanwhile. The queue's clock tells how
@@ -366,10 +370,10 @@ def _followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
     now = state.clock()
     began = min(now, poll.asked_at + (taken.now_ms - poll.asked_ms) / 1000)
     if state.failures:
-        state.found_back()
+        state.note_return()
     state.answered, poll.failures, poll.woken = now, 0, False
     state.lap = now + FOLLOWED_WAIT_SECONDS  # this reserve was the lap's question
-    state.received(poll, taken, 1, began)
+    state.take_reply(poll, taken, 1, began)
     return len(taken.deliveries)
 
 
@@ -381,7 +385,7 @@ def _sweep_due(state: WorkerState) -> Flow:
         logger.debug("a sweep failed", exc_info=True)
 
 
-def _woken(state: WorkerState, poll: QueuePoll) -> Count:
+def _reserve_by_token(state: WorkerState, poll: QueuePoll) -> Count:
     state.waiting = state.is_spread and len(state.awaited) > 1
     poll.at, poll.woken = 0.0, True
     room = state.room()
@@ -389,14 +393,14 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
         yield from _hand_on(state, poll)
         return 0
     got = 0
-    with guarded(state, poll):
+    with guard_queue(state, poll):
         got = yield from _reserve(state, poll, min(room, JOBS_PER_CALL))
     if poll.woken:  # it took no job, as deliveries can't be confirmed
         yield from _hand_on(state, poll)
     if got:
         yield LetRunnersStart()  # the handler begins before the next BLPOP is sent
     else:
-        state.found_no_job(poll)
+        state.note_no_job(poll)
     return got
 
 
@@ -411,7 +415,7 @@ def _stop_waiting(state: WorkerState) -> Flow:
     if heard.taken is not None:
         told = ()  # the reserve behind the wait has put the token back, if there is a job to take
         if state.room() > 0:
-            _followed(state, state.polls[0], heard.taken)
+            _take_followed(state, state.polls[0], heard.taken)
         else:
             for job in heard.taken.deliveries:
                 state.put_back(job, HANDED_BACK)
@@ -424,7 +428,7 @@ def _stop_waiting(state: WorkerState) -> Flow:
 def _hand_on(state: WorkerState, poll: QueuePoll) -> Flow:
     """Put a token back for another consumer, if there is a job to take."""
     poll.woken = False
-    with guarded(state, poll), suppress(QueueInUse):  # the script has put it back all the same
+    with guard_queue(state, poll), suppress(QueueInUse):  # the script has put it back all the same
         yield from run_call(state, poll, poll.ops.reserve(0, idle=True, lease_ms=poll.lease_ms))
 
 

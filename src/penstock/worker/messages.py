@@ -13,7 +13,7 @@ from penstock.worker.options import WorkerOptions
 from penstock.worker.results import Verdict
 from penstock.worker.status import RunningJob
 
-__all__ = ["FAILED_OUTCOMES", "ended", "is_last", "prospect", "started", "waits_for"]
+__all__ = ["FAILED_OUTCOMES", "end_text", "is_last", "prospect", "running_text", "start_text"]
 
 FAILED_OUTCOMES = ("retried", "dead", "rejected", "failed", "unconfirmed", "lost")
 """Outcomes that the last line of a worker counts as failures."""
@@ -31,7 +31,7 @@ def shortened(names: Iterable[str]) -> str:
     return ", ".join(found[:MOST_LISTED_NAMES] + more)
 
 
-def started(
+def start_text(
     options: WorkerOptions, where: str, handlers: Sequence[str], schedules: Sequence[str]
 ) -> str:
     """Return what a worker does, for its first line."""
@@ -41,7 +41,7 @@ def started(
     return f"jobs of {queues} from {where}{known}; concurrency {options.concurrency}"
 
 
-def waits_for(running: Sequence[RunningJob]) -> str:
+def running_text(running: Sequence[RunningJob]) -> str:
     """Return the jobs whose handlers run, the oldest first."""
     jobs = [
         f"{job.handler or 'a job'} of {job.queue} ({job.id}, running for {span(job.seconds)})"
@@ -50,7 +50,7 @@ def waits_for(running: Sequence[RunningJob]) -> str:
     return f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {shortened(jobs)}"
 
 
-def ended(counts: Mapping[str, int], seconds: float) -> str:
+def end_text(counts: Mapping[str, int], seconds: float) -> str:
     """Return the summary of a worker's life."""
     failed = {name: counts[name] for name in FAILED_OUTCOMES if counts.get(name)}
     others = counts.keys() - {*FAILED_OUTCOMES, "done", "settled"}

@@ -26,8 +26,8 @@ __all__ = [
     "Reports",
     "first_of",
     "jobs_in",
+    "share_room",
     "verdict_call",
-    "weighed",
 ]
 
 
@@ -208,7 +208,7 @@ class QueuePoll:
         return self.barred == math.inf or self.at > now >= self.awaited_until
 
 
-def weighed(polls: Sequence[QueuePoll], room: int) -> dict[QueuePoll, int]:
+def share_room(polls: Sequence[QueuePoll], room: int) -> dict[QueuePoll, int]:
     """Return how many of `room` jobs to ask each queue for, by weight and credit."""
     total = sum(poll.weight for poll in polls)
     for poll in polls:

@@ -176,7 +176,7 @@ def _calls_of(runners: Runners | AsyncRunners) -> dict[threading.Thread, _WorkIt
     waiting = [stacks[ident] for ident in runners.limits.busy_threads() if ident in stacks]
     if mark is None and not waiting:
         return found
-    awaited = {id(one) for frame in waiting for one in _awaited(frame)}
+    awaited = {id(one) for frame in waiting for one in _find_awaited(frame)}
     for thread in list(_threads_queues):
         item = _item_of(stacks.get(thread.ident or 0))
         if item is not None and (
@@ -202,7 +202,7 @@ def _item_of(frame: FrameType | None) -> _WorkItem[Any] | None:
     return None
 
 
-def _awaited(frame: FrameType) -> Iterator[object]:
+def _find_awaited(frame: FrameType) -> Iterator[object]:
     """Yield the futures and the threads of executors for which a thread waits."""
     for one in _frames(frame):
         if str(one.f_globals.get("__name__")).startswith("concurrent.futures."):

@@ -52,7 +52,7 @@ class Line:
         self._unread = b""
 
     @classmethod
-    def inherited(cls) -> Line | None:
+    def inherit(cls) -> Line | None:
         """Return this process's end of the line to the process that has started it, if any.
 
         Its name is removed from the environment: it is not for this process's own children.
@@ -180,7 +180,7 @@ class Process:
         """
         program = f"import sys; sys.path[:] = {sys.path!r}; "
         program += f"from penstock.worker import {module} as m, processes as p; "
-        program += f"m.main(p.Line.inherited(), *{arguments!r})"
+        program += f"m.main(p.Line.inherit(), *{arguments!r})"
         warnings = [f"-W{option}" for option in sys.warnoptions]
         return cls([sys.executable, *warnings, "-c", program])
 

@@ -98,7 +98,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
 
     def __init_subclass__(cls) -> None:
         """Let process pools pass instances by name; others, such as Spark, pickle their values."""
-        ForkingPickler.register(cls, _reduced)
+        ForkingPickler.register(cls, _reduce)
 
     def __init__(
         self,
@@ -323,7 +323,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         except BadArgument as error:
             raise Unfit(f"arguments don't fit {self.name}: {error}") from error
 
-    def returned(self, job: Delivery, value: Any) -> Verdict:
+    def verdict_on_value(self, job: Delivery, value: Any) -> Verdict:
         """Return the verdict on a job whose handler returned a value.
 
         A `Result` brings its own verdict. An exception counts as if it had been raised. A generator
@@ -335,25 +335,27 @@ class RegisteredHandler(Generic[C, P, R_co]):
             try:
                 value = value()
             except TypeError as error:  # it needs arguments
-                return self.failed(job, error)
+                return self.verdict_on_error(job, error)
         if isinstance(value, BaseException):
-            return self.failed(job, value)
+            return self.verdict_on_error(job, value)
         kinds = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
         if not any(is_kind(value) for is_kind in kinds):
             return ACK
         if inspect.iscoroutine(value):
             with contextlib.suppress(Exception):
                 value.close()  # otherwise Python warns that it was never awaited
-        return self.failed(job, TypeError(f"the handler returned a {type(value).__name__}"))
+        return self.verdict_on_error(
+            job, TypeError(f"the handler returned a {type(value).__name__}")
+        )
 
-    def returned_chunk(self, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
+    def verdicts_on_chunk(self, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
         """Return the verdicts on the jobs of a chunk; None = all are acknowledged.
 
         Args:
             jobs: the argument of the function.
             value: its return value. Each element of a list or tuple concerns one job, as in
-                `returned`; any other value concerns all jobs. A list of another length that holds
-                results is a failure of all jobs.
+                `verdict_on_value`; any other value concerns all jobs. A list of another length that
+                holds results is a failure of all jobs.
         """
         if value is None:
             return None
@@ -362,10 +364,10 @@ class RegisteredHandler(Generic[C, P, R_co]):
             if not any(isinstance(one, BaseException) for one in each):
                 return None
             each = [ValueError(f"{len(each)} results for {len(jobs)} jobs")] * len(jobs)
-        verdicts = [self.returned(job, one) for job, one in zip(jobs, each, strict=True)]
+        verdicts = [self.verdict_on_value(job, one) for job, one in zip(jobs, each, strict=True)]
         return None if all(verdict is ACK for verdict in verdicts) else verdicts
 
-    def failed(self, job: Delivery, error: BaseException) -> Verdict:
+    def verdict_on_error(self, job: Delivery, error: BaseException) -> Verdict:
         """Return the verdict on a job whose handler raised. Never raises.
 
         A `Result` brings its own verdict. For other exceptions the first policy that applies
@@ -396,7 +398,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
 AnyHandler: TypeAlias = RegisteredHandler[..., ..., Any]
 
 
-def _reduced(handler: AnyHandler) -> str | tuple[Any, ...]:
+def _reduce(handler: AnyHandler) -> str | tuple[Any, ...]:
     """Return the name of a handler in its module, which refers to it and not to its function."""
     name = getattr(handler, "__qualname__", "")
     with contextlib.suppress(AttributeError):

@@ -66,7 +66,7 @@ def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
             except Exception as error:
                 if about_server(error) or isinstance(error, CHANGED_QUEUE_ERRORS):
                     raise
-                part = _first(reports, verdict, most)
+                part = _split_first(reports, verdict, most)
                 jobs = sum(len(done.jobs) for done in part)
                 if jobs > 1:
                     most, left = min(jobs // 2, JOBS_PER_CALL - 1), left - 1
@@ -74,7 +74,7 @@ def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
                     continue
                 damages = damages + 1 if is_damage(error) else 0
                 part = reports[verdict] if damages == MOST_DAMAGE_REFUSALS else part
-                again = _after_refusals(state, part, error, reports)
+                again = _sort_refused(state, part, error, reports)
                 reports[verdict] = reports[verdict][len(part) :]
                 if not reports[verdict]:
                     del reports[verdict]
@@ -93,7 +93,7 @@ def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
             reports.setdefault(done.verdict, []).append(done)
 
 
-def _after_refusals(
+def _sort_refused(
     state: WorkerState, refused: Sequence[Finished], error: Exception, reports: Reports
 ) -> list[Finished]:
     """Decide what follows refused reports, in their order; return those to try again.
@@ -133,7 +133,7 @@ def _leave_to_lease(state: WorkerState, done: Finished, error: Exception) -> Non
         logger.error(text, job.id, type(error).__name__, error, extra=Fields(job))
 
 
-def _first(reports: Reports, verdict: Verdict, most: int) -> Sequence[Finished]:
+def _split_first(reports: Reports, verdict: Verdict, most: int) -> Sequence[Finished]:
     """Return the reports of the next call. Divide a chunk if `most` is below `JOBS_PER_CALL`."""
     part = reports[verdict]
     if most < JOBS_PER_CALL and len(part[0].jobs) > most:
@@ -168,7 +168,7 @@ def report(
             `JOBS_PER_CALL`; otherwise its jobs go out in one call, however many they are.
     """
     is_one = len(reports[verdict]) == 1 and most == JOBS_PER_CALL
-    finished = reports[verdict] if is_one else _first(reports, verdict, most)
+    finished = reports[verdict] if is_one else _split_first(reports, verdict, most)
     jobs, results = [job for done in finished for job in done.jobs], None
     if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
         finished = yield from _report_until_rest_fits(state, poll, reports, verdict, finished, most)
@@ -199,12 +199,12 @@ def report(
         state.taken -= len(jobs)
         poll.at = min(poll.at, state.suspects.put_aside())
     if outcomes is None:
-        _deleted_with_queue(state, finished)
+        _drop_deleted(state, finished)
     else:
-        _ended(state, finished, outcomes, verdict, bool(resent) or poll.unsure)
+        _drop_reported(state, finished, outcomes, verdict, bool(resent) or poll.unsure)
     if taken is None:
         return 0
-    state.received(poll, taken, n, resent or sent)
+    state.take_reply(poll, taken, n, resent or sent)
     return len(taken.deliveries)
 
 
@@ -223,7 +223,7 @@ def _report_until_rest_fits(
         if fitting >= len(jobs):
             return finished
         yield from report(state, poll, reports, verdict, most=min(fitting, JOBS_PER_CALL - 1))
-        finished = _first(reports, verdict, most)
+        finished = _split_first(reports, verdict, most)
 
 
 def keep_as_hints(state: WorkerState, poll: QueuePoll) -> Flow:
@@ -287,12 +287,12 @@ def count(state: WorkerState, done: Finished, outcome: str, number: int) -> None
     told: dict[str, Any] = {"outcome": outcome, "count": number, "is_asked": is_asked}
     handling = None if done.is_counted else done.seconds or None  # 0 = none has run
     told |= {"handling": handling, "queueing": waited}
-    state.statistics.finished(**told, spans=() if done.is_counted else done.spans)
+    state.statistics.add_outcome(**told, spans=() if done.is_counted else done.spans)
     if state.isolated is not None:
-        state.isolated.counted(**told)
+        state.isolated.report_outcome(**told)
 
 
-def _ended(
+def _drop_reported(
     state: WorkerState,
     finished: Sequence[Finished],
     outcomes: Settled,
@@ -331,7 +331,7 @@ def _log_jobs(state: WorkerState, done: Finished, fates: Sequence[str]) -> None:
             logger.info("%s %s: %s after %s", name, job.id, fate, span(seconds), extra=more)
 
 
-def _deleted_with_queue(state: WorkerState, finished: Sequence[Finished]) -> None:
+def _drop_deleted(state: WorkerState, finished: Sequence[Finished]) -> None:
     for done in finished:
         state.drop(done.jobs)
         count(state, done, "lost", len(done.jobs))

@@ -331,7 +331,7 @@ class AsyncRunners:
     def _begin(self, item: Item) -> None:
         task = self._loop.create_task(self._run(item), name=self._name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._begin_next)
 
     async def _run(self, item: Item) -> None:
         try:
@@ -339,7 +339,7 @@ class AsyncRunners:
         except Exception as error:  # noqa: BLE001  # the next item runs all the same
             _complain(error)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _begin_next(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if self._inbox and not self._is_over():
             self._begin(self._inbox.popleft())

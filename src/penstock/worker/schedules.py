@@ -41,7 +41,7 @@ from penstock.errors import (
 from penstock.worker.declared import DeclaredSchedules
 from penstock.worker.registered import AnyHandler
 
-__all__ = ["Ticker", "declared", "own_part", "run_ticks"]
+__all__ = ["Ticker", "declared_schedules", "own_part", "run_ticks"]
 
 TICK_LOOK_INTERVAL = flows.POLL_INTERVAL
 """Seconds between two looks at the ticks of a queue that has schedules."""
@@ -115,7 +115,7 @@ class Ticker:
         """When there is something to do."""
         return min([self.look_at, *(at for at, _ in self.near)])
 
-    def found(self, *, has_schedules: bool) -> None:
+    def learn(self, *, has_schedules: bool) -> None:
         """Learn if the queue has schedules."""
         if not (has_schedules or self.own or self.declared.stored):
             self.look_at, self.near = math.inf, []
@@ -150,7 +150,7 @@ class Ticker:
             self.near.append((at, entry))
 
 
-def declared(
+def declared_schedules(
     handlers: Iterable[AnyHandler], queues: Iterable[str], codec: Codec | None
 ) -> dict[str, list[NewSchedule]]:
     """Return the schedules that handlers declare, by the names of their queues.

@@ -26,7 +26,7 @@ from penstock.core.values.durable import delivery_wait
 from penstock.errors import UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
-from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, weighed
+from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, share_room
 from penstock.worker.results import Verdict, described
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import PUT_ASIDE, Suspects, suspects_among
@@ -167,7 +167,7 @@ class WorkerState:
         self.helper: HeartbeatProcess | None = None
         self.isolator: Isolator | None = None
         self.isolated: Isolated | None = None
-        self.fail_refused: Callable[[Delivery, Exception], Verdict] = _failed
+        self.fail_refused: Callable[[Delivery, Exception], Verdict] = _verdict_on_refusal
         self.abandoned: set[Delivery] = set()
         self.process_end: ProcessEnd | None = None
         self.learned: dict[str, int] = {}
@@ -316,7 +316,7 @@ class WorkerState:
             asked = [poll for poll in asked if poll.ops.name == first]
         if len(asked) <= 1:
             return dict.fromkeys(asked, room)
-        return weighed(asked, room)
+        return share_room(asked, room)
 
     def until(self) -> float:
         """Return when the loop has to act next, if nothing happens before."""
@@ -356,7 +356,7 @@ class WorkerState:
         due = [max(poll.ticker.due_at, poll.barred) for poll in self.polls]
         self.tick_at = math.inf if ends else min(due)
 
-    def found_no_job(self, poll: QueuePoll) -> None:
+    def note_no_job(self, poll: QueuePoll) -> None:
         """Look at the queue soon: the token that brought no job may tell of a schedule."""
         poll.ticker.look_now()
         self.tick_at = 0.0
@@ -439,7 +439,7 @@ class WorkerState:
             return self.newer
         return next((poll.error for poll in self.polls if poll.error), self.report_error)
 
-    def received(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
+    def take_reply(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
         """Process the reply of a queue to a request for `wanted` jobs."""
         now, poll.refusals, poll.error, poll.awaited_until = self.clock(), 0, None, 0.0
         poll.asked_at, poll.asked_ms = sent, taken.now_ms
@@ -450,7 +450,7 @@ class WorkerState:
             poll.pause = min(poll.pause * 2, LONGEST_BUSY_PAUSE)
         is_over = not taken.deliveries and taken.is_over
         if is_over or poll.drained > -math.inf:
-            self._found_drained(poll, now if is_over else -math.inf)
+            self._note_drained(poll, now if is_over else -math.inf)
         several = len(self.polls) > 1
         poll.recheck_at = now + poll.pause if several else math.inf
         if taken.deliveries:
@@ -462,7 +462,7 @@ class WorkerState:
             if self.sample_at > now + SIZE_INTERVAL:
                 self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
 
-    def _found_drained(self, poll: QueuePoll, now: float) -> None:
+    def _note_drained(self, poll: QueuePoll, now: float) -> None:
         """Note when a queue was found drained. When all are drained, ask each once more."""
         poll.drained = now
         if now == -math.inf:
@@ -481,13 +481,13 @@ class WorkerState:
             self.complain("throttle", error)
             return 1.0
 
-    def found_answer(self) -> None:
+    def note_answer(self) -> None:
         """Note that the server answers."""
         if self.failures:
-            self.found_back()
+            self.note_return()
         self.answered = self.clock()
 
-    def found_back(self) -> None:
+    def note_return(self) -> None:
         """Note that the server answers again."""
         self.failures = 0
         text = "the server is back after %s"
@@ -513,7 +513,7 @@ class WorkerState:
         if error is None:
             return taken
         self.taken += len(error.given_up)
-        self.statistics.finished("unconfirmed", len(error.given_up))
+        self.statistics.add_outcome("unconfirmed", len(error.given_up))
         text = "%s is not run, as a failover could deliver it again (%s of %s replicas confirmed)%s"
         disk = ", its delivery is not on disk" if error.fsynced is False else ""
         for job in error.given_up:
@@ -560,7 +560,7 @@ class WorkerState:
         if isolator is not None:
             if suspects and isolator.take(suspects[0]):
                 self.drop([suspects.pop(0)])
-                self.suspects.found_room()
+                self.suspects.note_room()
         elif is_alone and not ordinary:
             self.suspects.choose(suspects.pop(0))
         for job in suspects:
@@ -591,7 +591,7 @@ class WorkerState:
     def _in_time(self, jobs: Sequence[Delivery], now: float) -> Sequence[Delivery]:
         found = [job for job in jobs if not term_of(job).is_over(now)]
         late = len(jobs) - len(found)
-        self.statistics.finished("lost", late)
+        self.statistics.add_outcome("lost", late)
         text = "the leases of %d jobs ended before the jobs arrived; they are not run"
         self.log.warning(text, late)
         return found
@@ -629,5 +629,5 @@ class WorkerState:
             self.helper.drop(jobs)
 
 
-def _failed(job: Delivery, error: Exception) -> Verdict:  # noqa: ARG001  # its form
+def _verdict_on_refusal(job: Delivery, error: Exception) -> Verdict:  # noqa: ARG001  # its form
     return Verdict("nack", text=described(error))

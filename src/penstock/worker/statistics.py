@@ -95,7 +95,7 @@ class Statistics:
         self._total: deque[float] = deque(maxlen=MOST_SAMPLES)
         self._sizes: dict[str, deque[float]] = {}
 
-    def finished(
+    def add_outcome(
         self,
         outcome: str,
         count: int,
@@ -125,7 +125,7 @@ class Statistics:
             if is_asked:
                 self._backoffs += count
 
-    def sized(self, queue: str, size: int) -> None:
+    def add_size(self, queue: str, size: int) -> None:
         """Add the number of jobs of a queue that could be reserved."""
         with self._lock:
             self._sizes.setdefault(queue, deque(maxlen=MOST_SAMPLES)).append(size)

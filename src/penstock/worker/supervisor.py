@@ -269,12 +269,12 @@ class Supervisor:
                 await child.ended.wait()
                 self._forget(child)
                 slot.child = None
-                pause = self._ended(slot, child)
+                pause = self._judge_end(slot, child)
                 slot.changed.set()
             if pause:
                 await slot.rest(pause)
 
-    def _ended(self, slot: ChildSlot, child: Child) -> float:
+    def _judge_end(self, slot: ChildSlot, child: Child) -> float:
         """Judge the end of a process; return the seconds until the next one starts."""
         code, options = child.code, child.options
         assert code is not None

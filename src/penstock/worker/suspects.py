@@ -64,9 +64,9 @@ class Suspects:
         """Run this suspect next."""
         self.chosen = job
         self.unbegun.add(job)
-        self.found_room()
+        self.note_room()
 
-    def found_room(self) -> None:
+    def note_room(self) -> None:
         """Note that a suspect runs now."""
         self._patience = 2 * ASIDE_SECONDS
         self.expected_until = min(self.expected_until, self._clock() + self._patience)

@@ -36,7 +36,7 @@ class NoWorker(Exception):
         self.trace = list(trace)
 
     @classmethod
-    def raised(cls, doing: str, error: BaseException) -> NoWorker:
+    def from_error(cls, doing: str, error: BaseException) -> NoWorker:
         """Return the error for an exception that the app's own code has raised."""
         found = traceback.extract_tb(error.__traceback__)
         frames = [frame for frame in found if not frame.filename.startswith(OWN_FILES)]
@@ -91,7 +91,7 @@ def _failing(doing: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise NoWorker.raised(doing, error) from error
+        raise NoWorker.from_error(doing, error) from error
 
 
 def _kind(value: Any) -> str:

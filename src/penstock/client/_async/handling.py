@@ -86,7 +86,7 @@ class AsyncQueueHandlers(AsyncQueueAdmin):
         """
         made = import_module("penstock.worker._async.bound").AsyncBoundHandler
         named = () if name is ... else (name,)
-        return self.handlers._bound(partial(made, self), *named, **options)
+        return self.handlers.make_bound_decorator(partial(made, self), *named, **options)
 
 
 def handlers_of(queue: object) -> Handlers | None:

@@ -87,7 +87,7 @@ class QueueHandlers(QueueAdmin):
         """
         made = import_module("penstock.worker._sync.bound").BoundHandler
         named = () if name is ... else (name,)
-        return self.handlers._bound(partial(made, self), *named, **options)
+        return self.handlers.make_bound_decorator(partial(made, self), *named, **options)
 
 
 def handlers_of(queue: object) -> Handlers | None:

@@ -183,12 +183,12 @@ class AsyncWatchedConnection:
             await asend(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
             self._reader = AsyncReader(self.conn)
 
-    async def answered(self) -> None:
+    async def wait_for_reply(self) -> None:
         """Wait for the reply, and leave it on the connection: an interrupt can't lose it."""
         if self._reader is not None and not sliced(self.conn):
             await afirst_ready([self._reader], BLOCKING_SECONDS + SOCKET_TIMEOUT)
 
-    async def popped(self) -> bool:
+    async def take_popped(self) -> bool:
         """Return True if it was taken; an interrupt while the reply is read may lose it."""
         if self._reader is None:
             return False
@@ -224,9 +224,9 @@ class AsyncPressureServer(AsyncServer):
         super().__init__(*connection_factory(source), retry_for=0)
         forget_after_fork(self)
 
-    async def repeatable(self, call: Call[Any]) -> Any:
+    async def run_repeatable(self, call: Call[Any]) -> Any:
         """Run a script that may run twice, once more if the connection fails."""
-        return call.parse(await self._routed(self.run, call))
+        return call.parse(await self._run_routed(self.run, call))
 
     async def send_unsent(self) -> None:
         """Run the unsent calls, or this client would wait for itself. A refusal ends a call."""
@@ -236,13 +236,13 @@ class AsyncPressureServer(AsyncServer):
             except IndexError:  # another thread has it
                 return
             try:
-                await self.repeatable(call)
+                await self.run_repeatable(call)
             except BaseException as error:
                 if passing(error) or not isinstance(error, Exception):
                     self.unsent.append(call)
                     raise
 
-    async def once(self, call: Call[Any]) -> Any:
+    async def run_once(self, call: Call[Any]) -> Any:
         """Run a script, at most once.
 
         Raises:
@@ -250,9 +250,9 @@ class AsyncPressureServer(AsyncServer):
             OutcomeUnknown: the connection failed after the call was sent.
             OutOfMemory, QueueDamaged: the server refused the call.
         """
-        return call.parse(await self._routed(self._once, call))
+        return call.parse(await self._run_routed(self._send_once, call))
 
-    async def _routed(
+    async def _run_routed(
         self, run: Callable[[Call[Any]], Awaitable[list[Any]]], call: Call[Any]
     ) -> list[Any]:
         """Run a call, and follow MOVED. A call that gets this reply has not run.
@@ -279,13 +279,13 @@ class AsyncPressureServer(AsyncServer):
         await self.close()
         await asleep(min(0.01 * (2.0**hop - 1), 0.5))
 
-    async def _once(self, call: Call[Any]) -> list[Any]:
+    async def _send_once(self, call: Call[Any]) -> list[Any]:
         connection = await self._taken()
         connection.calls += 1
         try:
             if monotonic() > connection.used + UNTESTED_IDLE_SECONDS:
                 await connection.open(UNTESTED_IDLE_SECONDS)
-            reply = await self._sent(connection, call)
+            reply = await self._send(connection, call)
         except BaseException as error:
             await self.failed(connection, error)
             raise
@@ -293,7 +293,7 @@ class AsyncPressureServer(AsyncServer):
         self.idle.append(connection)
         return reply
 
-    async def _sent(self, connection: AsyncProducerConnection, call: Call[Any]) -> list[Any]:
+    async def _send(self, connection: AsyncProducerConnection, call: Call[Any]) -> list[Any]:
         try:
             return await connection.exchange(call, connection)
         except Exception as error:
@@ -304,7 +304,7 @@ class AsyncPressureServer(AsyncServer):
                 unknown += f", or {TOO_LARGE}"
             raise OutcomeUnknown(unknown) from error
 
-    async def watched(self) -> AsyncWatchedConnection:
+    async def open_watched(self) -> AsyncWatchedConnection:
         """Return a connection for one wait; give it back with `keep`, or close it."""
         self._bind()  # async only
         try:

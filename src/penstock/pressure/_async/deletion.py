@@ -33,20 +33,20 @@ async def delete(server: AsyncPressureServer, calls: PressureCalls, timeout: flo
     """
     until = math.inf if timeout is None else monotonic() + timeout
     mark, step = secrets.token_hex(8), "end"
-    reply = await server.once(calls.call("delete", step="begin", mark=mark))
+    reply = await server.run_once(calls.call("delete", step="begin", mark=mark))
     while reply.code != PressureCode.DONE:
         if reply.code == PressureCode.MISSING:
             raise calls.error(reply.code)
         if reply.code == PressureCode.IN_USE:
-            await _role_freed(server, calls, reply, until)
+            await _wait_for_role(server, calls, reply, until)
         else:
             step = "adopt"
         if step == "adopt":  # the client that had a role meanwhile may be deleting the queue
-            await _quiet(server, calls, until)
-        reply = await server.once(calls.call("delete", step=step, mark=mark))
+            await _wait_until_quiet(server, calls, until)
+        reply = await server.run_once(calls.call("delete", step=step, mark=mark))
 
 
-async def _role_freed(
+async def _wait_for_role(
     server: AsyncPressureServer, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
 ) -> None:
     """Wait until the role is free, for the time of one blocking command at most."""
@@ -54,7 +54,7 @@ async def _role_freed(
     left = until - monotonic()
     if left <= 0:
         raise calls.error(PressureCode.IN_USE, role, refusal.party)
-    watched = await server.watched()
+    watched = await server.open_watched()
     try:
         await watched.wait_for_element(calls.keys.free(role), end=b"LEFT", timeout=left)
     except BaseException:
@@ -63,14 +63,16 @@ async def _role_freed(
     server.keep(watched)
 
 
-async def _quiet(server: AsyncPressureServer, calls: PressureCalls, until: float) -> None:
+async def _wait_until_quiet(
+    server: AsyncPressureServer, calls: PressureCalls, until: float
+) -> None:
     """Wait until both roles have been free for so long that no client can be deleting the queue.
 
     A living client that deletes waits only while a role is taken. If none is, it ends at once.
     """
     since = math.inf
     while monotonic() < since + QUIET_ROLES_SECONDS:
-        seen = calls.seen(await server.repeatable(calls.call("show")))
+        seen = calls.parse_state(await server.run_repeatable(calls.call("show")))
         if seen.bound is not None or not seen.left:
             raise calls.error(PressureCode.MISSING)
         taken = [role for role in KEYS_OF_ROLE if role not in seen.free]

@@ -22,7 +22,7 @@ from penstock.errors import ConfigurationError, QueueClosed
 from penstock.pressure._async.connections import AsyncPressureServer
 from penstock.pressure._async.deletion import delete
 from penstock.pressure._async.waiting import AsyncWaitingCall, Operation
-from penstock.pressure.calls import PressureCalls, Seen
+from penstock.pressure.calls import PressureCalls, PressureState
 from penstock.pressure.errors import OperationUnblocked, PutNotReplicated
 from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
@@ -102,7 +102,7 @@ class AsyncPressureQueue:
             QueueExists: the queue exists, or keys of an earlier one are left.
         """
         limit = check_count("bound", bound, low=0)
-        await self._once(self._calls.call("create", limit=limit))
+        await self._run_once(self._calls.call("create", limit=limit))
 
     async def close(self, timeout: Duration | None = None) -> None:
         """Refuse new messages. Messages that wait can still be taken.
@@ -118,7 +118,7 @@ class AsyncPressureQueue:
             QueueMissing: there is no queue.
         """
         operation = Operation("close", "producer", {"id": self._id()}, lambda: False)
-        await self._waited(operation, timeout)
+        await self._run_waiting(operation, timeout)
 
     async def delete(self, timeout: Duration | None = None) -> None:
         """Remove the queue and its messages; waiting calls end.
@@ -154,7 +154,7 @@ class AsyncPressureQueue:
             QueueMissing: there is no queue, nor anything left of one.
         """
         name = check_role(role)
-        reply = await self._once(self._calls.call("free", name, role=name))
+        reply = await self._run_once(self._calls.call("free", name, role=name))
         return bool(reply.code == PressureCode.DONE)
 
     # -- messages --------------------------------------------------------------------------
@@ -193,8 +193,8 @@ class AsyncPressureQueue:
             "message": message_bytes(message),
         }
         wait = check_replicas(replicas, replication_timeout)
-        operation = Operation("put", "producer", values, self._unblocked(), wait)
-        _, confirmed = await self._waited(operation, timeout)
+        operation = Operation("put", "producer", values, self._unblock_check(), wait)
+        _, confirmed = await self._run_waiting(operation, timeout)
         if confirmed.replicas < replicas:
             raise PutNotReplicated(replicas, confirmed.replicas)
 
@@ -227,11 +227,11 @@ class AsyncPressureQueue:
             OperationUnblocked: `unblock` ended the wait; no message was taken.
             OutcomeUnknown: the connection failed, and a message may have been taken and lost.
         """
-        return await self._got(timeout, self._unblocked())
+        return await self._get(timeout, self._unblock_check())
 
-    async def _got(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
+    async def _get(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
         operation = Operation("get", "consumer", {"id": self._id()}, is_unblocked)
-        reply, _ = await self._waited(operation, timeout)
+        reply, _ = await self._run_waiting(operation, timeout)
         return bytes(reply.message)
 
     async def get_nowait(self) -> bytes:
@@ -249,10 +249,10 @@ class AsyncPressureQueue:
         Raises:
             OperationUnblocked: `unblock` was called since the iteration began.
         """
-        is_unblocked = self._unblocked()
+        is_unblocked = self._unblock_check()
         while True:
             try:
-                message = await self._got(None, is_unblocked)
+                message = await self._get(None, is_unblocked)
             except QueueClosed:
                 return
             yield message
@@ -267,7 +267,7 @@ class AsyncPressureQueue:
         """
         self._unblocks += 1
 
-    def _unblocked(self) -> Callable[[], bool]:
+    def _unblock_check(self) -> Callable[[], bool]:
         before = self._unblocks
         return lambda: self._unblocks != before
 
@@ -291,8 +291,8 @@ class AsyncPressureQueue:
             OperationUnblocked: `unblock` ended the wait.
             OutcomeUnknown: the connection failed while the call waited; it may be repeated.
         """
-        operation = Operation("peek_reverse", "producer", {"id": self._id()}, self._unblocked())
-        reply, _ = await self._waited(operation, timeout)
+        operation = Operation("peek_reverse", "producer", {"id": self._id()}, self._unblock_check())
+        reply, _ = await self._run_waiting(operation, timeout)
         return bytes(reply.founds[0]) if reply.founds else None
 
     async def peek_reverse_nowait(self) -> bytes | None:
@@ -309,7 +309,7 @@ class AsyncPressureQueue:
 
     async def exists(self) -> bool:
         """Return True if the queue exists."""
-        return (await self._seen()).bound is not None
+        return (await self._read_state()).bound is not None
 
     async def length(self) -> int:
         """Return the number of waiting messages.
@@ -317,7 +317,7 @@ class AsyncPressureQueue:
         Raises:
             QueueMissing: there is no queue.
         """
-        return (await self._living()).length
+        return (await self._read_living_state()).length
 
     async def closed(self) -> bool:
         """Return True if the queue is closed; it may still have messages.
@@ -325,7 +325,7 @@ class AsyncPressureQueue:
         Raises:
             QueueMissing: there is no queue.
         """
-        return (await self._living()).is_closed
+        return (await self._read_living_state()).is_closed
 
     async def bound(self) -> int:
         """Return the most messages that may wait; 0 = no limit.
@@ -333,7 +333,7 @@ class AsyncPressureQueue:
         Raises:
             QueueMissing: there is no queue.
         """
-        return (await self._living()).bound or 0
+        return (await self._read_living_state()).bound or 0
 
     async def counters(self) -> PressureCounters:
         """Return the messages and bytes put and taken since the queue was made, by all clients.
@@ -341,17 +341,17 @@ class AsyncPressureQueue:
         Raises:
             QueueMissing: there is no queue.
         """
-        return (await self._living()).counters
+        return (await self._read_living_state()).counters
 
-    async def _living(self) -> Seen:
-        seen = await self._seen()
+    async def _read_living_state(self) -> PressureState:
+        seen = await self._read_state()
         if seen.bound is None:
             raise self._calls.error(PressureCode.MISSING)
         return seen
 
-    async def _seen(self) -> Seen:
+    async def _read_state(self) -> PressureState:
         await self._check()
-        return self._calls.seen(await self._server.repeatable(self._calls.call("show")))
+        return self._calls.parse_state(await self._server.run_repeatable(self._calls.call("show")))
 
     # -- connections -----------------------------------------------------------------------
 
@@ -365,14 +365,14 @@ class AsyncPressureQueue:
     async def __aexit__(self, *_: object) -> None:
         await self.disconnect()
 
-    async def _once(self, call: Call[Any]) -> Any:
+    async def _run_once(self, call: Call[Any]) -> Any:
         await self._check()
-        reply = await self._server.once(call)
+        reply = await self._server.run_once(call)
         if reply.code < 0:
             raise self._calls.error(reply.code)
         return reply
 
-    async def _waited(
+    async def _run_waiting(
         self, operation: Operation, timeout: Duration | None
     ) -> tuple[Any, Confirmed]:
         wait = check_block(timeout, "timeout")
@@ -380,9 +380,9 @@ class AsyncPressureQueue:
         if operation.is_unblocked():  # an iteration, between two of its messages
             raise OperationUnblocked(f"queue {self.name!r}: unblock() ended the call")
         waiting = AsyncWaitingCall(self._server, self._calls, operation, wait)
-        reply = await waiting.now()
+        reply = await waiting.run_now()
         if reply.code in (PressureCode.IN_USE, PressureCode.FULL, PressureCode.EMPTY) and wait != 0:
-            reply = await waiting.later()
+            reply = await waiting.wait_and_run()
         if reply.code != PressureCode.DONE:
             raise self._calls.error(reply.code, operation.role, getattr(reply, "party", b""))
         return reply, waiting.confirmed

@@ -24,7 +24,7 @@ from penstock.errors import (
     ServerError,
 )
 from penstock.pressure._async.connections import AsyncPressureServer, AsyncWatchedConnection
-from penstock.pressure.calls import PressureCalls, Seen
+from penstock.pressure.calls import PressureCalls, PressureState
 from penstock.pressure.errors import OperationUnblocked
 from penstock.pressure.keys import Role
 from penstock.wire.codes import PressureCode
@@ -100,11 +100,11 @@ class AsyncWaitingCall:
         """Confirmation of the last run of the script by replicas."""
         return self._last.confirmed
 
-    async def now(self) -> Any:
+    async def run_now(self) -> Any:
         """Run the script once; return its reply."""
-        return await self._server.once(self._call(wait=0))
+        return await self._server.run_once(self._call(wait=0))
 
-    async def later(self) -> Any:
+    async def wait_and_run(self) -> Any:
         """Wait, and run the script until it has acted or refuses to; return its reply.
 
         Raises:
@@ -116,11 +116,11 @@ class AsyncWaitingCall:
             redis.exceptions.ConnectionError: it failed before, or the queue is on another server
                 by now.
         """
-        watched = await self._server.watched()
+        watched = await self._server.open_watched()
         is_sound = False
         try:
             await watched.watch(self._calls.keys["bound"])
-            reply = await self._until_acted(watched)
+            reply = await self._run_until_acted(watched)
             is_sound = True
             return reply
         except PenstockError as error:
@@ -141,12 +141,12 @@ class AsyncWaitingCall:
                 else:
                     await watched.close()
 
-    async def _until_acted(self, watched: AsyncWatchedConnection) -> Any:
+    async def _run_until_acted(self, watched: AsyncWatchedConnection) -> Any:
         is_token_lost = False
         while True:
             reply = await ashield(self._run(watched, self._call(wait=1, lost=is_token_lost)))
             if reply is None:
-                raise self._deleted()
+                raise self._deletion_error()
             if reply.code not in (PressureCode.HOLDING, PressureCode.IN_USE, PressureCode.LOST):
                 return reply
             is_token_lost = reply.code != PressureCode.LOST and await self._wait(watched)
@@ -189,7 +189,7 @@ class AsyncWaitingCall:
         held, self._held = self._held, 0
         call = self._calls.call("leave", self._role, id=self._id, held=held)
         try:
-            return bool((await self._server.repeatable(call)).code == PressureCode.DONE)
+            return bool((await self._server.run_repeatable(call)).code == PressureCode.DONE)
         except (RedisError, PenstockError) as error:
             if held == ROLE_HELD and passing(error):  # a popped token can't be returned later
                 self._server.unsent.append(call)
@@ -197,32 +197,32 @@ class AsyncWaitingCall:
 
     async def _wait(self, watched: AsyncWatchedConnection) -> bool:
         """Wait until the next try; return True if the token of room was lost."""
-        key, end = self._awaited()
+        key, end = self._awaited_list()
         while True:
             if self._operation.is_unblocked():
                 raise OperationUnblocked(f"queue {self._calls.name!r}: unblock() ended the call")
             left = self._until - monotonic()
             if left <= 0:
-                raise self._late()
+                raise self._timeout_error()
             if not self._held and self._lost_races > MOST_LOST_RACES:
-                is_woken = await ashield(self._popped(watched, key, left))
+                is_woken = await ashield(self._pop_token(watched, key, left))
             else:
                 is_woken = await watched.wait_for_element(key, end=end, timeout=left)
             if is_woken:
                 return False
-            seen = await self._seen(watched)
+            seen = await self._read_state(watched)
             self._check(seen)
             if self._may_act(seen) or not await self._still_holds(watched):
                 return False
             if self._is_token_lost(seen):
                 return True
 
-    async def _seen(self, watched: AsyncWatchedConnection) -> Seen:
+    async def _read_state(self, watched: AsyncWatchedConnection) -> PressureState:
         show = self._calls.call("show")
         reply = await (watched.read(show) if self._held else watched.read_unchanged(show))
         if reply is None:
-            raise self._deleted()
-        return self._calls.seen(reply)
+            raise self._deletion_error()
+        return self._calls.parse_state(reply)
 
     async def _still_holds(self, watched: AsyncWatchedConnection) -> bool:
         """Return True if this client holds no role, or if the keys still name it as the holder."""
@@ -232,10 +232,10 @@ class AsyncWaitingCall:
             await watched.connection.command("GET", self._calls.keys[self._role]) == self._id
         )
 
-    async def _popped(self, watched: AsyncWatchedConnection, key: bytes, left: float) -> bool:
+    async def _pop_token(self, watched: AsyncWatchedConnection, key: bytes, left: float) -> bool:
         try:
             await watched.pop(key, timeout=left)
-            await watched.answered()
+            await watched.wait_for_reply()
             await self._note_token(watched)
         except KeyboardInterrupt:  # the command goes on
             with suppress(RedisError):
@@ -245,10 +245,10 @@ class AsyncWaitingCall:
 
     async def _note_token(self, watched: AsyncWatchedConnection) -> None:
         with ahold_interrupts():  # none between the reply and the note
-            if await watched.popped():
+            if await watched.take_popped():
                 self._held = TOKEN_POPPED
 
-    def _awaited(self) -> tuple[bytes, bytes]:
+    def _awaited_list(self) -> tuple[bytes, bytes]:
         """Return the list whose element the call waits for, and the end where it is put back."""
         keys = self._calls.keys
         if not self._held:
@@ -257,18 +257,18 @@ class AsyncWaitingCall:
             return keys["not_full"], b"LEFT"
         return keys["queue"], b"RIGHT"
 
-    def _check(self, seen: Seen) -> None:
+    def _check(self, seen: PressureState) -> None:
         if seen.bound is None:
-            raise self._deleted()
+            raise self._deletion_error()
         if seen.is_closed and (self._operation.script in ("put", "close") or not seen.length):
             raise QueueClosed(f"queue {self._calls.name!r} is closed")
 
-    def _may_act(self, seen: Seen) -> bool:
+    def _may_act(self, seen: PressureState) -> bool:
         if not self._held:
             return self._role in seen.free
         return seen.fits and seen.has_token if self._role == "producer" else seen.length > 0
 
-    def _is_token_lost(self, seen: Seen) -> bool:
+    def _is_token_lost(self, seen: PressureState) -> bool:
         """Return True if there has been room without a token for too long."""
         if not (self._held and self._role == "producer" and seen.fits):
             self._without_token_since = math.inf
@@ -276,10 +276,10 @@ class AsyncWaitingCall:
         self._without_token_since = min(self._without_token_since, monotonic())
         return monotonic() >= self._without_token_since + TOKEN_LOST_SECONDS
 
-    def _deleted(self) -> PenstockError:
+    def _deletion_error(self) -> PenstockError:
         return QueueMissing(f"queue {self._calls.name!r} was deleted while the call waited")
 
-    def _late(self) -> PenstockError:
+    def _timeout_error(self) -> PenstockError:
         if not self._held:
             return self._calls.error(PressureCode.IN_USE, self._role, self._holder)
         is_producer = self._role == "producer"

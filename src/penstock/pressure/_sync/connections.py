@@ -182,12 +182,12 @@ class WatchedConnection:
             send(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
             self._reader = Reader(self.conn)
 
-    def answered(self) -> None:
+    def wait_for_reply(self) -> None:
         """Wait for the reply, and leave it on the connection: an interrupt can't lose it."""
         if self._reader is not None and not sliced(self.conn):
             first_ready([self._reader], BLOCKING_SECONDS + SOCKET_TIMEOUT)
 
-    def popped(self) -> bool:
+    def take_popped(self) -> bool:
         """Return True if it was taken; an interrupt while the reply is read may lose it."""
         if self._reader is None:
             return False
@@ -223,9 +223,9 @@ class PressureServer(Server):
         super().__init__(*connection_factory(source), retry_for=0)
         forget_after_fork(self)
 
-    def repeatable(self, call: Call[Any]) -> Any:
+    def run_repeatable(self, call: Call[Any]) -> Any:
         """Run a script that may run twice, once more if the connection fails."""
-        return call.parse(self._routed(self.run, call))
+        return call.parse(self._run_routed(self.run, call))
 
     def send_unsent(self) -> None:
         """Run the unsent calls, or this client would wait for itself. A refusal ends a call."""
@@ -235,13 +235,13 @@ class PressureServer(Server):
             except IndexError:  # another thread has it
                 return
             try:
-                self.repeatable(call)
+                self.run_repeatable(call)
             except BaseException as error:
                 if passing(error) or not isinstance(error, Exception):
                     self.unsent.append(call)
                     raise
 
-    def once(self, call: Call[Any]) -> Any:
+    def run_once(self, call: Call[Any]) -> Any:
         """Run a script, at most once.
 
         Raises:
@@ -249,9 +249,9 @@ class PressureServer(Server):
             OutcomeUnknown: the connection failed after the call was sent.
             OutOfMemory, QueueDamaged: the server refused the call.
         """
-        return call.parse(self._routed(self._once, call))
+        return call.parse(self._run_routed(self._send_once, call))
 
-    def _routed(self, run: Callable[[Call[Any]], list[Any]], call: Call[Any]) -> list[Any]:
+    def _run_routed(self, run: Callable[[Call[Any]], list[Any]], call: Call[Any]) -> list[Any]:
         """Run a call, and follow MOVED. A call that gets this reply has not run.
 
         Raises:
@@ -276,13 +276,13 @@ class PressureServer(Server):
         self.close()
         sleep(min(0.01 * (2.0**hop - 1), 0.5))
 
-    def _once(self, call: Call[Any]) -> list[Any]:
+    def _send_once(self, call: Call[Any]) -> list[Any]:
         connection = self._taken()
         connection.calls += 1
         try:
             if monotonic() > connection.used + UNTESTED_IDLE_SECONDS:
                 connection.open(UNTESTED_IDLE_SECONDS)
-            reply = self._sent(connection, call)
+            reply = self._send(connection, call)
         except BaseException as error:
             self.failed(connection, error)
             raise
@@ -290,7 +290,7 @@ class PressureServer(Server):
         self.idle.append(connection)
         return reply
 
-    def _sent(self, connection: ProducerConnection, call: Call[Any]) -> list[Any]:
+    def _send(self, connection: ProducerConnection, call: Call[Any]) -> list[Any]:
         try:
             return connection.exchange(call, connection)
         except Exception as error:
@@ -301,7 +301,7 @@ class PressureServer(Server):
                 unknown += f", or {TOO_LARGE}"
             raise OutcomeUnknown(unknown) from error
 
-    def watched(self) -> WatchedConnection:
+    def open_watched(self) -> WatchedConnection:
         """Return a connection for one wait; give it back with `keep`, or close it."""
         try:
             watched = self._watched.pop()

@@ -34,20 +34,20 @@ def delete(server: PressureServer, calls: PressureCalls, timeout: float | None) 
     """
     until = math.inf if timeout is None else monotonic() + timeout
     mark, step = secrets.token_hex(8), "end"
-    reply = server.once(calls.call("delete", step="begin", mark=mark))
+    reply = server.run_once(calls.call("delete", step="begin", mark=mark))
     while reply.code != PressureCode.DONE:
         if reply.code == PressureCode.MISSING:
             raise calls.error(reply.code)
         if reply.code == PressureCode.IN_USE:
-            _role_freed(server, calls, reply, until)
+            _wait_for_role(server, calls, reply, until)
         else:
             step = "adopt"
         if step == "adopt":  # the client that had a role meanwhile may be deleting the queue
-            _quiet(server, calls, until)
-        reply = server.once(calls.call("delete", step=step, mark=mark))
+            _wait_until_quiet(server, calls, until)
+        reply = server.run_once(calls.call("delete", step=step, mark=mark))
 
 
-def _role_freed(
+def _wait_for_role(
     server: PressureServer, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
 ) -> None:
     """Wait until the role is free, for the time of one blocking command at most."""
@@ -55,7 +55,7 @@ def _role_freed(
     left = until - monotonic()
     if left <= 0:
         raise calls.error(PressureCode.IN_USE, role, refusal.party)
-    watched = server.watched()
+    watched = server.open_watched()
     try:
         watched.wait_for_element(calls.keys.free(role), end=b"LEFT", timeout=left)
     except BaseException:
@@ -64,14 +64,14 @@ def _role_freed(
     server.keep(watched)
 
 
-def _quiet(server: PressureServer, calls: PressureCalls, until: float) -> None:
+def _wait_until_quiet(server: PressureServer, calls: PressureCalls, until: float) -> None:
     """Wait until both roles have been free for so long that no client can be deleting the queue.
 
     A living client that deletes waits only while a role is taken. If none is, it ends at once.
     """
     since = math.inf
     while monotonic() < since + QUIET_ROLES_SECONDS:
-        seen = calls.seen(server.repeatable(calls.call("show")))
+        seen = calls.parse_state(server.run_repeatable(calls.call("show")))
         if seen.bound is not None or not seen.left:
             raise calls.error(PressureCode.MISSING)
         taken = [role for role in KEYS_OF_ROLE if role not in seen.free]

@@ -21,7 +21,7 @@ from penstock.errors import ConfigurationError, QueueClosed
 from penstock.pressure._sync.connections import PressureServer
 from penstock.pressure._sync.deletion import delete
 from penstock.pressure._sync.waiting import Operation, WaitingCall
-from penstock.pressure.calls import PressureCalls, Seen
+from penstock.pressure.calls import PressureCalls, PressureState
 from penstock.pressure.errors import OperationUnblocked, PutNotReplicated
 from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
@@ -96,7 +96,7 @@ class PressureQueue:
             QueueExists: the queue exists, or keys of an earlier one are left.
         """
         limit = check_count("bound", bound, low=0)
-        self._once(self._calls.call("create", limit=limit))
+        self._run_once(self._calls.call("create", limit=limit))
 
     def close(self, timeout: Duration | None = None) -> None:
         """Refuse new messages. Messages that wait can still be taken.
@@ -112,7 +112,7 @@ class PressureQueue:
             QueueMissing: there is no queue.
         """
         operation = Operation("close", "producer", {"id": self._id()}, lambda: False)
-        self._waited(operation, timeout)
+        self._run_waiting(operation, timeout)
 
     def delete(self, timeout: Duration | None = None) -> None:
         """Remove the queue and its messages; waiting calls end.
@@ -148,7 +148,7 @@ class PressureQueue:
             QueueMissing: there is no queue, nor anything left of one.
         """
         name = check_role(role)
-        reply = self._once(self._calls.call("free", name, role=name))
+        reply = self._run_once(self._calls.call("free", name, role=name))
         return bool(reply.code == PressureCode.DONE)
 
     # -- messages --------------------------------------------------------------------------
@@ -187,8 +187,8 @@ class PressureQueue:
             "message": message_bytes(message),
         }
         wait = check_replicas(replicas, replication_timeout)
-        operation = Operation("put", "producer", values, self._unblocked(), wait)
-        _, confirmed = self._waited(operation, timeout)
+        operation = Operation("put", "producer", values, self._unblock_check(), wait)
+        _, confirmed = self._run_waiting(operation, timeout)
         if confirmed.replicas < replicas:
             raise PutNotReplicated(replicas, confirmed.replicas)
 
@@ -221,11 +221,11 @@ class PressureQueue:
             OperationUnblocked: `unblock` ended the wait; no message was taken.
             OutcomeUnknown: the connection failed, and a message may have been taken and lost.
         """
-        return self._got(timeout, self._unblocked())
+        return self._get(timeout, self._unblock_check())
 
-    def _got(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
+    def _get(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
         operation = Operation("get", "consumer", {"id": self._id()}, is_unblocked)
-        reply, _ = self._waited(operation, timeout)
+        reply, _ = self._run_waiting(operation, timeout)
         return bytes(reply.message)
 
     def get_nowait(self) -> bytes:
@@ -243,10 +243,10 @@ class PressureQueue:
         Raises:
             OperationUnblocked: `unblock` was called since the iteration began.
         """
-        is_unblocked = self._unblocked()
+        is_unblocked = self._unblock_check()
         while True:
             try:
-                message = self._got(None, is_unblocked)
+                message = self._get(None, is_unblocked)
             except QueueClosed:
                 return
             yield message
@@ -261,7 +261,7 @@ class PressureQueue:
         """
         self._unblocks += 1
 
-    def _unblocked(self) -> Callable[[], bool]:
+    def _unblock_check(self) -> Callable[[], bool]:
         before = self._unblocks
         return lambda: self._unblocks != before
 
@@ -285,8 +285,8 @@ class PressureQueue:
             OperationUnblocked: `unblock` ended the wait.
             OutcomeUnknown: the connection failed while the call waited; it may be repeated.
         """
-        operation = Operation("peek_reverse", "producer", {"id": self._id()}, self._unblocked())
-        reply, _ = self._waited(operation, timeout)
+        operation = Operation("peek_reverse", "producer", {"id": self._id()}, self._unblock_check())
+        reply, _ = self._run_waiting(operation, timeout)
         return bytes(reply.founds[0]) if reply.founds else None
 
     def peek_reverse_nowait(self) -> bytes | None:
@@ -303,7 +303,7 @@ class PressureQueue:
 
     def exists(self) -> bool:
         """Return True if the queue exists."""
-        return self._seen().bound is not None
+        return self._read_state().bound is not None
 
     def length(self) -> int:
         """Return the number of waiting messages.
@@ -311,7 +311,7 @@ class PressureQueue:
         Raises:
             QueueMissing: there is no queue.
         """
-        return self._living().length
+        return self._read_living_state().length
 
     def closed(self) -> bool:
         """Return True if the queue is closed; it may still have messages.
@@ -319,7 +319,7 @@ class PressureQueue:
         Raises:
             QueueMissing: there is no queue.
         """
-        return self._living().is_closed
+        return self._read_living_state().is_closed
 
     def bound(self) -> int:
         """Return the most messages that may wait; 0 = no limit.
@@ -327,7 +327,7 @@ class PressureQueue:
         Raises:
             QueueMissing: there is no queue.
         """
-        return self._living().bound or 0
+        return self._read_living_state().bound or 0
 
     def counters(self) -> PressureCounters:
         """Return the messages and bytes put and taken since the queue was made, by all clients.
@@ -335,17 +335,17 @@ class PressureQueue:
         Raises:
             QueueMissing: there is no queue.
         """
-        return self._living().counters
+        return self._read_living_state().counters
 
-    def _living(self) -> Seen:
-        seen = self._seen()
+    def _read_living_state(self) -> PressureState:
+        seen = self._read_state()
         if seen.bound is None:
             raise self._calls.error(PressureCode.MISSING)
         return seen
 
-    def _seen(self) -> Seen:
+    def _read_state(self) -> PressureState:
         self._check()
-        return self._calls.seen(self._server.repeatable(self._calls.call("show")))
+        return self._calls.parse_state(self._server.run_repeatable(self._calls.call("show")))
 
     # -- connections -----------------------------------------------------------------------
 
@@ -359,22 +359,22 @@ class PressureQueue:
     def __exit__(self, *_: object) -> None:
         self.disconnect()
 
-    def _once(self, call: Call[Any]) -> Any:
+    def _run_once(self, call: Call[Any]) -> Any:
         self._check()
-        reply = self._server.once(call)
+        reply = self._server.run_once(call)
         if reply.code < 0:
             raise self._calls.error(reply.code)
         return reply
 
-    def _waited(self, operation: Operation, timeout: Duration | None) -> tuple[Any, Confirmed]:
+    def _run_waiting(self, operation: Operation, timeout: Duration | None) -> tuple[Any, Confirmed]:
         wait = check_block(timeout, "timeout")
         self._check()
         if operation.is_unblocked():  # an iteration, between two of its messages
             raise OperationUnblocked(f"queue {self.name!r}: unblock() ended the call")
         waiting = WaitingCall(self._server, self._calls, operation, wait)
-        reply = waiting.now()
+        reply = waiting.run_now()
         if reply.code in (PressureCode.IN_USE, PressureCode.FULL, PressureCode.EMPTY) and wait != 0:
-            reply = waiting.later()
+            reply = waiting.wait_and_run()
         if reply.code != PressureCode.DONE:
             raise self._calls.error(reply.code, operation.role, getattr(reply, "party", b""))
         return reply, waiting.confirmed

@@ -98,21 +98,21 @@ class AsyncHandlerRunner:
     def give_up(self, item: Item) -> None:
         """Report jobs as failed whose handler has ignored its time limit."""
         handler, jobs = item
-        verdicts = self._judged(handler, jobs, TimeLimit("it was ignored"))
+        verdicts = self._judge_failure(handler, jobs, TimeLimit("it was ignored"))
         for job, verdict in zip(jobs, verdicts, strict=True):
             self._finish((job,), verdict, 0.0)
         self._wake()
 
-    def unknown(self, job: Delivery) -> None:
+    def reject_unknown(self, job: Delivery) -> None:
         """Give up a job for which there is no handler: it becomes a dead letter."""
-        self._finish((job,), _unfit(job, self._handlers.missing(job)), 0.0)
+        self._finish((job,), _reject_unfit(job, self._handlers.missing(job)), 0.0)
 
     def fail_refused(self, job: Delivery, error: Exception) -> Verdict:
         """Judge a job whose report was refused, as if its handler had raised this error."""
         handler = self._handlers.find(job)
         if handler is None:
             return Verdict("nack", text=described(error))
-        return self._judged(handler, [job], error)[0]
+        return self._judge_failure(handler, [job], error)[0]
 
     async def execute(self, item: Item) -> None:
         """Run a handler and pass the verdicts on its jobs to the loop. Never raises."""
@@ -128,10 +128,10 @@ class AsyncHandlerRunner:
         self._running[id(item)] = (item, began)
         verdicts: Verdicts
         try:
-            run_it = self._hooked if self._middleware else self._call
+            run_it = self._call_with_hooks if self._middleware else self._call
             verdicts = await run_it(handler, jobs)
         except BaseException:  # noqa: BLE001  # a runner outlives every handler
-            verdicts = self._broken(handler, jobs, caught())
+            verdicts = self._judge_interruption(handler, jobs, caught())
         del self._running[id(item)]
         seconds = monotonic() - began
         if verdicts is None and len(jobs) == 1 and not first.lost:
@@ -160,18 +160,18 @@ class AsyncHandlerRunner:
         self._wake()
         return [job for job in jobs if not _is_void(job)]
 
-    def _broken(
+    def _judge_interruption(
         self, handler: AnyHandler, jobs: Sequence[Delivery], error: BaseException
     ) -> list[Verdict]:
         """Judge a run that was cancelled, or raised a BaseException that is not an Exception."""
         try:
             if self.runners.has_ended(jobs, error):
-                return [_unfinished(job) for job in jobs]
-            return self._judged(handler, jobs, error)
+                return [_verdict_on_stopped(job) for job in jobs]
+            return self._judge_failure(handler, jobs, error)
         except BaseException:  # noqa: BLE001  # an exception that fails must not keep the jobs
             unclear = UnclearError()
             _say(logging.WARNING, jobs[0], "%r has failed: %s", jobs[0], unclear)
-            return [handler.failed(job, unclear) for job in jobs]
+            return [handler.verdict_on_error(job, unclear) for job in jobs]
 
     def _finish(
         self,
@@ -196,7 +196,7 @@ class AsyncHandlerRunner:
             self.finished.append(Finished(part, told, seconds, is_counted=is_counted))
             is_counted = True
 
-    async def _hooked(self, handler: AnyHandler, jobs: Sequence[Delivery]) -> Verdicts:
+    async def _call_with_hooks(self, handler: AnyHandler, jobs: Sequence[Delivery]) -> Verdicts:
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
         verdicts: Verdicts = None
 
@@ -206,7 +206,7 @@ class AsyncHandlerRunner:
             if not isinstance(error, Exception):
                 ended = [*(job.lost for job in jobs), jobs[0].cancelled]
                 return ("cancelled" if ended[-1] else "lost") if any(ended) else "failed"
-            verdicts = self._judged(handler, jobs, error)
+            verdicts = self._judge_failure(handler, jobs, error)
             _note(event, jobs, verdicts)
             return event.outcome
 
@@ -233,22 +233,22 @@ class AsyncHandlerRunner:
                 self._keep(handler, jobs, value)
             if type(value) in SUCCESS_TYPES and not handler.size:
                 return None
-            verdicts = _returned(handler, jobs, value)
+            verdicts = _judge_value(handler, jobs, value)
             if verdicts is not None:
                 self._log_failures(jobs, verdicts)
         except Unfit:
-            verdicts = [_unfit(jobs[0], str(caught()))]
+            verdicts = [_reject_unfit(jobs[0], str(caught()))]
         except Exception:  # noqa: BLE001  # whatever a handler raises is its failure
             if event is not None:
                 event.error = caught()
-            verdicts = self._judged(handler, jobs, caught())
+            verdicts = self._judge_failure(handler, jobs, caught())
         finally:
             value = None  # it may be or contain an exception: see `caught`
         if verdicts is None or all(verdict.then is None for verdict in verdicts):
             return verdicts
-        return await self._followed(handler, jobs, verdicts)
+        return await self._prepare_next_jobs(handler, jobs, verdicts)
 
-    async def _followed(
+    async def _prepare_next_jobs(
         self, handler: AnyHandler, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]
     ) -> list[Verdict]:
         """Prepare the jobs that follow. Those of other queues are added now, before the ack.
@@ -269,7 +269,7 @@ class AsyncHandlerRunner:
                     records = await hand_over(self.client, job, then.jobs)
                     found.append(verdict._replace(then=NextJobs(then.jobs, records)))
                 except Exception:  # noqa: BLE001  # as if the handler had raised it
-                    found += self._judged(handler, [job], caught())
+                    found += self._judge_failure(handler, [job], caught())
         return found
 
     def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
@@ -285,9 +285,9 @@ class AsyncHandlerRunner:
             if isinstance(one, Done):
                 one = one.value  # its value is the result
             if record_of(job).result_ms and not isinstance(one, BaseException):
-                set_result(job, self._encoded(job, one))
+                set_result(job, self._encode_result(job, one))
 
-    def _encoded(self, job: Delivery, value: Any) -> tuple[bytes, str]:
+    def _encode_result(self, job: Delivery, value: Any) -> tuple[bytes, str]:
         """Return a value as JSON and ""; or nothing, and the reason why it is not kept."""
         settings = self.settings_of(job)
         most = None if settings is None else settings.result_size
@@ -304,14 +304,14 @@ class AsyncHandlerRunner:
         _say(logging.WARNING, job, text, job.id, len(raw), most)
         return b"", "large"
 
-    def _judged(
+    def _judge_failure(
         self, handler: AnyHandler, jobs: Sequence[Delivery], error: BaseException
     ) -> list[Verdict]:
         """Judge a run that has raised. One failure is logged once for all jobs."""
         if self.watch is not None:
             self.watch(error)
         trace = trace_of(error.__cause__ if isinstance(error, Result) else error)
-        verdicts = [handler.failed(job, error)._replace(trace=trace) for job in jobs]
+        verdicts = [handler.verdict_on_error(job, error)._replace(trace=trace) for job in jobs]
         if isinstance(error, Result):
             self._log_failures(jobs, verdicts)
             return verdicts
@@ -359,28 +359,28 @@ def _arguments(
     return (([*jobs],), NO_KEYWORDS) if handler.size else handler.arguments(jobs[0])
 
 
-def _returned(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> Verdicts:
+def _judge_value(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> Verdicts:
     """Return the verdicts on jobs whose handler returned a value; None = all are acknowledged.
 
     A chunk handler was not interrupted for a part of its jobs, so those that are cancelled end as
     cancelled here.
     """
     if not handler.size:
-        verdict = handler.returned(jobs[0], value)
+        verdict = handler.verdict_on_value(jobs[0], value)
         return None if verdict is ACK else [verdict]
-    verdicts = handler.returned_chunk(jobs, value)
+    verdicts = handler.verdicts_on_chunk(jobs, value)
     if any(job.cancelled for job in jobs):
         pairs = zip(jobs, verdicts or [ACK] * len(jobs), strict=True)
         return [CANCELLED if job.cancelled else verdict for job, verdict in pairs]
     return verdicts
 
 
-def _unfinished(job: Delivery) -> Verdict:
+def _verdict_on_stopped(job: Delivery) -> Verdict:
     """Return the verdict on a job whose run the worker has ended."""
     return NO_REPORT if job.lost else CANCELLED if job.cancelled else RELEASED
 
 
-def _unfit(job: Delivery, reason: str) -> Verdict:
+def _reject_unfit(job: Delivery, reason: str) -> Verdict:
     """Return the verdict on a job that no handler can process."""
     _say(logging.ERROR, job, "%s becomes a dead letter: %s", job.id, reason)
     return Verdict("bury", text=reason)

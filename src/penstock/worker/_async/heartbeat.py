@@ -147,7 +147,12 @@ class AsyncHeartbeat:
 
     async def _beat(self) -> None:
         """Do what is due. Each step may wait seconds for the server; a closed heartbeat stops."""
-        for step in (self._renew_leases, self._ask, self._register, self._end_overdue):
+        for step in (
+            self._renew_leases,
+            self._ask_for_cancelled,
+            self._register,
+            self._end_overdue,
+        ):
             if not self._closed:
                 await step()
 
@@ -155,7 +160,7 @@ class AsyncHeartbeat:
         if self._state.helper is not None:
             self._lose(self._state.helper.news(), LEASE_GONE_TEXT)
         unreached = set[Any]()
-        first, again = self._put_off.ready_apart(self._held())
+        first, again = self._put_off.ready_apart(self._drop_ended_leases())
         for lease, jobs in chain(due(first, monotonic()), due(again, monotonic())):
             ops = ops_of(jobs[0])
             if ops in unreached:
@@ -179,7 +184,7 @@ class AsyncHeartbeat:
         is_up = not self._is_silent
         return [self._node(home) for home in homes if (is_up if home is None else home.state.is_up)]
 
-    async def _ask(self) -> None:
+    async def _ask_for_cancelled(self) -> None:
         """Store the progress of jobs, and learn which are cancelled: one call for each queue."""
         if self._failures or monotonic() < self._ask_at:
             return
@@ -197,7 +202,7 @@ class AsyncHeartbeat:
     async def _look_at(self, jobs: Sequence[Delivery]) -> None:
         node = self._node(ops_of(jobs[0]).home)
         try:
-            outcomes = await beaten(node, jobs)
+            outcomes = await send_progress(node, jobs)
         except Exception as error:  # noqa: BLE001  # it asks again soon
             logger.debug("cancelled jobs are not known: %s: %s", type(error).__name__, error)
             if about_server(error):
@@ -227,7 +232,7 @@ class AsyncHeartbeat:
             driver = AsyncDriver(self._node(None), self._backend.terms.prefix)
             await driver.drive(leave(self._state))
 
-    def _held(self) -> list[Delivery]:
+    def _drop_ended_leases(self) -> list[Delivery]:
         """Return the jobs whose leases are renewed; lose those whose lease or ttl has ended.
 
         This includes finished jobs: they must not run again before the loop has reported them, and
@@ -266,7 +271,7 @@ class AsyncHeartbeat:
         return min(max(nearest - monotonic(), shortest), CANCELLATION_LOOK_INTERVAL)
 
 
-async def beaten(node: AsyncNode, jobs: Sequence[Delivery]) -> Settled:
+async def send_progress(node: AsyncNode, jobs: Sequence[Delivery]) -> Settled:
     """Store the progress of deliveries of one queue; return the outcome of `beat` for each."""
     ops, texts = ops_of(jobs[0]), [progress_of(job) for job in jobs]
     outcomes: Settled = await node.run(ops.beat(jobs, texts))
@@ -293,7 +298,7 @@ async def renew_each(node: AsyncNode, lease: float, jobs: Sequence[Delivery]) ->
         parts.sort(key=len)
         part = parts.pop(0 if refusals % 2 else -1)
         try:
-            renewal.lost += await renewed(node, lease, part)
+            renewal.lost += await renew_leases(node, lease, part)
         except Exception as error:  # noqa: BLE001  # tried again, until the leases end
             renewal.why = f"{type(error).__name__}: {error}"
             if about_server(error):
@@ -311,7 +316,9 @@ async def renew_each(node: AsyncNode, lease: float, jobs: Sequence[Delivery]) ->
     return renewal
 
 
-async def renewed(node: AsyncNode, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
+async def renew_leases(
+    node: AsyncNode, lease: float, jobs: Sequence[Delivery]
+) -> Sequence[Delivery]:
     """Renew the leases of jobs of one queue; return the jobs that are lost.
 
     If the server was not reached, the connection is closed.

@@ -100,11 +100,11 @@ class AsyncPenstockKit(AsyncPenstock):
         runner.state, runner.client = state, self
         inline: Any = _AsyncInline(items.append)
         runner.runners, runner.finished = inline, FinishedJobs(lambda: math.inf)
-        dispatcher = Dispatcher(chosen, inline, runner.unknown, lambda: math.inf)
+        dispatcher = Dispatcher(chosen, inline, runner.reject_unknown, lambda: math.inf)
         failure = _FirstFailure()
         runner.watch = failure.watch if raising else None
         counts: dict[str, int] = {}
-        while jobs := await self._taken(queues, dispatcher.size):
+        while jobs := await self._take_jobs(queues, dispatcher.size):
             dispatcher.hand(jobs)
             dispatcher.flush()
             while items:
@@ -115,7 +115,7 @@ class AsyncPenstockKit(AsyncPenstock):
             failure.raise_it()
         return counts
 
-    async def _taken(self, queues: Sequence[str], n: int) -> Sequence[Delivery]:
+    async def _take_jobs(self, queues: Sequence[str], n: int) -> Sequence[Delivery]:
         names = queues or await self.queues()
         for name in names:
             for ops in operations_of(await self.open(name)):
@@ -157,7 +157,7 @@ class AsyncPenstockKit(AsyncPenstock):
             >>> await ps.assert_enqueued(welcome, "ada")  # doctest: +ELLIPSIS
             <JobView ... ready in 'emails', attempt 1>
         """
-        waiting = [view for name in await self.queues() for view in await self._waiting(name)]
+        waiting = [view for name in await self.queues() for view in await self._peek_waiting(name)]
         found = [view for view in waiting if view.headers.get(HANDLER) == handler.name]
         if args or kwargs:
             wanted = _plain(handler.job(*args, **kwargs).body)
@@ -168,7 +168,7 @@ class AsyncPenstockKit(AsyncPenstock):
         called = f"{handler.title} with {args or ''}{kwargs or ''}".removesuffix(" with ")
         raise AssertionError(f"no job of {called} waits; there are {there or 'no jobs'}")
 
-    async def _waiting(self, name: str) -> list[JobView]:
+    async def _peek_waiting(self, name: str) -> list[JobView]:
         queue = await self.open(name)
         return [
             view

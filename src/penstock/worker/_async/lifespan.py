@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Literal, TypeVar
 
 from penstock.errors import BadArgument
-from penstock.worker.lifespan import LifespanError, check_hook, context_of, passed
+from penstock.worker.lifespan import LifespanError, arguments_for, check_hook, context_of
 
 # sync only: IS_ASYNC = False
 IS_ASYNC = True  # async only
@@ -57,18 +57,20 @@ class AsyncLifespan:
         """
         for function in self._hooks["on_start"]:
             with _naming(function, "start"):
-                await _called(function, *passed(function, worker))
+                await _call(function, *arguments_for(function, worker))
         for function in reversed(self._hooks["on_stop"]):
-            self._stack.push_async_callback(_end, function, function, *passed(function, worker))
+            self._stack.push_async_callback(
+                _end, function, function, *arguments_for(function, worker)
+            )
         for function in self._hooks["lifespan"]:
             with _naming(function, "start"):
                 self.state = await self._enter(function, worker)
 
     async def _enter(self, function: Callable[..., Any], worker: Any) -> Any:
-        made = context_of(function)(*passed(function, worker))
+        made = context_of(function)(*arguments_for(function, worker))
         for enter, leave in PROTOCOLS:
             if hasattr(made, enter):
-                state = await _called(getattr(made, enter))
+                state = await _call(getattr(made, enter))
                 self._stack.push_async_callback(_end, function, getattr(made, leave), *NO_ERROR)
                 return state
         raise TypeError(f"it returned a {type(made).__name__}, not a context manager")
@@ -85,7 +87,7 @@ class AsyncLifespan:
             self.state = None
 
 
-async def _called(call: Callable[..., Any], *args: Any) -> Any:
+async def _call(call: Callable[..., Any], *args: Any) -> Any:
     # sync only: return call(*args)
     # [async only
     value = call(*args)
@@ -95,7 +97,7 @@ async def _called(call: Callable[..., Any], *args: Any) -> Any:
 
 async def _end(function: Callable[..., Any], call: Callable[..., Any], *args: Any) -> None:
     with _naming(function, "end"):
-        await _called(call, *args)
+        await _call(call, *args)
 
 
 @contextmanager

@@ -148,7 +148,12 @@ class Heartbeat:
 
     def _beat(self) -> None:
         """Do what is due. Each step may wait seconds for the server; a closed heartbeat stops."""
-        for step in (self._renew_leases, self._ask, self._register, self._end_overdue):
+        for step in (
+            self._renew_leases,
+            self._ask_for_cancelled,
+            self._register,
+            self._end_overdue,
+        ):
             if not self._closed:
                 step()
 
@@ -156,7 +161,7 @@ class Heartbeat:
         if self._state.helper is not None:
             self._lose(self._state.helper.news(), LEASE_GONE_TEXT)
         unreached = set[Any]()
-        first, again = self._put_off.ready_apart(self._held())
+        first, again = self._put_off.ready_apart(self._drop_ended_leases())
         for lease, jobs in chain(due(first, monotonic()), due(again, monotonic())):
             ops = ops_of(jobs[0])
             if ops in unreached:
@@ -180,7 +185,7 @@ class Heartbeat:
         is_up = not self._is_silent
         return [self._node(home) for home in homes if (is_up if home is None else home.state.is_up)]
 
-    def _ask(self) -> None:
+    def _ask_for_cancelled(self) -> None:
         """Store the progress of jobs, and learn which are cancelled: one call for each queue."""
         if self._failures or monotonic() < self._ask_at:
             return
@@ -198,7 +203,7 @@ class Heartbeat:
     def _look_at(self, jobs: Sequence[Delivery]) -> None:
         node = self._node(ops_of(jobs[0]).home)
         try:
-            outcomes = beaten(node, jobs)
+            outcomes = send_progress(node, jobs)
         except Exception as error:  # noqa: BLE001  # it asks again soon
             logger.debug("cancelled jobs are not known: %s: %s", type(error).__name__, error)
             if about_server(error):
@@ -228,7 +233,7 @@ class Heartbeat:
             driver = Driver(self._node(None), self._backend.terms.prefix)
             driver.drive(leave(self._state))
 
-    def _held(self) -> list[Delivery]:
+    def _drop_ended_leases(self) -> list[Delivery]:
         """Return the jobs whose leases are renewed; lose those whose lease or ttl has ended.
 
         This includes finished jobs: they must not run again before the loop has reported them, and
@@ -267,7 +272,7 @@ class Heartbeat:
         return min(max(nearest - monotonic(), shortest), CANCELLATION_LOOK_INTERVAL)
 
 
-def beaten(node: Node, jobs: Sequence[Delivery]) -> Settled:
+def send_progress(node: Node, jobs: Sequence[Delivery]) -> Settled:
     """Store the progress of deliveries of one queue; return the outcome of `beat` for each."""
     ops, texts = ops_of(jobs[0]), [progress_of(job) for job in jobs]
     outcomes: Settled = node.run(ops.beat(jobs, texts))
@@ -294,7 +299,7 @@ def renew_each(node: Node, lease: float, jobs: Sequence[Delivery]) -> Renewal:
         parts.sort(key=len)
         part = parts.pop(0 if refusals % 2 else -1)
         try:
-            renewal.lost += renewed(node, lease, part)
+            renewal.lost += renew_leases(node, lease, part)
         except Exception as error:  # noqa: BLE001  # tried again, until the leases end
             renewal.why = f"{type(error).__name__}: {error}"
             if about_server(error):
@@ -312,7 +317,7 @@ def renew_each(node: Node, lease: float, jobs: Sequence[Delivery]) -> Renewal:
     return renewal
 
 
-def renewed(node: Node, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
+def renew_leases(node: Node, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
     """Renew the leases of jobs of one queue; return the jobs that are lost.
 
     If the server was not reached, the connection is closed.

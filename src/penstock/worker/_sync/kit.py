@@ -99,11 +99,11 @@ class PenstockKit(Penstock):
         runner.state, runner.client = state, self
         inline: Any = _Inline(items.append)
         runner.runners, runner.finished = inline, FinishedJobs(lambda: math.inf)
-        dispatcher = Dispatcher(chosen, inline, runner.unknown, lambda: math.inf)
+        dispatcher = Dispatcher(chosen, inline, runner.reject_unknown, lambda: math.inf)
         failure = _FirstFailure()
         runner.watch = failure.watch if raising else None
         counts: dict[str, int] = {}
-        while jobs := self._taken(queues, dispatcher.size):
+        while jobs := self._take_jobs(queues, dispatcher.size):
             dispatcher.hand(jobs)
             dispatcher.flush()
             while items:
@@ -114,7 +114,7 @@ class PenstockKit(Penstock):
             failure.raise_it()
         return counts
 
-    def _taken(self, queues: Sequence[str], n: int) -> Sequence[Delivery]:
+    def _take_jobs(self, queues: Sequence[str], n: int) -> Sequence[Delivery]:
         names = queues or self.queues()
         for name in names:
             for ops in operations_of(self.open(name)):
@@ -156,7 +156,7 @@ class PenstockKit(Penstock):
             >>> ps.assert_enqueued(welcome, "ada")  # doctest: +ELLIPSIS
             <JobView ... ready in 'emails', attempt 1>
         """
-        waiting = [view for name in self.queues() for view in self._waiting(name)]
+        waiting = [view for name in self.queues() for view in self._peek_waiting(name)]
         found = [view for view in waiting if view.headers.get(HANDLER) == handler.name]
         if args or kwargs:
             wanted = _plain(handler.job(*args, **kwargs).body)
@@ -167,7 +167,7 @@ class PenstockKit(Penstock):
         called = f"{handler.title} with {args or ''}{kwargs or ''}".removesuffix(" with ")
         raise AssertionError(f"no job of {called} waits; there are {there or 'no jobs'}")
 
-    def _waiting(self, name: str) -> list[JobView]:
+    def _peek_waiting(self, name: str) -> list[JobView]:
         queue = self.open(name)
         return [
             view for state in WAITING_STATES for view in queue.peek(MOST_ASSERTED_JOBS, state=state)

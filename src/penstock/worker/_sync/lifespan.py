@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeVar
 
 from penstock.errors import BadArgument
-from penstock.worker.lifespan import LifespanError, check_hook, context_of, passed
+from penstock.worker.lifespan import LifespanError, arguments_for, check_hook, context_of
 
 IS_ASYNC = False
 
@@ -55,18 +55,18 @@ class Lifespan:
         """
         for function in self._hooks["on_start"]:
             with _naming(function, "start"):
-                _called(function, *passed(function, worker))
+                _call(function, *arguments_for(function, worker))
         for function in reversed(self._hooks["on_stop"]):
-            self._stack.callback(_end, function, function, *passed(function, worker))
+            self._stack.callback(_end, function, function, *arguments_for(function, worker))
         for function in self._hooks["lifespan"]:
             with _naming(function, "start"):
                 self.state = self._enter(function, worker)
 
     def _enter(self, function: Callable[..., Any], worker: Any) -> Any:
-        made = context_of(function)(*passed(function, worker))
+        made = context_of(function)(*arguments_for(function, worker))
         for enter, leave in PROTOCOLS:
             if hasattr(made, enter):
-                state = _called(getattr(made, enter))
+                state = _call(getattr(made, enter))
                 self._stack.callback(_end, function, getattr(made, leave), *NO_ERROR)
                 return state
         raise TypeError(f"it returned a {type(made).__name__}, not a context manager")
@@ -83,13 +83,13 @@ class Lifespan:
             self.state = None
 
 
-def _called(call: Callable[..., Any], *args: Any) -> Any:
+def _call(call: Callable[..., Any], *args: Any) -> Any:
     return call(*args)
 
 
 def _end(function: Callable[..., Any], call: Callable[..., Any], *args: Any) -> None:
     with _naming(function, "end"):
-        _called(call, *args)
+        _call(call, *args)
 
 
 @contextmanager

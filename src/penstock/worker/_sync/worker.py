@@ -37,9 +37,9 @@ from penstock.worker.handlers import Handlers
 from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.limits import Limits
-from penstock.worker.log import shown_by_default
+from penstock.worker.log import show_by_default
 from penstock.worker.loop import work
-from penstock.worker.messages import ended, started, waits_for
+from penstock.worker.messages import end_text, running_text, start_text
 from penstock.worker.monitor import LoopEvent, Monitor
 from penstock.worker.options import (
     HeartbeatKind,
@@ -55,7 +55,7 @@ from penstock.worker.options import (
 from penstock.worker.polls import QueuePoll
 from penstock.worker.process_end import ProcessEnd, end_process
 from penstock.worker.runners import Activity, Item, Runners
-from penstock.worker.schedules import Ticker, declared, own_part
+from penstock.worker.schedules import Ticker, declared_schedules, own_part
 from penstock.worker.signals import ReceivedSignals, handling_signals
 from penstock.worker.state import WorkerState
 from penstock.worker.statistics import WorkerStats
@@ -177,7 +177,7 @@ class Worker:
         self._sets = handler_sets(handlers, chosen, self._origin)
         self.handlers = joined(self._sets)
         refuse_coroutines(self.handlers)
-        self._client = self._twinned()
+        self._client = self._make_client()
         self._lifespan = Lifespan()
         self._stops: list[float | None] = []
         self._process_end: ProcessEnd | None = None  # None = it must not end the process
@@ -193,7 +193,7 @@ class Worker:
         self.take: Take | None = None  # internal: as that of a handler runner
         self.lease_ms: int | None = None  # internal: of its jobs, in place of the queue's
 
-    def _twinned(self) -> Penstock:
+    def _make_client(self) -> Penstock:
         """Return a separate client. Beside a helper process it has one node, like the helper."""
         has_url = isinstance(self._origin.backend.source, str)
         federation = False if has_url and self.options.heartbeat == "process" else None
@@ -218,7 +218,7 @@ class Worker:
                 names = ", ".join(WorkerOptions.__slots__)
                 raise BadArgument(option, value, f"no such option: there are {names}")
         self.options = replace(self.options, **given)
-        self._client = self._twinned()
+        self._client = self._make_client()
 
     def lifespan(self, function: Hook, /) -> Hook:
         """Use a function as the lifespan, as a decorator: it opens what handlers need.
@@ -306,18 +306,18 @@ class Worker:
             self._stops.clear()
             self._signals, self._has_said_stop = ReceivedSignals(), False
             self._state = None
-            self._client = self._twinned()
+            self._client = self._make_client()
         self.handlers = joined(self._sets)  # some may have been registered meanwhile
         self.handlers.check()
         wake, options = Signal(), self.options
         codec = self._client.backend.terms.codec
-        self._declared = declared(self.handlers, options.queues, codec)
+        self._declared = declared_schedules(self.handlers, options.queues, codec)
         handler_runner = HandlerRunner(self.handlers, self._client.middleware, wake.set)
         handler_runner.client, handler_runner.take = self._client, self.take
         runners = Runners(options.concurrency, self.name, handler_runner.execute)
         self._state = state = WorkerState(
             self._polls(),
-            Dispatcher(self.handlers, runners, handler_runner.unknown, monotonic),
+            Dispatcher(self.handlers, runners, handler_runner.reject_unknown, monotonic),
             wake=wake.set_from_thread,
             clock=monotonic,
             options=options,
@@ -336,7 +336,7 @@ class Worker:
         handler_runner.settings_of = state.settings_of
         if options.concurrency == 1:
             state.finished.is_last = runners.is_empty
-        runners.limits = Limits(options.time_limit, options.grace, self._is_stuck)
+        runners.limits = Limits(options.time_limit, options.grace, self._stop_stuck)
         for grace in self._stops:
             state.stop(grace)
         main = partial(self._main, state, runners, wake)
@@ -383,7 +383,7 @@ class Worker:
         self.stop()
         self.join()
 
-    def _is_stuck(self, item: Item) -> None:
+    def _stop_stuck(self, item: Item) -> None:
         """End the worker, as a thread of it can't be freed."""
         assert self._handler_runner is not None
         self._handler_runner.give_up(item)
@@ -409,7 +409,7 @@ class Worker:
         if self._state is not None:  # `start` was called before
             self._state.process_end = self._process_end
         try:
-            with handling_signals(self._on_signal), shown_by_default():
+            with handling_signals(self._on_signal), show_by_default():
                 yield
         finally:
             self._process_end = None
@@ -497,7 +497,7 @@ class Worker:
             until = monotonic() + HELPER_READY_SECONDS
             while helper and monotonic() < until and not (helper.is_ready() or state.stopping):
                 wake.wait(0.02)
-            if self._connected(state, wake):
+            if self._connect(state, wake):
                 self._say_start(state)
                 self._work(state, wake)
             if (refusal := state.refusal) is not None:
@@ -538,11 +538,11 @@ class Worker:
         if backend.federation is None:
             where = f"{backend.node.facts.name} at {where}"
         schedules = [new.name for found in self._declared.values() for new in found]
-        text = started(self.options, where, [one.title for one in self.handlers], schedules)
+        text = start_text(self.options, where, [one.title for one in self.handlers], schedules)
         state.log.info("penstock %s: %s takes %s", __version__, self.name, text)
 
     def _say_end(self, state: WorkerState, seconds: float) -> None:
-        text = ended(state.statistics.snapshot().counts, seconds)
+        text = end_text(state.statistics.snapshot().counts, seconds)
         federation = self._client.backend.federation
         if state.options.burst and federation and (down := federation.down):
             text += f". Jobs of nodes that can't be reached are left: {', '.join(down)}"
@@ -555,7 +555,7 @@ class Worker:
         running, left = self.status().running, state.deadline - monotonic()
         if running and left > 0:
             subject, hint = self._signals.last or "stop()", self._signals.hint
-            text, waits = "%s: %s stops; it waits up to %s for %s%s", waits_for(running)
+            text, waits = "%s: %s stops; it waits up to %s for %s%s", running_text(running)
             state.log.info(text, subject, self.name, span(left), waits, hint)
 
     def _work(self, state: WorkerState, wake: Signal) -> None:
@@ -564,15 +564,15 @@ class Worker:
             state.has_several_servers, state.moved = home.is_apart, False
             if state.polls[0].ops.home is not None:
                 self._add_polls(state)
-            home.drive(work(state, self._looped), wake)
+            home.drive(work(state, self._end_round), wake)
             if not state.moved:
                 return
             self._client.backend.join()
             try:
-                self._connected(state, wake)
+                self._connect(state, wake)
             except BaseException:
                 self.stop(0)
-                shield(home.drive(work(state, self._looped), wake))  # it leaves at once
+                shield(home.drive(work(state, self._end_round), wake))  # it leaves at once
                 raise
             state.log.info("%s takes jobs of several nodes", self.name)
 
@@ -605,7 +605,7 @@ class Worker:
         self._isolated, self._process_end = isolated, ProcessEnd()
         self.run(signals=False)
 
-    def _connected(self, state: WorkerState, wake: Signal) -> bool:
+    def _connect(self, state: WorkerState, wake: Signal) -> bool:
         pause = 0.1
         while not state.stopping:
             try:
@@ -619,7 +619,7 @@ class Worker:
             wake.wait(pause)
         return False
 
-    def _looped(self, got: int) -> None:
+    def _end_round(self, got: int) -> None:
         state, monitor = self._state, self.options.monitor
         assert state is not None
         state.idle_rounds = 0 if got else state.idle_rounds + 1
