@@ -25,8 +25,6 @@ from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
 from penstock.wire.keys import SLOTS
 from tests.connection.stub import Command, Stub, info
-from tests.support.proxy import Proxy
-from tests.support.proxy import Proxy
 from tests.support.backends import clustered
 from tests.support.proxy import Proxy
 from tests.support.twins import wait_for
@@ -200,13 +198,12 @@ def test_a_lost_reply_to_a_long_call(server: EmbeddedServer, rules: str) -> None
     """The call is repeated, also by a user who may not run PING."""
     with redis.Redis.from_url(server.url) as raw:
         raw.execute_command("ACL", "SETUSER", "w", "on", ">p", "~*", "+@all", *rules.split())
-    with Proxy(server.address) as proxy:
-        with Penstock(proxy.url.replace("//", "//w:p@")) as ps:
-            q = ps.queue("q")
-            q.enqueue(b"first")
-            proxy.eat_reply(after=b"x" * 1000)
-            assert q.enqueue(LONG)
-            assert q.stats().ready == 2
+    with Proxy(server.address) as proxy, Penstock(proxy.url.replace("//", "//w:p@")) as ps:
+        q = ps.queue("q")
+        q.enqueue(b"first")
+        proxy.eat_reply(after=b"x" * 1000)
+        assert q.enqueue(LONG)
+        assert q.stats().ready == 2
 
 
 @pytest.mark.parametrize("sends_once", [False, True])
@@ -246,13 +243,12 @@ def test_a_lost_reply_to_a_long_call(server: EmbeddedServer, rules: str) -> None
     """The call is repeated, also by a user who may not run PING."""
     with redis.Redis.from_url(server.url) as raw:
         raw.execute_command("ACL", "SETUSER", "w", "on", ">p", "~*", "+@all", *rules.split())
-    with Proxy(server.address) as proxy:
-        with Penstock(proxy.url.replace("//", "//w:p@")) as ps:
-            q = ps.queue("q")
-            q.enqueue(b"first")
-            proxy.eat_reply(after=b"x" * 1000)
-            assert q.enqueue(LONG)
-            assert q.stats().ready == 2
+    with Proxy(server.address) as proxy, Penstock(proxy.url.replace("//", "//w:p@")) as ps:
+        q = ps.queue("q")
+        q.enqueue(b"first")
+        proxy.eat_reply(after=b"x" * 1000)
+        assert q.enqueue(LONG)
+        assert q.stats().ready == 2
 
 
 @pytest.mark.parametrize("sends_once", [False, True])
