@@ -19,7 +19,16 @@ IDS = [f"{number:016x}" for number in range(250)]
 
 def store(raw: Raw, worker_id: str, seen: int, **changes: object) -> None:
     """Store an entry as a worker does."""
-    text = worker_entry(f"w-{worker_id}", "Worker", "host", "1", ["q"], 8, 1000, seen)
+    text = worker_entry(
+        name=f"w-{worker_id}",
+        kind="Worker",
+        host="host",
+        version="1",
+        queues=["q"],
+        concurrency=8,
+        since_ms=1000,
+        seen_ms=seen,
+    )
     for name, value in changes.items():
         text = text.replace(name, str(value))
     raw.set(worker_key("penstock", worker_id), text)

@@ -30,7 +30,7 @@ from penstock.core.enqueuing.schedules import MISSED_MS, NewSchedule, Spec, chec
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import PenstockError
 from penstock.wire.keys import QueueKeys
-from penstock.worker.schedules import SCHEDULE_CHECK_INTERVAL, TICK_LOOK_INTERVAL, Ticker, run_ticks
+from penstock.worker.schedules import SCHEDULE_CHECK_INTERVAL, TICK_LOOK_INTERVAL, Ticker, TickRun
 from tests.protocol.clock import T0, frozen
 from tests.support.profiles import at_most
 
@@ -100,7 +100,15 @@ class Worker:
             return (yield call)
 
         ops = self._server.ops
-        flow: Any = run_ticks(self.ticker, ops, [ops], run, lambda: self.clock, LOG)
+        ticks = TickRun(
+            ticker=self.ticker,
+            ops=ops,
+            parts=[ops],
+            run_call=run,
+            clock=lambda: self.clock,
+            log=LOG,
+        )
+        flow: Any = ticks.run()
         told = None
         try:
             while True:

@@ -351,7 +351,16 @@ def test_workers(ps: Penstock, raw: Raw, page: Browser) -> None:
     """The page lists the workers that run, with the jobs that they hold."""
     assert "No worker is running" in page.get("/workers").text
     filled(ps)
-    text = worker_entry(ps.owner, "Worker", "host", "1.2", ["emails", HOSTILE], 8, 1000, 2000)
+    text = worker_entry(
+        name=ps.owner,
+        kind="Worker",
+        host="host",
+        version="1.2",
+        queues=["emails", HOSTILE],
+        concurrency=8,
+        since_ms=1000,
+        seen_ms=2000,
+    )
     raw.set(worker_key("penstock", "0" * 16), text)
     raw.zadd(workers_key("penstock"), {"0" * 16: 5})
     found = page.get("/workers")

@@ -179,7 +179,7 @@ def test_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(entries, "monotonic", lambda: clock[0])
     node: Any = Recorder()
-    entry = Registration(lambda since, seen: f"since {since} seen {seen}", "penstock")
+    entry = Registration(lambda since_ms, seen_ms: f"since {since_ms} seen {seen_ms}", "penstock")
     entry.renew([node])
     assert node.commands == ["TIME", "SET", *LISTED]
     node.commands.clear()

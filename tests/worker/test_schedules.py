@@ -18,7 +18,7 @@ from penstock.core.calls.operations.scheduling import ListedSchedules
 from penstock.core.enqueuing.schedules import NewSchedule, StoredSchedule, check_spec, new_schedule
 from penstock.errors import QueueDamaged, QueuePaused
 from penstock.wire.keys import QueueKeys
-from penstock.worker.schedules import Ticker, run_ticks
+from penstock.worker.schedules import Ticker, TickRun
 
 SCRIPT_ERROR = ResponseError("user_script:7: attempt to compare number with nil")
 DAMAGED = QueueDamaged("key 'dead' has the wrong type")
@@ -40,7 +40,8 @@ def run_once(ticker: Ticker, answer: Callable[[Any], Any]) -> Exception | None:
         return (yield SimpleNamespace(call=call))
 
     log = logging.getLogger("penstock")
-    flow = run_ticks(ticker, ops, [ops], run, lambda: 100.0, log)
+    ticks = TickRun(ticker=ticker, ops=ops, parts=[ops], run_call=run, clock=lambda: 100.0, log=log)
+    flow = ticks.run()
     try:
         effect: Any = next(flow)
         while True:

@@ -34,7 +34,7 @@ from penstock.worker.concerns import NO_JOB_ERRORS, drop_wait, guard_queue, leav
 from penstock.worker.polls import QueuePoll, Reports, jobs_in
 from penstock.worker.reporting import drop_expired, keep_as_hints, report, report_all
 from penstock.worker.results import ACK
-from penstock.worker.schedules import run_ticks
+from penstock.worker.schedules import TickRun
 from penstock.worker.state import HANDED_BACK, JOBS_PER_CALL, WorkerState
 
 __all__ = ["leave", "work"]
@@ -152,11 +152,17 @@ def _run_ticks(state: WorkerState) -> Flow:
     state.plan_ticks()
     for poll in list(state.polls) if state.clock() >= state.tick_at else ():
         if max(poll.ticker.due_at, poll.barred) <= state.clock():
-            run: Callable[[Call[Any]], Flow] = partial(run_call, state, poll)
-            parts = [one.ops for one in state.polls if one.ops.keys.name == poll.ops.keys.name]
-            ticks = run_ticks(poll.ticker, poll.ops, parts, run, state.clock, state.log)
+            name = poll.ops.keys.name
+            ticks = TickRun(
+                ticker=poll.ticker,
+                ops=poll.ops,
+                parts=[part.ops for part in state.polls if part.ops.keys.name == name],
+                run_call=partial(run_call, state, poll),
+                clock=state.clock,
+                log=state.log,
+            )
             try:
-                if (yield from ticks):
+                if (yield from ticks.run()):
                     poll.at = 0.0
             except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
                 leave_out(state, poll, error)

@@ -41,7 +41,7 @@ from penstock.errors import (
 from penstock.worker.declared import DeclaredSchedules
 from penstock.worker.registered import AnyHandler
 
-__all__ = ["Ticker", "declared_schedules", "own_part", "run_ticks"]
+__all__ = ["TickRun", "Ticker", "declared_schedules", "own_part"]
 
 TICK_LOOK_INTERVAL = flows.POLL_INTERVAL
 """Seconds between two looks at the ticks of a queue that has schedules."""
@@ -64,7 +64,7 @@ REFUSED_STORE_PAUSE = 15.0
 """Seconds until schedules whose storing was refused are stored again."""
 
 Flow = Generator[Effect, Any, Any]
-Runner = Callable[[Call[Any]], Flow]
+CallRunner = Callable[[Call[Any]], Flow]
 """Runs a call of a flow and returns its result."""
 
 
@@ -177,236 +177,221 @@ def own_part(new: Iterable[NewSchedule], ops: QueueOps) -> list[NewSchedule]:
     return [one for one in new if count is None or partition_of(one.name, count) == number]
 
 
-def run_ticks(
-    ticker: Ticker,
-    ops: QueueOps,
-    parts: Sequence[QueueOps],
-    run: Runner,
-    clock: Callable[[], float],
-    log: Any,
-) -> Generator[Effect, Any, bool]:
-    """Run the ticks of a queue that are due, and look for others; return whether jobs were added.
+@dataclass(frozen=True, slots=True)
+class TickRun:
+    """One run of a queue's ticks by a worker.
 
-    Args:
+    Attributes:
         ticker: the schedules of the queue.
         ops: its operations.
         parts: those of the same part of the queue on each node.
-        run: runs a call.
+        run_call: runs a call.
         clock: the worker's clock.
         log: the worker's log.
-
-    Raises:
-        Exception: an error that concerns the server, or the form of the queue.
     """
-    try:
-        added: bool = yield from _run_due(ticker, ops, parts, run, clock, log)
-    except Exception as error:
-        if about_server(error) or isinstance(error, (QueuePartitioned, UnsupportedVersion)):
-            raise
-        ticker.put_off(clock())
-        if ticker.failures == 1:
-            text = "the schedules of queue %r can't be run: %s: %s; they are tried again"
-            kind, trace = type(error).__name__, _unknown(error)
-            log.log(logging.ERROR, text, ops.name, kind, error, exc_info=trace)
-        return False
-    ticker.failures = 0
-    return added
 
+    ticker: Ticker
+    ops: QueueOps
+    parts: Sequence[QueueOps]
+    run_call: CallRunner
+    clock: Callable[[], float]
+    log: Any
 
-def _run_due(
-    ticker: Ticker,
-    ops: QueueOps,
-    parts: Sequence[QueueOps],
-    run: Runner,
-    clock: Callable[[], float],
-    log: Any,
-) -> Generator[Effect, Any, bool]:
-    added = False
-    if ticker.look_at <= clock():
-        yield from _look(ticker, ops, run, clock, log)
-        if not ticker.is_checked or ticker.check_at <= ticker.at:
-            yield from _check(ticker, ops, run, log)
-    for entry in ticker.due_by(clock()):
-        added |= yield from _tick(ticker, ops, run, clock(), log, entry)
-    # Ticks of older versions come first.
-    may_store = ticker.at and not any(at <= clock() for at, _ in ticker.near)
-    if ticker.own and may_store and clock() >= ticker.store_at:
-        if (yield from _store(ticker, ops, parts, run, log)):
-            # An entry that was stored during a check may lie behind its cursor.
-            ticker.check_at, ticker.cursor = 0.0, "0"
-            ticker.look_now()
-        if any(new.name in ticker.refused for new in ticker.own):
-            ticker.store_at = clock() + REFUSED_STORE_PAUSE
-    return added
+    def run(self) -> Generator[Effect, Any, bool]:
+        """Run the ticks that are due, and look for others; return whether jobs were added.
 
+        Raises:
+            Exception: an error that concerns the server, or the form of the queue.
+        """
+        try:
+            is_added: bool = yield from self._run_due()
+        except Exception as error:
+            if about_server(error) or isinstance(error, (QueuePartitioned, UnsupportedVersion)):
+                raise
+            self.ticker.put_off(self.clock())
+            if self.ticker.failures == 1:
+                text = "the schedules of queue %r can't be run: %s: %s; they are tried again"
+                kind, trace = type(error).__name__, _unknown(error)
+                self.log.log(logging.ERROR, text, self.ops.name, kind, error, exc_info=trace)
+            return False
+        self.ticker.failures = 0
+        return is_added
 
-def _tick(
-    ticker: Ticker, ops: QueueOps, run: Runner, now: float, log: Any, entry: StoredSchedule
-) -> Generator[Effect, Any, bool]:
-    """Run or skip a tick; return whether a job was added."""
-    assert entry.tick is not None
-    server_ms = ticker.server_ms(now)
-    is_missed = server_ms - entry.tick > MISSED_MS
-    try:
-        following = entry.spec.after(server_ms if is_missed else entry.tick)
-        reply = yield from run(ops.tick(entry, following, entry.what(server_ms)))
-    except ConfigurationError as error:
-        _cannot_run(ticker, entry.name, str(error), log)
-        return False
-    except Exception as error:
-        if about_server(error) or isinstance(error, WHOLE_QUEUE_ERRORS):
-            raise
-        _say_refused(ticker, ops, entry.name, "its tick waits", error, log)
-        return False
-    ticker.refused.pop(entry.name, None)
-    ticker.expect(replace(entry, tick=following))  # also if another worker was quicker
-    return reply is not None and reply.count > 0
+    def _run_due(self) -> Generator[Effect, Any, bool]:
+        ticker, is_added = self.ticker, False
+        if ticker.look_at <= self.clock():
+            yield from self._look()
+            if not ticker.is_checked or ticker.check_at <= ticker.at:
+                yield from self._check()
+        for entry in ticker.due_by(self.clock()):
+            is_added |= yield from self._tick(entry)
+        # Ticks of older versions come first.
+        may_store = ticker.at and not any(at <= self.clock() for at, _ in ticker.near)
+        if ticker.own and may_store and self.clock() >= ticker.store_at:
+            if (yield from self._store()):
+                # An entry that was stored during a check may lie behind its cursor.
+                ticker.check_at, ticker.cursor = 0.0, "0"
+                ticker.look_now()
+            if any(new.name in ticker.refused for new in ticker.own):
+                ticker.store_at = self.clock() + REFUSED_STORE_PAUSE
+        return is_added
 
+    def _tick(self, entry: StoredSchedule) -> Generator[Effect, Any, bool]:
+        """Run or skip a tick; return whether a job was added."""
+        assert entry.tick is not None
+        server_ms = self.ticker.server_ms(self.clock())
+        is_missed = server_ms - entry.tick > MISSED_MS
+        try:
+            following = entry.spec.after(server_ms if is_missed else entry.tick)
+            call = self.ops.tick(entry, following, entry.what(server_ms))
+            reply = yield from self.run_call(call)
+        except ConfigurationError as error:
+            self._leave_to_others(entry.name, str(error))
+            return False
+        except Exception as error:
+            if about_server(error) or isinstance(error, WHOLE_QUEUE_ERRORS):
+                raise
+            self._say_refused(entry.name, error, effect="its tick waits")
+            return False
+        self.ticker.refused.pop(entry.name, None)
+        self.ticker.expect(replace(entry, tick=following))  # also if another worker was quicker
+        return reply is not None and reply.count > 0
 
-def _say_refused(
-    ticker: Ticker, ops: QueueOps, name: str, effect: str, error: Exception, log: Any
-) -> None:
-    """Log that a queue has refused a schedule, once until that changes. It is tried again."""
-    kind = type(error).__name__
-    if ticker.refused.get(name) != kind:
-        ticker.refused[name] = kind
-        level = logging.INFO if isinstance(error, CLOSED_QUEUE_ERRORS) else logging.ERROR
-        text = "schedule %r of queue %r is refused: %s: %s; %s"
-        log.log(level, text, name, ops.name, kind, error, effect, exc_info=_unknown(error))
+    def _say_refused(self, name: str, error: Exception, *, effect: str) -> None:
+        """Log that a queue has refused a schedule, once until that changes. It is tried again."""
+        kind = type(error).__name__
+        if self.ticker.refused.get(name) != kind:
+            self.ticker.refused[name] = kind
+            level = logging.INFO if isinstance(error, CLOSED_QUEUE_ERRORS) else logging.ERROR
+            text = "schedule %r of queue %r is refused: %s: %s; %s"
+            trace = _unknown(error)
+            self.log.log(level, text, name, self.ops.name, kind, error, effect, exc_info=trace)
+
+    def _look(self) -> Flow:
+        ticker = self.ticker
+        listed = yield from self.run_call(self.ops.near_schedules(LOOK_AHEAD_MS))
+        now = self.clock()
+        has_jumped = ticker.now_ms and abs(ticker.server_ms(now) - listed.now_ms) > CLOCK_JUMP_MS
+        if has_jumped or ticker.declared.has_new_epoch(listed):
+            ticker.is_checked, ticker.cursor = False, "0"
+        elif ticker.declared.has_removals(listed):
+            ticker.check_at = 0.0
+        ticker.now_ms, ticker.at, ticker.near = listed.now_ms, now, []
+        ticker.look_at = now + (TICK_LOOK_INTERVAL if listed.next_ms else 0.0)
+        for name, reason in listed.unread.items():
+            self._leave_to_others(name, reason)
+        for entry in listed.entries:
+            if entry.name not in ticker.unread:
+                ticker.expect(entry)
+
+    def _leave_to_others(self, name: str, reason: str) -> None:
+        """Leave a schedule to other workers; log it once."""
+        if name not in self.ticker.unread:
+            self.ticker.unread.add(name)
+            self.log.error("schedule %r can't be run by this worker: %s", name, reason)
+
+    def _check(self) -> Flow:
+        """Bring ticks forward that a wrong clock has put too late; find lost schedules.
+
+        Compare all of them after a step of the server's clock, or in a new queue, otherwise a page.
+        """
+        ticker = self.ticker
+        while True:
+            listed = yield from self.run_call(self.ops.schedules(ticker.cursor))
+            ticker.declared.add_page(listed, is_first=ticker.cursor == "0")
+            for entry in listed.entries:
+                yield from self._move(entry, listed.now_ms)
+            ticker.cursor = listed.cursor
+            if ticker.cursor == "0":
+                ticker.is_checked, ticker.check_at = True, ticker.at + SCHEDULE_CHECK_INTERVAL
+                self._restore_lost(listed)
+            if ticker.is_checked:
+                return
+
+    def _restore_lost(self, listed: ListedSchedules) -> None:
+        """Have schedules stored again that the server has lost, but not those removed."""
+        lost, removed = self.ticker.declared.finish_check(listed)
+        elsewhere = "" if self.ops.home is None else ", unless another node has it"
+        for new in lost:
+            text = "schedule %r of queue %r is gone, or has an older value: it is stored again%s"
+            self.log.warning(text, new.name, self.ops.name, elsewhere)
+            if new not in self.ticker.own:
+                self.ticker.own.append(new)
+        for new in removed:
+            text = (
+                "schedule %r of queue %r was removed; the next worker that starts creates it again"
+            )
+            self.log.warning(text, new.name, self.ops.name)
+
+    def _move(self, entry: StoredSchedule, now_ms: int) -> Flow:
+        """Bring a tick forward if it is too late. The next check repeats a refusal."""
+        try:
+            earlier = entry.earlier(now_ms)
+            if earlier is None:
+                return
+            yield from self.run_call(self.ops.tick(entry, earlier, "move"))
+        except ConfigurationError as error:
+            self._leave_to_others(entry.name, str(error))
+        except Exception as error:
+            if about_server(error) or isinstance(error, WHOLE_QUEUE_ERRORS):
+                raise
+            self._say_refused(entry.name, error, effect="its tick stays too late")
+        else:
+            self.ticker.refused.pop(entry.name, None)
+            self.ticker.look_now()
+
+    def _split_unstored(self) -> Generator[Effect, Any, list[NewSchedule]]:
+        """Return the schedules that the server does not have with this value; note the others."""
+        unstored = list[NewSchedule]()
+        for start in range(0, len(self.ticker.own), NAMES_PER_CALL):
+            batch = self.ticker.own[start : start + NAMES_PER_CALL]
+            call = self.ops.schedules(names=[new.name for new in batch])
+            listed = yield from self.run_call(call)
+            hashes = {entry.name: entry.value_hash for entry in listed.entries}
+            for new in batch:
+                if hashes.get(new.name) == new.value_hash:
+                    self.ticker.declared.stored.add(new.name)
+                else:
+                    unstored.append(new)
+        return unstored
+
+    def _store(self) -> Generator[Effect, Any, bool]:
+        """Store the schedules of the worker's handlers; return if some were not stored before.
+
+        A schedule that is on no node waits until all nodes are up: it may lie on one that is down.
+        """
+        ticker = self.ticker
+        up = [part for part in self.parts if part.home is None or part.home.state.is_up]
+        has_all, is_stored = len(up) == len(self.parts), False
+        refused, waiting = list[NewSchedule](), list[NewSchedule]()
+        wanted = ticker.own if len(self.parts) > 1 else (yield from self._split_unstored())
+        for new in wanted:
+            try:
+                outcome: StoreOutcome = yield from schedule_on(up, new, is_whole=has_all)
+            except Exception as error:
+                is_away = len(self.parts) > 1 and passing(error)
+                if not is_away and (about_server(error) or isinstance(error, WHOLE_QUEUE_ERRORS)):
+                    raise
+                (waiting if is_away else refused).append(new)
+                if not is_away:
+                    self._say_refused(new.name, error, effect="it is not stored")
+                continue
+            ticker.refused.pop(new.name, None)
+            if outcome.code is None:
+                waiting.append(new)
+            elif outcome.code == flows.REPLACED:
+                text = "schedule %r stays as it is: a later version has replaced this one; %s"
+                self.log.warning(text, new.name, "schedule(..., force=True) brings it back")
+            elif outcome.home is self.ops:
+                ticker.declared.stored.add(new.name)
+            is_stored |= outcome.code is not None
+        if waiting and not ticker.has_waited and self.ops is up[0]:
+            text = "the schedules %s are not stored yet, as a node is down that may have them"
+            self.log.warning(text, ", ".join(repr(new.name) for new in waiting))
+        ticker.own, ticker.has_waited = waiting + refused, bool(waiting)
+        return is_stored
 
 
 def _unknown(error: Exception) -> Exception | None:
     """Return an error that no server sends, whose traceback is logged; None for the others."""
     return None if isinstance(error, (PenstockError, RedisError, OSError)) else error
-
-
-def _look(ticker: Ticker, ops: QueueOps, run: Runner, clock: Callable[[], float], log: Any) -> Flow:
-    """Read the ticks of the next seconds."""
-    listed = yield from run(ops.near_schedules(LOOK_AHEAD_MS))
-    now = clock()
-    has_jumped = ticker.now_ms and abs(ticker.server_ms(now) - listed.now_ms) > CLOCK_JUMP_MS
-    if has_jumped or ticker.declared.has_new_epoch(listed):
-        ticker.is_checked, ticker.cursor = False, "0"
-    elif ticker.declared.has_removals(listed):
-        ticker.check_at = 0.0
-    ticker.now_ms, ticker.at, ticker.near = listed.now_ms, now, []
-    ticker.look_at = now + (TICK_LOOK_INTERVAL if listed.next_ms else 0.0)
-    for name, why in listed.unread.items():
-        _cannot_run(ticker, name, why, log)
-    for entry in listed.entries:
-        if entry.name not in ticker.unread:
-            ticker.expect(entry)
-
-
-def _cannot_run(ticker: Ticker, name: str, why: str, log: Any) -> None:
-    """Leave a schedule to other workers; log it once."""
-    if name not in ticker.unread:
-        ticker.unread.add(name)
-        log.error("schedule %r can't be run by this worker: %s", name, why)
-
-
-def _check(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
-    """Bring ticks forward that a wrong clock of the server has put too late; find lost schedules.
-
-    Compare all of them after a step of this clock, or in a new queue, otherwise a page.
-    """
-    while True:
-        listed = yield from run(ops.schedules(ticker.cursor))
-        ticker.declared.add_page(listed, is_first=ticker.cursor == "0")
-        for entry in listed.entries:
-            yield from _move(ticker, ops, run, log, entry, listed.now_ms)
-        ticker.cursor = listed.cursor
-        if ticker.cursor == "0":
-            ticker.is_checked, ticker.check_at = True, ticker.at + SCHEDULE_CHECK_INTERVAL
-            _restore_lost(ticker, ops, listed, log)
-        if ticker.is_checked:
-            return
-
-
-def _restore_lost(ticker: Ticker, ops: QueueOps, listed: ListedSchedules, log: Any) -> None:
-    """Let schedules be stored again that the server has lost, but not those that were removed."""
-    lost, removed = ticker.declared.finish_check(listed)
-    elsewhere = "" if ops.home is None else ", unless another node has it"
-    for new in lost:
-        text = "schedule %r of queue %r is gone, or has an older value: it is stored again%s"
-        log.warning(text, new.name, ops.name, elsewhere)
-        if new not in ticker.own:
-            ticker.own.append(new)
-    for new in removed:
-        text = "schedule %r of queue %r was removed; the next worker that starts creates it again"
-        log.warning(text, new.name, ops.name)
-
-
-def _move(
-    ticker: Ticker, ops: QueueOps, run: Runner, log: Any, entry: StoredSchedule, now_ms: int
-) -> Flow:
-    """Bring the tick of a schedule forward if it is too late. The next check repeats a refusal."""
-    try:
-        earlier = entry.earlier(now_ms)
-        if earlier is None:
-            return
-        yield from run(ops.tick(entry, earlier, "move"))
-    except ConfigurationError as error:
-        _cannot_run(ticker, entry.name, str(error), log)
-    except Exception as error:
-        if about_server(error) or isinstance(error, WHOLE_QUEUE_ERRORS):
-            raise
-        _say_refused(ticker, ops, entry.name, "its tick stays too late", error, log)
-    else:
-        ticker.refused.pop(entry.name, None)
-        ticker.look_now()
-
-
-def _split_unstored(
-    ticker: Ticker, ops: QueueOps, run: Runner
-) -> Generator[Effect, Any, list[NewSchedule]]:
-    """Return the schedules that the server does not have with this value; note the others."""
-    unstored = list[NewSchedule]()
-    for start in range(0, len(ticker.own), NAMES_PER_CALL):
-        batch = ticker.own[start : start + NAMES_PER_CALL]
-        listed = yield from run(ops.schedules(names=[new.name for new in batch]))
-        hashes = {entry.name: entry.value_hash for entry in listed.entries}
-        for new in batch:
-            if hashes.get(new.name) == new.value_hash:
-                ticker.declared.stored.add(new.name)
-            else:
-                unstored.append(new)
-    return unstored
-
-
-def _store(
-    ticker: Ticker, ops: QueueOps, parts: Sequence[QueueOps], run: Runner, log: Any
-) -> Generator[Effect, Any, bool]:
-    """Store the schedules of the worker's handlers, unless they are stored; return if some were.
-
-    A schedule that is on no node waits until all nodes are up: it may lie on one that is down.
-    """
-    up = [part for part in parts if part.home is None or part.home.state.is_up]
-    missing = len(parts) - len(up)
-    stored, left, waiting = False, list[NewSchedule](), list[NewSchedule]()
-    wanted = ticker.own if len(parts) > 1 else (yield from _split_unstored(ticker, ops, run))
-    for new in wanted:
-        try:
-            outcome: StoreOutcome = yield from schedule_on(up, new, is_whole=not missing)
-        except Exception as error:
-            is_away = len(parts) > 1 and passing(error)
-            if not is_away and (about_server(error) or isinstance(error, WHOLE_QUEUE_ERRORS)):
-                raise
-            (waiting if is_away else left).append(new)
-            if not is_away:
-                _say_refused(ticker, ops, new.name, "it is not stored", error, log)
-            continue
-        ticker.refused.pop(new.name, None)
-        if outcome.code is None:
-            waiting.append(new)
-        elif outcome.code == flows.REPLACED:
-            text = "schedule %r stays as it is: a later version has replaced this one; %s"
-            log.warning(text, new.name, "schedule(..., force=True) brings it back")
-        elif outcome.home is ops:
-            ticker.declared.stored.add(new.name)
-        stored |= outcome.code is not None
-    if waiting and not ticker.has_waited and ops is up[0]:
-        text = "the schedules %s are not stored yet, as a node is down that may have them"
-        log.warning(text, ", ".join(repr(new.name) for new in waiting))
-    ticker.own, ticker.has_waited = waiting + left, bool(waiting)
-    return stored

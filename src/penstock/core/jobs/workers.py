@@ -55,6 +55,7 @@ class WorkerView:
 
 
 def worker_entry(
+    *,
     name: str,
     kind: str,
     host: str,

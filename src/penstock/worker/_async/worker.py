@@ -521,9 +521,15 @@ class AsyncWorker:
                 self._say_end(state, monotonic() - began)
 
     def _registration(self) -> AsyncRegistration:
-        own, kind, queues = self.options, type(self).__name__, [*self.options.queues]
-        about = self.name, kind, gethostname(), __version__, queues, own.concurrency
-        entry = partial(worker_entry, *about)
+        entry = partial(
+            worker_entry,
+            name=self.name,
+            kind=type(self).__name__,
+            host=gethostname(),
+            version=__version__,
+            queues=[*self.options.queues],
+            concurrency=self.options.concurrency,
+        )
         return AsyncRegistration(entry, self._client.prefix)
 
     async def _enter(self, state: WorkerState) -> None:

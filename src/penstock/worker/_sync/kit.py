@@ -30,7 +30,7 @@ from penstock.worker.polls import Finished, FinishedJobs, verdict_call
 from penstock.worker.registered import AnyHandler
 from penstock.worker.results import Result
 from penstock.worker.runners import Item
-from penstock.worker.schedules import Ticker, run_ticks
+from penstock.worker.schedules import Ticker, TickRun
 from penstock.worker.state import OUTCOME_OF_KIND
 
 __all__ = ["PenstockKit"]
@@ -119,8 +119,15 @@ class PenstockKit(Penstock):
         for name in names:
             for ops in operations_of(self.open(name)):
                 ticker = Ticker(look_at=0.0, is_checked=True, check_at=math.inf)
-                ticks = run_ticks(ticker, ops, [ops], _run, monotonic, logger)
-                self.backend.driver.drive(ticks)
+                ticks = TickRun(
+                    ticker=ticker,
+                    ops=ops,
+                    parts=[ops],
+                    run_call=_run,
+                    clock=monotonic,
+                    log=logger,
+                )
+                self.backend.driver.drive(ticks.run())
         try:
             return self.reserve(names, n, block=0) if names else []
         except QueueClosed:

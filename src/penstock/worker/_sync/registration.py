@@ -32,15 +32,15 @@ class Registration:
     A failure never disturbs work: the entry is written again later, or ends by itself.
 
     Args:
-        entry: returns the text of the entry. Its arguments are the time of the worker's start and
-            the present one, ms.
+        entry: returns the text of the entry. Its arguments are `since_ms`, the time of the worker's
+            start, and `seen_ms`, the present one.
         prefix: prefix of all keys.
 
     Attributes:
         at: when to write the entry next, by the clock.
     """
 
-    def __init__(self, entry: Callable[[int, int], str], prefix: str) -> None:
+    def __init__(self, entry: Callable[..., str], prefix: str) -> None:
         self._entry = entry
         self._prefix = prefix
         self._id = secrets.token_hex(8)
@@ -78,7 +78,7 @@ class Registration:
             self._ahead_ms[node] = node.time_ms() - int(monotonic() * 1000)
         now_ms = self._ahead_ms[node] + int(monotonic() * 1000)
         self._since_ms = self._since_ms or now_ms - int((monotonic() - self._began) * 1000)
-        entry = self._entry(self._since_ms, now_ms)
+        entry = self._entry(since_ms=self._since_ms, seen_ms=now_ms)
         key = worker_key(self._prefix, self._id)
         return node.command("SET", key, entry, "PX", LIFE_MS, "GET") is not None
 

@@ -520,9 +520,15 @@ class Worker:
                 self._say_end(state, monotonic() - began)
 
     def _registration(self) -> Registration:
-        own, kind, queues = self.options, type(self).__name__, [*self.options.queues]
-        about = self.name, kind, gethostname(), __version__, queues, own.concurrency
-        entry = partial(worker_entry, *about)
+        entry = partial(
+            worker_entry,
+            name=self.name,
+            kind=type(self).__name__,
+            host=gethostname(),
+            version=__version__,
+            queues=[*self.options.queues],
+            concurrency=self.options.concurrency,
+        )
         return Registration(entry, self._client.prefix)
 
     def _enter(self, state: WorkerState) -> None:
