@@ -102,7 +102,7 @@ class Beats:
         end = self.server.now + seconds
         while self.server.now < end:
             self.beat._renew_leases()
-            self.beat._ask()
+            self.beat._ask_for_cancelled()
             self.server.now += self.beat._pause()
 
 

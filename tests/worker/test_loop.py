@@ -21,9 +21,11 @@ from penstock.core import flows
 from penstock.core.calls.operations import Taken
 from penstock.core.jobs.job import term_of
 from penstock.worker.concerns import leave_out
+from penstock.worker.deliveries import take_reply
 from penstock.worker.loop import work
 from penstock.worker.polls import Finished
-from penstock.worker.state import HEALTHY_SECONDS, NO_REPORT
+from penstock.worker.results import NO_REPORT
+from penstock.worker.state import HEALTHY_SECONDS
 from tests.support.keyspace import check_invariant
 from tests.worker.stage import Stage, ignore
 
@@ -487,7 +489,7 @@ def test_health_while_no_queue_can_be_used(many: Callable[..., Stage]) -> None:
         state.note_answer()
         leave_out(state, first, error)
         assert not state.is_healthy
-        state.take_reply(first, Taken(-1, []), 0, stage.now)
+        take_reply(state, first, Taken(-1, []), wanted=0, sent=stage.now)
         assert state.is_healthy
 
 

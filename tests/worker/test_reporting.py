@@ -22,8 +22,8 @@ from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, QueuePoll, Reports
 from penstock.worker.reporting import MOST_REPORT_TRIES, drop_expired, report, report_all
-from penstock.worker.results import ACK, Verdict
-from penstock.worker.state import HANDED_BACK, WorkerState
+from penstock.worker.results import ACK, HANDED_BACK, Verdict
+from penstock.worker.state import WorkerState
 from penstock.worker.terms import Term
 from tests.worker.deliveries import made
 

@@ -25,9 +25,8 @@ from penstock.worker._async.handler_runner import AsyncHandlerRunner
 from penstock.worker._sync.handler_runner import HandlerRunner
 from penstock.worker.polls import FinishedJobs
 from penstock.worker.registered import AnyHandler
-from penstock.worker.results import ACK
+from penstock.worker.results import ACK, NO_REPORT
 from penstock.worker.runners import AsyncRunners, Runners
-from penstock.worker.state import NO_REPORT
 from tests.support.twins import await_for, wait_for
 from tests.worker.deliveries import made
 

@@ -21,12 +21,13 @@ from penstock.embedded import EmbeddedServer
 from penstock.errors import NotPermitted, QueueDamaged
 from penstock.wire.keys import QueueKeys
 from penstock.worker._sync import heartbeat
+from penstock.worker.deliveries import begin_suspect, take_reply
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.isolation import Isolator
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import QueuePoll
-from penstock.worker.results import Verdict
-from penstock.worker.state import HANDED_BACK, NO_REPORT, WorkerState
+from penstock.worker.results import HANDED_BACK, NO_REPORT, Verdict
+from penstock.worker.state import WorkerState
 from penstock.worker.suspects import PUT_ASIDE
 from penstock.worker.terms import Term
 from tests.support.backends import Backend
@@ -292,7 +293,9 @@ class HandlerRunner:
 
     def take(self, *jobs: Any) -> None:
         """Pass these deliveries to the worker."""
-        self.state.take_reply(self.poll, Taken(-1, list(jobs)), len(jobs), time.monotonic())
+        take_reply(
+            self.state, self.poll, Taken(-1, list(jobs)), wanted=len(jobs), sent=time.monotonic()
+        )
 
     @property
     def begun(self) -> list[Any]:
@@ -343,7 +346,7 @@ def test_a_suspect_without_a_handler_is_not_isolated() -> None:
     )
     state.isolator = Isolator("app:worker", {}, state)
     job = stored(b"1;h.handler=strange\nx", b"3 0 2 0")
-    state.take_reply(poll, Taken(-1, [job]), 1, time.monotonic())
+    take_reply(state, poll, Taken(-1, [job]), wanted=1, sent=time.monotonic())
     assert unknown == [job]
     assert state.isolator.running == ()
 
@@ -354,7 +357,7 @@ def test_one_of_several_suspects_runs_alone() -> None:
     handler_runner.take(*jobs)
     assert (handler_runner.begun, handler_runner.state.suspects.waits) == ([], True)
     assert handler_runner.back == [(job, PUT_ASIDE) for job in jobs[1:]]
-    handler_runner.state.begin(Term(time.monotonic() + 30, 30.0))
+    begin_suspect(handler_runner.state, Term(time.monotonic() + 30, 30.0))
     assert (handler_runner.begun, handler_runner.state.suspects.waits) == (jobs[:1], False)
 
 
@@ -362,7 +365,7 @@ def test_a_suspect_that_is_lost_before_it_begins_does_not_run() -> None:
     """A suspect that another worker took does not run."""
     handler_runner, jobs = HandlerRunner(), suspects(1)
     handler_runner.take(*jobs)
-    handler_runner.state.begin(None)
+    begin_suspect(handler_runner.state, None)
     assert (handler_runner.begun, handler_runner.back, jobs[0].lost) == (
         [],
         [(jobs[0], NO_REPORT)],
@@ -411,7 +414,7 @@ def test_jobs_are_taken_while_the_heartbeat_looks_at_the_held_ones() -> None:
     gc.callbacks.append(take)
     gc.set_threshold(1)
     try:
-        beat._ask()
+        beat._ask_for_cancelled()
     finally:
         gc.set_threshold(*often)
         gc.callbacks.remove(take)

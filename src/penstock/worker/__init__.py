@@ -4,7 +4,7 @@ The path of one job:
 
 1. `AsyncWorker.run` starts the loop, the runners and the heartbeat, which share a `WorkerState`.
 2. The loop (`loop.work`) reserves the job. In the same call it reports finished jobs.
-3. `WorkerState.take_reply` takes the reply: it notes until when the job is held, and gives the job
+3. `deliveries.take_reply` takes the reply: it notes until when the job is held, and gives the job
    to the `Dispatcher`, which finds its handler and fills chunks.
 4. A runner (`runners.py`) takes it and calls `AsyncHandlerRunner.execute`, which calls the handler,
    decides by what it returned or raised (`registered.py`, `failures.py`), and leaves a `Verdict`.

@@ -88,7 +88,7 @@ def run_call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Ef
     state.answered = state.clock()
     poll.trip = state.answered - (call.resent or sent)
     if poll.is_slow or poll.trip > poll.lease * SLOW_TRIP_SHARE:
-        state.judge(poll)
+        state.judge_trip(poll)
     if call.resent:
         yield from drop_wait(state)
     return reply

@@ -28,6 +28,7 @@ from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.jobs.middleware import HANDLER
 from penstock.errors import UnsupportedVersion
 from penstock.wire.keys import split_name
+from penstock.worker.deliveries import take_over
 from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import chosen_setup, set_up
 from penstock.worker.packing import packed, unpacked
@@ -250,7 +251,7 @@ class Isolated:
     def _take(self, state: WorkerState, message: dict[str, Any]) -> None:
         poll = next((s for s in state.polls if _place(s.ops) == message["place"]), None)
         if poll is not None and not state.stopping:
-            state.take_over(unpacked(message["job"], poll.ops))
+            take_over(state, unpacked(message["job"], poll.ops))
             return
         if message["partitions"] is not None:  # it will know them the next time
             state.learned[split_name(message["place"][0])[0]] = message["partitions"]

@@ -31,11 +31,12 @@ from penstock.core.jobs.job import ops_of, term_of
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import QueueInUse, WrongEpoch
 from penstock.worker.concerns import NO_JOB_ERRORS, drop_wait, guard_queue, leave_out, run_call
+from penstock.worker.deliveries import begin_suspect, drop_unconfirmed, take_reply
 from penstock.worker.polls import QueuePoll, Reports, jobs_in
 from penstock.worker.reporting import drop_expired, keep_as_hints, report, report_all
-from penstock.worker.results import ACK
+from penstock.worker.results import ACK, HANDED_BACK
 from penstock.worker.schedules import TickRun
-from penstock.worker.state import HANDED_BACK, JOBS_PER_CALL, WorkerState
+from penstock.worker.state import JOBS_PER_CALL, WorkerState
 
 __all__ = ["leave", "work"]
 
@@ -179,7 +180,7 @@ def _begin_suspect(state: WorkerState) -> Flow:
     assert job is not None
     poll = state.poll_of[ops_of(job)]
     if job.lost or poll.barred > state.clock():
-        state.begin(None)
+        begin_suspect(state, None)
         return
     held = term_of(job)
     call, sent = poll.ops.extend([job], round(held.lease * 1000), late=True), state.clock()
@@ -187,10 +188,10 @@ def _begin_suspect(state: WorkerState) -> Flow:
         try:
             reply = yield from run_call(state, poll, call)
         except WrongEpoch:
-            state.begin(None)
+            begin_suspect(state, None)
             return
         term = held.renewed(call.resent or sent, state.clock(), reply.now, reply.untils[0])
-        state.begin(term and (term if held.lease else held))  # a ttl ends it as before
+        begin_suspect(state, term and (term if held.lease else held))  # a ttl ends it as before
 
 
 def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, n: int) -> Count:
@@ -244,7 +245,7 @@ def _measure_trip(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     taken = yield from run_call(state, poll, poll.ops.reserve(0, lease_ms=poll.lease_ms))
     poll.lease = taken.lease_ms / 1000
     yield from _read_size(state, poll)
-    state.judge(poll)
+    state.judge_trip(poll)
     return 0 if poll.is_slow else n
 
 
@@ -255,9 +256,9 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     call.wait = state.delivery_wait
     taken = yield from run_call(state, poll, call)
     if call.wait is not None:
-        taken = state.give_up(call, taken)
+        taken = drop_unconfirmed(state, call, taken)
     poll.woken = False
-    state.take_reply(poll, taken, n, call.resent or sent)
+    take_reply(state, poll, taken, wanted=n, sent=call.resent or sent)
     return len(taken.deliveries)
 
 
@@ -379,7 +380,7 @@ def _take_followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
         state.note_return()
     state.answered, poll.failures, poll.woken = now, 0, False
     state.lap = now + FOLLOWED_WAIT_SECONDS  # this reserve was the lap's question
-    state.take_reply(poll, taken, 1, began)
+    take_reply(state, poll, taken, wanted=1, sent=began)
     return len(taken.deliveries)
 
 

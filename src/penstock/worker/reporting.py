@@ -24,16 +24,11 @@ from penstock.core.jobs.record import FIRST_FIELDS, KEPT_FIELD
 from penstock.core.jobs.results import count_fitting, results_of
 from penstock.errors import WrongEpoch
 from penstock.worker.concerns import CHANGED_QUEUE_ERRORS, is_certain, is_damage, run_call
+from penstock.worker.deliveries import drop_unconfirmed, take_reply
 from penstock.worker.messages import FAILED_OUTCOMES
 from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
-from penstock.worker.results import ACK, Verdict
-from penstock.worker.state import (
-    HANDED_BACK,
-    JOBS_PER_CALL,
-    NO_REPORT,
-    OUTCOME_OF_KIND,
-    WorkerState,
-)
+from penstock.worker.results import ACK, HANDED_BACK, NO_REPORT, OUTCOME_OF_KIND, Verdict
+from penstock.worker.state import JOBS_PER_CALL, WorkerState
 from penstock.worker.suspects import PUT_ASIDE
 
 __all__ = ["drop_expired", "keep_as_hints", "report", "report_all"]
@@ -183,7 +178,7 @@ def report(
             both = poll.ops.settle(jobs, n, provisional=True, results=results)
             both.wait = state.delivery_wait
             outcomes, taken = yield from run_call(state, poll, both)
-            taken = taken if both.wait is None else state.give_up(both, taken)
+            taken = taken if both.wait is None else drop_unconfirmed(state, both, taken)
             resent = both.resent
         else:
             call = verdict_call(poll.ops, jobs, verdict, results)
@@ -204,7 +199,7 @@ def report(
         _drop_reported(state, finished, outcomes, verdict, bool(resent) or poll.unsure)
     if taken is None:
         return 0
-    state.take_reply(poll, taken, n, resent or sent)
+    take_reply(state, poll, taken, wanted=n, sent=resent or sent)
     return len(taken.deliveries)
 
 

@@ -14,7 +14,20 @@ from penstock.core.enqueuing.options import NewJob
 from penstock.core.values.caught import summary_of
 from penstock.core.values.checks import Duration, check_text, duration_ms
 
-__all__ = ["ACK", "Done", "Reject", "Result", "Retry", "Snooze", "Verdict", "described"]
+__all__ = [
+    "ACK",
+    "CANCELLED",
+    "HANDED_BACK",
+    "NO_REPORT",
+    "OUTCOME_OF_KIND",
+    "Done",
+    "Reject",
+    "Result",
+    "Retry",
+    "Snooze",
+    "Verdict",
+    "described",
+]
 
 MAX_TEXT_BYTES = 1024
 """Most bytes of a text that the scripts keep with a job (protocol/core.md, Counters)."""
@@ -49,6 +62,20 @@ class Verdict(NamedTuple):
 
 ACK = Verdict("ack")
 """The usual verdict: one object, so that `verdict is ACK` is a quick test."""
+HANDED_BACK = Verdict("release", 0, "not begun with")
+CANCELLED = Verdict("release", 0, "cancelled")
+"""For a job that is marked by `cancel`: the release ends it."""
+NO_REPORT = Verdict("none")
+"""Nothing is reported: the handler has settled the job itself, or its lease was lost."""
+
+OUTCOME_OF_KIND = {
+    "ack": "done",
+    "nack": "retried",
+    "release": "snoozed",
+    "bury": "rejected",
+    "none": "settled",
+}
+"""The outcome that is counted for a job, by the kind of its verdict."""
 
 
 class Result(Exception):

@@ -11,33 +11,29 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.core.calls.call import Call
-from penstock.core.calls.deliveries import check_deliveries
 from penstock.core.calls.failures import about_server
-from penstock.core.calls.operations import Taken
 from penstock.core.flows import POLL_INTERVAL
-from penstock.core.jobs.job import Delivery, counts_of, ops_of, set_term, term_of
-from penstock.core.jobs.logs import Fields, RateLimit, get_logger, span
+from penstock.core.jobs.job import Delivery, ops_of, term_of
+from penstock.core.jobs.logs import RateLimit, get_logger, span
 from penstock.core.jobs.views import Settings
-from penstock.core.values.checks import duration_ms
 from penstock.core.values.durable import delivery_wait
 from penstock.errors import UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, share_room
-from penstock.worker.results import Verdict, described
+from penstock.worker.results import HANDED_BACK, Verdict, described
 from penstock.worker.statistics import Statistics
-from penstock.worker.suspects import PUT_ASIDE, Suspects, suspects_among
-from penstock.worker.terms import LONG_TRIP_SHARE, OVER, Term, begin, lengthened
+from penstock.worker.suspects import Suspects
+from penstock.worker.terms import LONG_TRIP_SHARE, OVER
 
 if TYPE_CHECKING:
     from penstock.worker.heartbeat_process import HeartbeatProcess
     from penstock.worker.isolation import Isolated, Isolator
     from penstock.worker.process_end import ProcessEnd
 
-__all__ = ["CANCELLED", "HANDED_BACK", "NO_REPORT", "OUTCOME_OF_KIND", "WorkerState"]
+__all__ = ["WorkerState"]
 
 logger = get_logger("penstock")
 
@@ -47,27 +43,11 @@ SIZE_INTERVAL = 1.0
 """Seconds between two looks at the sizes of the queues, while there is work."""
 IDLE_SIZE_INTERVAL = 60.0
 """Seconds between two looks at the sizes of the queues, while there is no work."""
-LONGEST_BUSY_PAUSE = 0.25
-"""Most seconds for which a busy worker does not ask a queue that was empty."""
 HEALTHY_SECONDS = 15.0
 """Seconds without an answer of the server, or without a usable queue, after which a worker is not
 healthy."""
 SLOW_TRIP_SHARE = 1 / 2
 """The largest part of a lease that a round trip may take; otherwise no jobs are reserved."""
-
-OUTCOME_OF_KIND = {
-    "ack": "done",
-    "nack": "retried",
-    "release": "snoozed",
-    "bury": "rejected",
-    "none": "settled",
-}
-"""The outcome that is counted for a job, by the kind of its verdict."""
-HANDED_BACK = Verdict("release", 0, "not begun with")
-CANCELLED = Verdict("release", 0, "cancelled")
-"""For a job that is marked by `cancel`: the release ends it."""
-NO_REPORT = Verdict("none")
-"""Nothing is reported: the handler has settled the job itself, or its lease was lost."""
 
 
 class WorkerState:
@@ -276,7 +256,7 @@ class WorkerState:
 
     def _most(self) -> int:
         """Return how many jobs may be held: one while the worker makes room for a suspect."""
-        return 1 if self.suspects.are_expected and self._isolator() is None else self.capacity
+        return 1 if self.suspects.are_expected and self.usable_isolator is None else self.capacity
 
     def room(self) -> int:
         """Return how many jobs may be taken by a call that also reports the finished ones."""
@@ -295,7 +275,9 @@ class WorkerState:
         most = self.options.max_jobs
         return free if most is None else min(free, most - self.taken)
 
-    def _isolator(self) -> Isolator | None:
+    @property
+    def usable_isolator(self) -> Isolator | None:
+        """The isolator, if it can run suspects now."""
         isolator = self.isolator
         return None if isolator is None or isolator.is_broken else isolator
 
@@ -413,7 +395,7 @@ class WorkerState:
             return HEALTHY_SECONDS / 3
         return SIZE_INTERVAL if busy else IDLE_SIZE_INTERVAL
 
-    def judge(self, poll: QueuePoll) -> None:
+    def judge_trip(self, poll: QueuePoll) -> None:
         """Stop asking a queue for jobs whose leases would end on the way, or ask it again."""
         was_slow = poll.is_slow
         poll.is_slow = (
@@ -439,30 +421,7 @@ class WorkerState:
             return self.newer
         return next((poll.error for poll in self.polls if poll.error), self.report_error)
 
-    def take_reply(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
-        """Process the reply of a queue to a request for `wanted` jobs."""
-        now, poll.refusals, poll.error, poll.awaited_until = self.clock(), 0, None, 0.0
-        poll.asked_at, poll.asked_ms = sent, taken.now_ms
-        if taken.next_ms == 0:
-            poll.at, poll.pause = 0.0, 0.01
-        else:
-            poll.at = math.inf if taken.next_ms < 0 else now + taken.next_ms / 1000
-            poll.pause = min(poll.pause * 2, LONGEST_BUSY_PAUSE)
-        is_over = not taken.deliveries and taken.is_over
-        if is_over or poll.drained > -math.inf:
-            self._note_drained(poll, now if is_over else -math.inf)
-        several = len(self.polls) > 1
-        poll.recheck_at = now + poll.pause if several else math.inf
-        if taken.deliveries:
-            self.brought_at, self.sample_at = now, min(self.sample_at, now + SIZE_INTERVAL)
-            self._hold(poll, taken.deliveries, sent, now)
-        if wanted > 0:
-            throttle = self.options.throttle
-            self.next_ask = now + (throttle if isinstance(throttle, float) else self._pause())
-            if self.sample_at > now + SIZE_INTERVAL:
-                self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
-
-    def _note_drained(self, poll: QueuePoll, now: float) -> None:
+    def note_drained(self, poll: QueuePoll, now: float) -> None:
         """Note when a queue was found drained. When all are drained, ask each once more."""
         poll.drained = now
         if now == -math.inf:
@@ -470,16 +429,6 @@ class WorkerState:
         elif self._confirmed == math.inf and all(s.drained > -math.inf for s in self.polls):
             self._confirmed = now
             self.look_everywhere()
-
-    def _pause(self) -> float:
-        """Call the user's `throttle`; return the seconds until the queues are asked again."""
-        throttle: Any = self.options.throttle
-        try:
-            found = throttle(sum(poll.size for poll in self.polls))
-            return duration_ms("throttle", 0 if found is None else found) / 1000
-        except Exception as error:  # noqa: BLE001  # whatever a user's function raises
-            self.complain("throttle", error)
-            return 1.0
 
     def note_answer(self) -> None:
         """Note that the server answers."""
@@ -507,103 +456,12 @@ class WorkerState:
         if self.complaints.allows(what):
             self.log.error("%s failed; the worker goes on", what, exc_info=error)
 
-    def give_up(self, call: Call[Any], taken: Taken) -> Taken:
-        """Leave out and count the jobs delivered at most once that were not confirmed."""
-        error = check_deliveries(call, taken)
-        if error is None:
-            return taken
-        self.taken += len(error.given_up)
-        self.statistics.add_outcome("unconfirmed", len(error.given_up))
-        text = "%s is not run, as a failover could deliver it again (%s of %s replicas confirmed)%s"
-        disk = ", its delivery is not on disk" if error.fsynced is False else ""
-        for job in error.given_up:
-            self.log.error(text, job.id, error.got, error.wanted, disk, extra=Fields(job))
-        return taken._replace(deliveries=error.jobs)
-
-    def _hold(self, poll: QueuePoll, jobs: Sequence[Delivery], sent: float, now: float) -> None:
-        trip = now - sent
-        is_alone = not self.held
-        poll.lease, renewal = begin(jobs, sent, now)
-        is_long = poll.is_slow or trip > poll.lease * LONG_TRIP_SHARE
-        if is_long:
-            self.judge(poll)
-        if [job for job in jobs if term_of(job).until < now]:
-            jobs = self._in_time(jobs, now)
-            if not jobs:
-                return
-        if is_long:
-            self._warn_of(poll, trip)
-        self.held.update(dict.fromkeys(jobs, now))
-        self.taken += len(jobs)
-        if renewal < self.beat_at:
-            self.poke()
-        suspects = [job for job in jobs if counts_of(job)]
-        if suspects and (suspects := suspects_among(suspects)):
-            jobs = self._without_suspects(jobs, suspects, is_alone)
+    def let_helper_hold(self, jobs: Sequence[Delivery]) -> None:
+        """Let the helper process renew the leases of these jobs, too, if there is one."""
         if self.helper is not None:
-            self._keep(self.helper, jobs)
-        self.dispatcher.hand(jobs)
-
-    def _keep(self, helper: HeartbeatProcess, jobs: Sequence[Delivery]) -> None:
-        helper.hold(jobs)
-        if helper.pid is None:
-            self.poke()
-
-    def _without_suspects(
-        self, jobs: Sequence[Delivery], suspects: Sequence[Delivery], is_alone: bool
-    ) -> Sequence[Delivery]:
-        """Return the jobs that are not suspects. Choose one suspect to run alone, if it can."""
-        suspects = [job for job in suspects if self.dispatcher.knows(job)]
-        ordinary = [job for job in jobs if job not in suspects]
-        self.suspects.unbegun.update(suspects)
-        isolator = self._isolator()
-        if isolator is not None:
-            if suspects and isolator.take(suspects[0]):
-                self.drop([suspects.pop(0)])
-                self.suspects.note_room()
-        elif is_alone and not ordinary:
-            self.suspects.choose(suspects.pop(0))
-        for job in suspects:
-            self.put_back(job, PUT_ASIDE)
-        return ordinary
-
-    def take_over(self, job: Delivery) -> None:
-        """Hold a suspect that another process has taken, and run it next."""
-        self.held[job] = self.clock()
-        self.taken += 1
-        self.suspects.choose(job)
-
-    def begin(self, term: Term | None) -> None:
-        """Run the chosen suspect, which the server counts as begun; None = it is lost."""
-        job = self.suspects.chosen
-        assert job is not None
-        self.suspects.unbegun.discard(job)
-        if term is None:
-            self.dispatcher.runners.lose([job])
-            self.put_back(job, NO_REPORT)
-        else:
-            set_term(job, term)
-            if self.helper is not None:
-                self._keep(self.helper, [job])
-            self.poke()
-            self.dispatcher.hand([job])
-
-    def _in_time(self, jobs: Sequence[Delivery], now: float) -> Sequence[Delivery]:
-        found = [job for job in jobs if not term_of(job).is_over(now)]
-        late = len(jobs) - len(found)
-        self.statistics.add_outcome("lost", late)
-        text = "the leases of %d jobs ended before the jobs arrived; they are not run"
-        self.log.warning(text, late)
-        return found
-
-    def _warn_of(self, poll: QueuePoll, trip: float) -> None:
-        longer = lengthened(poll.lease, trip)
-        if longer > poll.lease and self.complaints.allows(f"trips to {poll.ops.name}"):
-            text = (
-                "queue %r: a round trip took %.2f s, long for leases of %.2f s: they are "
-                "lengthened to %.2f s, after which jobs of a dead worker come back"
-            )
-            self.log.warning(text, poll.ops.name, trip, poll.lease, longer)
+            self.helper.hold(jobs)
+            if self.helper.pid is None:
+                self.poke()
 
     def abandon(self) -> list[Delivery]:
         """Return the unfinished jobs, to be released; tell their handlers."""

@@ -29,10 +29,9 @@ from penstock.worker.options import check_handlers
 # sync only: from penstock.worker.options import refuse_coroutines
 from penstock.worker.polls import Finished, FinishedJobs, verdict_call
 from penstock.worker.registered import AnyHandler
-from penstock.worker.results import Result
+from penstock.worker.results import OUTCOME_OF_KIND, Result
 from penstock.worker.runners import Item
 from penstock.worker.schedules import Ticker, TickRun
-from penstock.worker.state import OUTCOME_OF_KIND
 
 __all__ = ["AsyncPenstockKit"]
 

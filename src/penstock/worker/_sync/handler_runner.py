@@ -27,9 +27,17 @@ from penstock.worker.limits import TimeLimit
 from penstock.worker.messages import is_last, prospect
 from penstock.worker.polls import Finished, FinishedJobs
 from penstock.worker.registered import AnyHandler
-from penstock.worker.results import ACK, Done, Result, Verdict, described
+from penstock.worker.results import (
+    ACK,
+    CANCELLED,
+    NO_REPORT,
+    OUTCOME_OF_KIND,
+    Done,
+    Result,
+    Verdict,
+    described,
+)
 from penstock.worker.runners import Item, Runners
-from penstock.worker.state import CANCELLED, NO_REPORT, OUTCOME_OF_KIND
 from penstock.worker.status import RunningJob
 
 __all__ = ["HandlerRunner", "Take"]
