@@ -76,7 +76,7 @@ class Refusing:
         handlers.handler(None)(lambda _: None)
         self.state = WorkerState(
             [self.poll],
-            Dispatcher(handlers, cast(Any, None), print, time.monotonic),
+            Dispatcher(handlers, cast(Any, None), reject_unknown=print, clock=time.monotonic),
             wake=lambda: None,
             clock=lambda: 100.0,
             options=WorkerOptions("q", **options),
@@ -157,7 +157,7 @@ def test_results_of_many_bytes(is_chunk: bool, count: int, size: int, sizes: lis
     worker, calls = Refusing(0, lambda *_: None), list[Any]()
     parts = [jobs] if is_chunk else [[job] for job in jobs]
     reports: Reports = {ACK: [Finished(part, ACK, 1.5) for part in parts]}
-    flow = report(worker.state, worker.poll, reports, ACK, 5)
+    flow = report(worker.state, worker.poll, reports, verdict=ACK, wanted=5)
     effect = next(flow, None)
     while effect is not None:
         call = cast(Any, effect).call
@@ -186,7 +186,7 @@ def test_the_time_of_jobs_with_different_outcomes(
     worker = Refusing(3, lambda *_: None, log_jobs=True)
     seconds = 0.0 if spans else 4.0
     worker.reports = {ACK: [Finished(worker.jobs, ACK, seconds, spans)]}
-    flow = report(worker.state, worker.poll, worker.reports, ACK)
+    flow = report(worker.state, worker.poll, worker.reports, verdict=ACK)
     next(flow)
     with pytest.raises(StopIteration):
         flow.send(Settled(worker.jobs, [Outcome.DONE, Outcome.STALE, Outcome.DONE]))

@@ -285,7 +285,7 @@ class HandlerRunner:
         self.poll = QueuePoll(QueueOps(QueueKeys("q", "penstock"), "me", ()))
         self.state = WorkerState(
             [self.poll],
-            Dispatcher(handlers, self.runners, print, time.monotonic),
+            Dispatcher(handlers, self.runners, reject_unknown=print, clock=time.monotonic),
             wake=lambda: None,
             clock=time.monotonic,
             options=WorkerOptions("q"),
@@ -339,7 +339,7 @@ def test_a_suspect_without_a_handler_is_not_isolated() -> None:
     poll = QueuePoll(QueueOps(QueueKeys("q", "penstock"), "me", ()))
     state = WorkerState(
         [poll],
-        Dispatcher(handlers, Runners(), unknown.append, time.monotonic),
+        Dispatcher(handlers, Runners(), reject_unknown=unknown.append, clock=time.monotonic),
         wake=lambda: None,
         clock=time.monotonic,
         options=WorkerOptions("q"),
@@ -391,7 +391,7 @@ def test_a_second_signal_inside_of_stop() -> None:
     calls: list[Callable[[], None]] = []
     state = WorkerState(
         [],
-        Dispatcher(handlers, Runners(), print, lambda: 100.0),
+        Dispatcher(handlers, Runners(), reject_unknown=print, clock=lambda: 100.0),
         wake=lambda: calls.pop()() if calls else None,
         clock=lambda: 100.0,
         options=WorkerOptions("q", grace=25),

@@ -58,7 +58,7 @@ def test_an_answer_makes_a_new_term(code: int, term: Term | None) -> None:
     """An answer is the new end of the lease, or says that another worker has the job."""
     job = stored(b"1\n")
     begin([job], 90.0, 90.0)
-    gone = renew([job], [code], 1000, 100.0, 100.1)
+    gone = renew([job], [code], now_ms=1000, sent=100.0, heard=100.1)
     assert gone == ([job] if term is None else [])
     assert term_of(job) == (term or Term(120.0, 30.0))
 

@@ -91,9 +91,13 @@ class PressureCalls:
             bound, *sums = (int(text) for text in (reply.bound, *reply.sums))
         except ValueError:
             raise self.error(PressureCode.DAMAGED) from None
-        is_closed, has_token = reply.closed > 0, reply.room > 0
         return PressureState(
-            bound, reply.length, is_closed, has_token, free, counters=PressureCounters(*sums)
+            bound,
+            length=reply.length,
+            is_closed=reply.closed > 0,
+            has_token=reply.room > 0,
+            free=free,
+            counters=PressureCounters(*sums),
         )
 
     def error(self, code: int, role: Role = "producer", party: bytes = b"") -> PenstockError:

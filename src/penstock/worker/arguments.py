@@ -128,7 +128,6 @@ A key is a type, or a pair of type and value: 1 and True are equal.
 
 
 def _check(kind: _Kind, name: str, value: Any) -> None:
-    """Raise `Misfit` for a value that is not allowed."""
     of_type = type(value)
     if not kind or of_type in kind or (of_type in _SCALARS and (of_type, value) in kind):
         return
@@ -311,7 +310,6 @@ class Parameters:
         return {name: state_for(name, kind, state) for name, kind in self._states.items()}
 
     def _by_name(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments, checked and converted."""
         bound: dict[str, Any] = {}
         for name, value in given.items():
             parameter = name if name in self._named else self._var_keyword

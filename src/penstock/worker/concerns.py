@@ -130,7 +130,7 @@ def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
         else:
             poll.fail(error, state.clock())
         level = logging.INFO if has_other_consumer else logging.ERROR
-        poll.at = poll.recheck_at = _retry_at(state, poll, poll.refusals, error, level)
+        poll.at = poll.recheck_at = _retry_at(state, poll, error, times=poll.refusals, level=level)
     elif isinstance(error, QueuePartitioned) and error.partitions is not None:
         state.learned[poll.ops.name] = error.partitions  # they will be polls of their own
         poll.failures += 1
@@ -148,7 +148,7 @@ def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
     else:
         poll.unsure = True
         if poll.home is None or not passing(error):
-            _leave_alone(state, poll, error, logging.WARNING, OUTAGE_SECONDS)
+            _leave_alone(state, poll, error, level=logging.WARNING, outage=OUTAGE_SECONDS)
         else:
             poll.failures, poll.error = poll.failures + 1, None
             poll.at = poll.barred = state.clock() + min(0.1 * 2 ** min(poll.failures, 5), 1.0)
@@ -159,6 +159,7 @@ def _leave_alone(
     state: WorkerState,
     poll: QueuePoll,
     error: Exception,
+    *,
     level: int = logging.ERROR,
     outage: float = 0.0,
 ) -> None:
@@ -167,12 +168,12 @@ def _leave_alone(
         poll.awaited_until = state.clock() + outage
     poll.failures += 1
     poll.woken = False
-    poll.at = poll.barred = _retry_at(state, poll, poll.failures, error, level)
+    poll.at = poll.barred = _retry_at(state, poll, error, times=poll.failures, level=level)
     poll.fail(error, state.clock())
 
 
 def _retry_at(
-    state: WorkerState, poll: QueuePoll, times: int, error: Exception, level: int
+    state: WorkerState, poll: QueuePoll, error: Exception, *, times: int, level: int
 ) -> float:
     """Log the first of consecutive failures; return the backoff deadline after `times`."""
     name, kind = poll.ops.name, type(error).__name__

@@ -19,7 +19,7 @@ class Dispatcher:
     Args:
         handlers: the handlers.
         runners: the runners.
-        unknown: called with each job for which there is no handler.
+        reject_unknown: called with each job for which there is no handler.
         clock: returns monotonic seconds.
 
     Attributes:
@@ -32,14 +32,15 @@ class Dispatcher:
         self,
         handlers: Handlers,
         runners: Runners | AsyncRunners,
-        unknown: Callable[[Delivery], None],
+        *,
+        reject_unknown: Callable[[Delivery], None],
         clock: Callable[[], float],
     ) -> None:
         self.size = max(handler.size or 1 for handler in handlers)
         self.flush_at = math.inf
         self._handlers = handlers
         self.runners = runners
-        self._unknown = unknown
+        self._reject_unknown = reject_unknown
         self._clock = clock
         self._open: dict[tuple[AnyHandler, str, str], tuple[float, list[Delivery]]] = {}
 
@@ -53,7 +54,7 @@ class Dispatcher:
         for job in jobs:
             handler = find(job)
             if handler is None:
-                self._unknown(job)
+                self._reject_unknown(job)
             elif handler.size is None:
                 put((handler, (job,)))
             else:

@@ -87,8 +87,6 @@ class Backoff:
 
 
 class _Tenacity:
-    """The user's objects of tenacity."""
-
     def __init__(self, wait: Any, stop: Any) -> None:
         import tenacity  # slow to import, and rarely used
         from tenacity.stop import stop_base

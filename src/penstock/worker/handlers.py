@@ -427,7 +427,6 @@ class Handlers:
 
 
 def _name_of(function: Any, name: Any) -> str | None:
-    """Return the name of a handler; by default that of its function."""
     if name is not UNNAMED:
         return name  # type: ignore[no-any-return]  # it was checked
     found = getattr(function, "__name__", None)

@@ -170,7 +170,6 @@ class HeartbeatProcess:
             self._replace_stuck()
 
     def _replace_stuck(self) -> None:
-        """Kill a helper that has read nothing for too long."""
         if self._process is None:
             return
         line, patience = (
@@ -220,7 +219,6 @@ class _Helper:
                 self._beat()
 
     def _pause(self) -> float:
-        """Return the seconds until there is something to do."""
         ready = self._put_off.ready(self._held.values())
         nearest = max(
             min(next_renewal(ready, HELPER_RENEWAL_SHARE), self._put_off.next_at()), self._next

@@ -92,8 +92,14 @@ class Isolator:
         job, since = self.job, self._since
         if job is None:
             return ()
-        name = job.headers.get(HANDLER)
-        return (RunningJob(job.id, job.queue_name, name, job.attempt, monotonic() - since),)
+        running = RunningJob(
+            id=job.id,
+            queue=job.queue_name,
+            handler=job.headers.get(HANDLER),
+            attempt=job.attempt,
+            seconds=monotonic() - since,
+        )
+        return (running,)
 
     def take(self, job: Delivery) -> bool:
         """Give a suspect to the process if it has none; start the process if there is none.

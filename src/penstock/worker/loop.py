@@ -123,10 +123,10 @@ def _run_round(state: WorkerState) -> Count:
     for poll in polls if len(polls) < 2 else sorted(polls, key=growth):
         reports = unsettled.get(poll, {})
         try:
-            got += yield from _exchange(state, poll, reports, shares.get(poll, 0))
+            got += yield from _exchange(state, poll, reports, wanted=shares.get(poll, 0))
             poll.failures, poll.unsure = 0, False
         except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
-            yield from _report_and_leave_out(state, poll, reports, error)
+            yield from _report_and_leave_out(state, poll, reports, error=error)
         if not reports:
             unsettled.pop(poll, None)
         elif poll.home is not None and not poll.home.state.is_up:
@@ -141,7 +141,6 @@ def _run_round(state: WorkerState) -> Count:
 
 
 def _look_around(state: WorkerState, *, busy: bool) -> Flow:
-    """Read the sizes of the queues if that is due, and run the ticks of their schedules."""
     if state.clock() >= state.sample_at:
         yield from _read_sizes(state, busy=busy)
     if state.clock() >= state.tick_at:
@@ -149,7 +148,6 @@ def _look_around(state: WorkerState, *, busy: bool) -> Flow:
 
 
 def _run_ticks(state: WorkerState) -> Flow:
-    """Run the ticks of schedules that are due."""
     state.plan_ticks()
     for poll in list(state.polls) if state.clock() >= state.tick_at else ():
         if max(poll.ticker.due_at, poll.barred) <= state.clock():
@@ -190,37 +188,39 @@ def _begin_suspect(state: WorkerState) -> Flow:
         except WrongEpoch:
             begin_suspect(state, None)
             return
-        term = held.renewed(call.resent or sent, state.clock(), reply.now, reply.untils[0])
+        term = held.renewed(
+            reply.untils[0], now_ms=reply.now, sent=call.resent or sent, heard=state.clock()
+        )
         begin_suspect(state, term and (term if held.lease else held))  # a ttl ends it as before
 
 
-def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, n: int) -> Count:
-    """Report to one queue and reserve up to n jobs of it, in as few calls as possible.
+def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, *, wanted: int) -> Count:
+    """Report to one queue and reserve up to `wanted` jobs of it, in as few calls as possible.
 
     Returns the number of jobs that came.
     """
     got = 0
-    if n and not poll.lease:
-        n = yield from _measure_trip(state, poll, n)
-    if n and (poll.woken or state.waiting) and state.free > 0:
+    if wanted and not poll.lease:
+        wanted = yield from _measure_trip(state, poll, wanted)
+    if wanted and (poll.woken or state.waiting) and state.free > 0:
         # This call says that the worker was idle. The call that also reports can't say so.
-        got = yield from _reserve(state, poll, min(n, state.free))
-        n = 0
+        got = yield from _reserve(state, poll, min(wanted, state.free))
+        wanted = 0
     while others := [verdict for verdict in reports if verdict != ACK]:
-        yield from report(state, poll, reports, others[0])
-    while reports and (not n or (len(reports[ACK]) > 1 and jobs_in(reports) > JOBS_PER_CALL)):
-        yield from report(state, poll, reports, ACK)
-    if n and reports:
-        got = yield from report(state, poll, reports, ACK, n)
-    elif n:
-        got = yield from _reserve(state, poll, n)
+        yield from report(state, poll, reports, verdict=others[0])
+    while reports and (not wanted or (len(reports[ACK]) > 1 and jobs_in(reports) > JOBS_PER_CALL)):
+        yield from report(state, poll, reports, verdict=ACK)
+    if wanted and reports:
+        got = yield from report(state, poll, reports, verdict=ACK, wanted=wanted)
+    elif wanted:
+        got = yield from _reserve(state, poll, wanted)
     return got
 
 
 def _report_and_leave_out(
     state: WorkerState, poll: QueuePoll, reports: Reports, error: Exception
 ) -> Flow:
-    """After an error of a queue, report what can be reported; then stop using it for a while.
+    """Report what can be reported after an error of a queue; then stop using it for a while.
 
     One report may have been the reason. Then the queue goes on.
     """
@@ -237,28 +237,28 @@ def _report_and_leave_out(
         yield from _hand_on(state, poll)
 
 
-def _measure_trip(state: WorkerState, poll: QueuePoll, n: int) -> Count:
+def _measure_trip(state: WorkerState, poll: QueuePoll, wanted: int) -> Count:
     """Learn a queue's lease and the time of a round trip before reserving its first job.
 
-    Returns n, or 0 if the round trip is too long.
+    Returns `wanted`, or 0 if the round trip is too long.
     """
     taken = yield from run_call(state, poll, poll.ops.reserve(0, lease_ms=poll.lease_ms))
     poll.lease = taken.lease_ms / 1000
     yield from _read_size(state, poll)
     state.judge_trip(poll)
-    return 0 if poll.is_slow else n
+    return 0 if poll.is_slow else wanted
 
 
-def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
+def _reserve(state: WorkerState, poll: QueuePoll, wanted: int) -> Count:
     sent = state.clock()
     idle = poll.woken or state.waiting
-    call = poll.ops.reserve(n, idle=idle, provisional=True, lease_ms=poll.lease_ms)
+    call = poll.ops.reserve(wanted, idle=idle, provisional=True, lease_ms=poll.lease_ms)
     call.wait = state.delivery_wait
     taken = yield from run_call(state, poll, call)
     if call.wait is not None:
         taken = drop_unconfirmed(state, call, taken)
     poll.woken = False
-    take_reply(state, poll, taken, wanted=n, sent=call.resent or sent)
+    take_reply(state, poll, taken, wanted=wanted, sent=call.resent or sent)
     return len(taken.deliveries)
 
 

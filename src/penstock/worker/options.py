@@ -100,7 +100,6 @@ class WorkerOptions:
             raise BadArgument("isolate", isolate, f"{reason}: omit it")
 
     def _converted(self) -> dict[str, Any]:
-        """Return the queues with their weights, and the durations in seconds."""
         found = {
             "queues": check_queues(self.queues),
             "grace": duration_ms("grace", self.grace) / 1000,

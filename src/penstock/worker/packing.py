@@ -52,4 +52,4 @@ def unpacked(message: list[Any], ops: QueueOps) -> Delivery:
 @lru_cache(maxsize=1000)
 def _identity(queue: str, node: str, crc: int, epoch: str) -> QueueIdentity:
     """Return one object for all jobs of an epoch, whose leases are renewed together."""
-    return QueueIdentity(queue, node, crc, epoch)
+    return QueueIdentity(queue=queue, node=node, crc=crc, epoch=epoch)

@@ -170,7 +170,6 @@ def _children() -> list[Any]:
 
 
 def _calls_of(runners: Runners | AsyncRunners) -> dict[threading.Thread, _WorkItem[Any]]:
-    """Return the calls in executors of handlers that run now, by thread."""
     found = dict[threading.Thread, _WorkItem[Any]]()
     mark, stacks = runners.mark_of_running(), sys._current_frames()
     waiting = [stacks[ident] for ident in runners.limits.busy_threads() if ident in stacks]

@@ -270,7 +270,6 @@ class RegisteredHandler(Generic[C, P, R_co]):
         return NewJobs(partial(each, self._body), self._options, encoded, self.queue)
 
     def _record(self, options: Prepared, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Return the record of a job."""
         known = self._parameters
         if known is None or options.codec is not None or options.dedup is not None:
             return options.record(self._body(args, kwargs))
@@ -424,11 +423,6 @@ def seconds_of(name: str, value: Duration | None) -> float | None:
 
 
 def _check_schedule(name: str | None, queue: str | None) -> None:
-    """Check that a handler can have a schedule.
-
-    Raises:
-        BadArgument: it has no name, or no queue.
-    """
     if name is None:
         reason = "a handler without a name can't have a schedule: name it, or use queue.schedule()"
         raise BadArgument("name", name, reason)

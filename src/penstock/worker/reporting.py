@@ -57,7 +57,7 @@ def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
         while reports and left:
             verdict = next(iter(reports))
             try:
-                yield from report(state, poll, reports, verdict, most=most)
+                yield from report(state, poll, reports, verdict=verdict, most=most)
             except Exception as error:
                 if about_server(error) or isinstance(error, CHANGED_QUEUE_ERRORS):
                     raise
@@ -69,7 +69,7 @@ def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
                     continue
                 damages = damages + 1 if is_damage(error) else 0
                 part = reports[verdict] if damages == MOST_DAMAGE_REFUSALS else part
-                again = _sort_refused(state, part, error, reports)
+                again = _sort_refused(state, part, error, reports=reports)
                 reports[verdict] = reports[verdict][len(part) :]
                 if not reports[verdict]:
                     del reports[verdict]
@@ -89,7 +89,7 @@ def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
 
 
 def _sort_refused(
-    state: WorkerState, refused: Sequence[Finished], error: Exception, reports: Reports
+    state: WorkerState, refused: Sequence[Finished], error: Exception, *, reports: Reports
 ) -> list[Finished]:
     """Decide what follows refused reports, in their order; return those to try again.
 
@@ -122,7 +122,7 @@ def _leave_to_lease(state: WorkerState, done: Finished, error: Exception) -> Non
         state.suspects.put_aside()
     if state.stopping:
         state.abandoned.update(job for job in done.jobs if not job.at_most_once)
-    count(state, done, "lost", len(done.jobs))
+    count(state, done, "lost", number=len(done.jobs))
     for job in done.jobs:
         text = "%s could not be reported, its lease is left to end: %s: %s"
         logger.error(text, job.id, type(error).__name__, error, extra=Fields(job))
@@ -145,8 +145,9 @@ def report(
     state: WorkerState,
     poll: QueuePoll,
     reports: Reports,
+    *,
     verdict: Verdict,
-    n: int = 0,
+    wanted: int = 0,
     most: int = JOBS_PER_CALL,
 ) -> Count:
     """Report jobs of one verdict, as many as one script takes; return the number of new jobs.
@@ -158,7 +159,7 @@ def report(
         poll: the queue.
         reports: those of this queue; what was reported is removed.
         verdict: one of the keys of `reports`.
-        n: maximum number of jobs to reserve in the same call; only with `ACK`.
+        wanted: maximum number of jobs to reserve in the same call; only with `ACK`.
         most: maximum number of jobs to report. A chunk of more jobs is divided if it is below
             `JOBS_PER_CALL`; otherwise its jobs go out in one call, however many they are.
     """
@@ -166,7 +167,9 @@ def report(
     finished = reports[verdict] if is_one else _split_first(reports, verdict, most)
     jobs, results = [job for done in finished for job in done.jobs], None
     if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
-        finished = yield from _report_until_rest_fits(state, poll, reports, verdict, finished, most)
+        finished = yield from _report_until_rest_fits(
+            state, poll, reports, verdict=verdict, finished=finished, most=most
+        )
         jobs = [job for done in finished for job in done.jobs]
         results = results_of(jobs, [*chain.from_iterable(done.times for done in finished)])
     outcomes: Settled | None = None
@@ -174,14 +177,14 @@ def report(
     try:
         if verdict.kind == "none":
             outcomes = Settled(jobs)
-        elif n:
-            both = poll.ops.settle(jobs, n, provisional=True, results=results)
+        elif wanted:
+            both = poll.ops.settle(jobs, wanted, provisional=True, results=results)
             both.wait = state.delivery_wait
             outcomes, taken = yield from run_call(state, poll, both)
             taken = taken if both.wait is None else drop_unconfirmed(state, both, taken)
             resent = both.resent
         else:
-            call = verdict_call(poll.ops, jobs, verdict, results)
+            call = verdict_call(poll.ops, jobs, verdict, results=results)
             outcomes = yield from run_call(state, poll, call)
             resent = call.resent
     except WrongEpoch:
@@ -196,10 +199,11 @@ def report(
     if outcomes is None:
         _drop_deleted(state, finished)
     else:
-        _drop_reported(state, finished, outcomes, verdict, bool(resent) or poll.unsure)
+        is_repeated = bool(resent) or poll.unsure
+        _drop_reported(state, finished, outcomes, verdict=verdict, is_repeated=is_repeated)
     if taken is None:
         return 0
-    take_reply(state, poll, taken, wanted=n, sent=resent or sent)
+    take_reply(state, poll, taken, wanted=wanted, sent=resent or sent)
     return len(taken.deliveries)
 
 
@@ -207,6 +211,7 @@ def _report_until_rest_fits(
     state: WorkerState,
     poll: QueuePoll,
     reports: Reports,
+    *,
     verdict: Verdict,
     finished: Sequence[Finished],
     most: int,
@@ -217,7 +222,9 @@ def _report_until_rest_fits(
         fitting = count_fitting(jobs)
         if fitting >= len(jobs):
             return finished
-        yield from report(state, poll, reports, verdict, most=min(fitting, JOBS_PER_CALL - 1))
+        yield from report(
+            state, poll, reports, verdict=verdict, most=min(fitting, JOBS_PER_CALL - 1)
+        )
         finished = _split_first(reports, verdict, most)
 
 
@@ -235,7 +242,7 @@ def keep_as_hints(state: WorkerState, poll: QueuePoll) -> Flow:
             if all(answer):
                 finished.remove(done)
                 state.drop(done.jobs)
-                count(state, done, _usual(verdict, done.jobs[0]), len(done.jobs))
+                count(state, done, _usual(verdict, done.jobs[0]), number=len(done.jobs))
         if not finished:
             del reports[verdict]
     if not reports:
@@ -256,7 +263,7 @@ def drop_expired(state: WorkerState) -> None:
             for done in [done for done in finished if _has_expired(done, now, tries)]:
                 finished.remove(done)
                 state.drop(done.jobs)
-                count(state, done, "lost", len(done.jobs))
+                count(state, done, "lost", number=len(done.jobs))
                 for job in done.jobs:
                     text = "%s could not be reported, as its queue can't be used: it is lost"
                     logger.warning(text, job.id, extra=Fields(job))
@@ -272,7 +279,7 @@ def _has_expired(done: Finished, now: float, tries: int) -> bool:
     )
 
 
-def count(state: WorkerState, done: Finished, outcome: str, number: int) -> None:
+def count(state: WorkerState, done: Finished, outcome: str, *, number: int) -> None:
     """Count the outcome of so many of these jobs."""
     job = done.jobs[0]
     waited = None
@@ -291,6 +298,7 @@ def _drop_reported(
     state: WorkerState,
     finished: Sequence[Finished],
     outcomes: Settled,
+    *,
     verdict: Verdict,
     is_repeated: bool,
 ) -> None:
@@ -304,21 +312,20 @@ def _drop_reported(
     if outcomes.all_done:
         for done in finished:
             usual = OUTCOME_OF_KIND["ack"] if verdict is ACK else _usual(verdict, done.jobs[0])
-            count(state, done, usual, len(done.jobs))
+            count(state, done, usual, number=len(done.jobs))
             if state.options.log_jobs:
                 _log_jobs(state, done, [usual] * len(done.jobs))
         return
-    found = iter(outcomes)
+    answers = iter(outcomes)
     for done in finished:
-        fates = [_fate(done, job, next(found), is_repeated) for job in done.jobs]
+        fates = [_fate(done, job, next(answers), is_repeated=is_repeated) for job in done.jobs]
         _log_jobs(state, done, fates)
         for fate, number in Counter(fates).items():
-            count(state, done, fate, number)
+            count(state, done, fate, number=number)
             done = done._replace(is_counted=True)
 
 
 def _log_jobs(state: WorkerState, done: Finished, fates: Sequence[str]) -> None:
-    """Log a line for each job if that is wanted, unless there is one about its failure."""
     for job, fate, seconds in zip(done.jobs, fates, done.times, strict=True):
         if state.options.log_jobs and fate not in FAILED_OUTCOMES:
             name = job.headers.get(HANDLER) or "job"
@@ -329,7 +336,7 @@ def _log_jobs(state: WorkerState, done: Finished, fates: Sequence[str]) -> None:
 def _drop_deleted(state: WorkerState, finished: Sequence[Finished]) -> None:
     for done in finished:
         state.drop(done.jobs)
-        count(state, done, "lost", len(done.jobs))
+        count(state, done, "lost", number=len(done.jobs))
         logger.warning("%s was deleted with its queue", done.jobs[0].id, extra=Fields(done.jobs[0]))
 
 
@@ -341,7 +348,7 @@ def _usual(verdict: Verdict, job: Delivery) -> str:
     return OUTCOME_OF_KIND[verdict.kind]
 
 
-def _fate(done: Finished, job: Delivery, outcome: Outcome, is_repeated: bool) -> str:
+def _fate(done: Finished, job: Delivery, outcome: Outcome, *, is_repeated: bool) -> str:
     """Return the outcome to count for a job, by the server's answer; log what is unusual.
 
     Args:

@@ -21,8 +21,6 @@ Listener: TypeAlias = Callable[[str], object]
 
 
 class _SignalHandler:
-    """A signal handler of ours, which calls listeners."""
-
     def __init__(self, *listeners: Listener) -> None:
         self.listeners = list(listeners)
 

@@ -217,7 +217,6 @@ class WorkerState:
         return refused.issuperset(list(self.held))
 
     def _is_left_out(self, poll: QueuePoll) -> bool:
-        """Return True if a queue can't be used now, and that is not because of its server."""
         is_refused = poll.error is not None and not about_server(poll.error)
         return poll.barred == math.inf or (poll.barred > self.clock() and is_refused)
 
@@ -231,7 +230,6 @@ class WorkerState:
 
     @property
     def _has_enough(self) -> bool:
-        """True if the worker has taken as many jobs as it may."""
         most = self.options.max_jobs
         return most is not None and self.taken >= most
 

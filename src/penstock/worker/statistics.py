@@ -138,12 +138,12 @@ class Statistics:
             total, queueing, handling = map(list, (self._total, self._queueing, self._handling))
             sizes = {queue: list(samples) for queue, samples in self._sizes.items()}
         return WorkerStats(
-            counts,
-            summary(total),
-            {queue: summary(samples) for queue, samples in sizes.items()},
-            summary(queueing),
-            summary(handling),
-            backoffs,
+            counts=counts,
+            queue_size=summary(total),
+            queue_sizes={queue: summary(samples) for queue, samples in sizes.items()},
+            queueing=summary(queueing),
+            handling=summary(handling),
+            backoffs=backoffs,
         )
 
 

@@ -254,7 +254,6 @@ class Supervisor:
                 self._terminate(slot, slot.child, "stop")
 
     async def _keep(self, slot: ChildSlot) -> None:
-        """Run one process of a slot after the other, until nothing is left to do."""
         while not (slot.done or self._stopping):
             try:
                 child = slot.start(self._command(slot.number))

@@ -87,7 +87,6 @@ def load(target: str) -> AnyWorker:
 
 @contextmanager
 def _failing(doing: str) -> Iterator[None]:
-    """Raise `NoWorker` for an exception that the app's own code has raised."""
     try:
         yield
     except (Exception, SystemExit) as error:

@@ -69,14 +69,14 @@ class Term(NamedTuple):
         """Return when to renew it: when this part of the lease is left; its end if it never is."""
         return self.until - self.lease * left
 
-    def renewed(self, sent: float, heard: float, now_ms: int, code: int) -> Term | None:
+    def renewed(self, code: int, *, now_ms: int, sent: float, heard: float) -> Term | None:
         """Return the term after an answer of `extend`; None = this worker has lost the job.
 
         Args:
+            code: the answer for this job: the new end in ms, or a code of at most 3.
+            now_ms: the server's time.
             sent: when the call was sent.
             heard: when the answer came.
-            now_ms: the server's time.
-            code: the answer for this job: the new end in ms, or a code of at most 3.
         """
         return None if code <= 3 else self.extended(sent, heard, (code - now_ms) / 1000)
 
@@ -162,12 +162,12 @@ def due(
 
 
 def renew(
-    jobs: Sequence[Delivery], codes: Sequence[int], now_ms: int, sent: float, heard: float
+    jobs: Sequence[Delivery], codes: Sequence[int], *, now_ms: int, sent: float, heard: float
 ) -> list[Delivery]:
     """Set the terms after an answer of `extend`; return the jobs that are lost."""
     gone = []
     for job, code in zip(jobs, codes, strict=True):
-        term = term_of(job).renewed(sent, heard, now_ms, code)
+        term = term_of(job).renewed(code, now_ms=now_ms, sent=sent, heard=heard)
         if term is None:
             gone.append(job)
         else:

@@ -38,7 +38,7 @@ async def delete(server: AsyncPressureServer, calls: PressureCalls, timeout: flo
         if reply.code == PressureCode.MISSING:
             raise calls.error(reply.code)
         if reply.code == PressureCode.IN_USE:
-            await _wait_for_role(server, calls, reply, until)
+            await _wait_for_role(server, calls, reply, until=until)
         else:
             step = "adopt"
         if step == "adopt":  # the client that had a role meanwhile may be deleting the queue
@@ -47,7 +47,7 @@ async def delete(server: AsyncPressureServer, calls: PressureCalls, timeout: flo
 
 
 async def _wait_for_role(
-    server: AsyncPressureServer, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
+    server: AsyncPressureServer, calls: PressureCalls, refusal: PressureDeleteInUse, *, until: float
 ) -> None:
     """Wait until the role is free, for the time of one blocking command at most."""
     role = check_role(refusal.role.decode())

@@ -117,7 +117,9 @@ class AsyncPressureQueue:
             QueueInUse: another client had the role all the time.
             QueueMissing: there is no queue.
         """
-        operation = Operation("close", "producer", {"id": self._id()}, lambda: False)
+        operation = Operation(
+            "close", "producer", values={"id": self._id()}, is_unblocked=lambda: False
+        )
         await self._run_waiting(operation, timeout)
 
     async def delete(self, timeout: Duration | None = None) -> None:
@@ -193,7 +195,9 @@ class AsyncPressureQueue:
             "message": message_bytes(message),
         }
         wait = check_replicas(replicas, replication_timeout)
-        operation = Operation("put", "producer", values, self._unblock_check(), wait)
+        operation = Operation(
+            "put", "producer", values=values, is_unblocked=self._unblock_check(), wait=wait
+        )
         _, confirmed = await self._run_waiting(operation, timeout)
         if confirmed.replicas < replicas:
             raise PutNotReplicated(replicas, confirmed.replicas)
@@ -230,7 +234,9 @@ class AsyncPressureQueue:
         return await self._get(timeout, self._unblock_check())
 
     async def _get(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
-        operation = Operation("get", "consumer", {"id": self._id()}, is_unblocked)
+        operation = Operation(
+            "get", "consumer", values={"id": self._id()}, is_unblocked=is_unblocked
+        )
         reply, _ = await self._run_waiting(operation, timeout)
         return bytes(reply.message)
 
@@ -291,7 +297,12 @@ class AsyncPressureQueue:
             OperationUnblocked: `unblock` ended the wait.
             OutcomeUnknown: the connection failed while the call waited; it may be repeated.
         """
-        operation = Operation("peek_reverse", "producer", {"id": self._id()}, self._unblock_check())
+        operation = Operation(
+            "peek_reverse",
+            "producer",
+            values={"id": self._id()},
+            is_unblocked=self._unblock_check(),
+        )
         reply, _ = await self._run_waiting(operation, timeout)
         return bytes(reply.founds[0]) if reply.founds else None
 
@@ -379,7 +390,7 @@ class AsyncPressureQueue:
         await self._check()
         if operation.is_unblocked():  # an iteration, between two of its messages
             raise OperationUnblocked(f"queue {self.name!r}: unblock() ended the call")
-        waiting = AsyncWaitingCall(self._server, self._calls, operation, wait)
+        waiting = AsyncWaitingCall(self._server, self._calls, operation, timeout=wait)
         reply = await waiting.run_now()
         if reply.code in (PressureCode.IN_USE, PressureCode.FULL, PressureCode.EMPTY) and wait != 0:
             reply = await waiting.wait_and_run()

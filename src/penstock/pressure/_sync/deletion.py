@@ -39,7 +39,7 @@ def delete(server: PressureServer, calls: PressureCalls, timeout: float | None) 
         if reply.code == PressureCode.MISSING:
             raise calls.error(reply.code)
         if reply.code == PressureCode.IN_USE:
-            _wait_for_role(server, calls, reply, until)
+            _wait_for_role(server, calls, reply, until=until)
         else:
             step = "adopt"
         if step == "adopt":  # the client that had a role meanwhile may be deleting the queue
@@ -48,7 +48,7 @@ def delete(server: PressureServer, calls: PressureCalls, timeout: float | None) 
 
 
 def _wait_for_role(
-    server: PressureServer, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
+    server: PressureServer, calls: PressureCalls, refusal: PressureDeleteInUse, *, until: float
 ) -> None:
     """Wait until the role is free, for the time of one blocking command at most."""
     role = check_role(refusal.role.decode())

@@ -111,7 +111,9 @@ class PressureQueue:
             QueueInUse: another client had the role all the time.
             QueueMissing: there is no queue.
         """
-        operation = Operation("close", "producer", {"id": self._id()}, lambda: False)
+        operation = Operation(
+            "close", "producer", values={"id": self._id()}, is_unblocked=lambda: False
+        )
         self._run_waiting(operation, timeout)
 
     def delete(self, timeout: Duration | None = None) -> None:
@@ -187,7 +189,9 @@ class PressureQueue:
             "message": message_bytes(message),
         }
         wait = check_replicas(replicas, replication_timeout)
-        operation = Operation("put", "producer", values, self._unblock_check(), wait)
+        operation = Operation(
+            "put", "producer", values=values, is_unblocked=self._unblock_check(), wait=wait
+        )
         _, confirmed = self._run_waiting(operation, timeout)
         if confirmed.replicas < replicas:
             raise PutNotReplicated(replicas, confirmed.replicas)
@@ -224,7 +228,9 @@ class PressureQueue:
         return self._get(timeout, self._unblock_check())
 
     def _get(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
-        operation = Operation("get", "consumer", {"id": self._id()}, is_unblocked)
+        operation = Operation(
+            "get", "consumer", values={"id": self._id()}, is_unblocked=is_unblocked
+        )
         reply, _ = self._run_waiting(operation, timeout)
         return bytes(reply.message)
 
@@ -285,7 +291,12 @@ class PressureQueue:
             OperationUnblocked: `unblock` ended the wait.
             OutcomeUnknown: the connection failed while the call waited; it may be repeated.
         """
-        operation = Operation("peek_reverse", "producer", {"id": self._id()}, self._unblock_check())
+        operation = Operation(
+            "peek_reverse",
+            "producer",
+            values={"id": self._id()},
+            is_unblocked=self._unblock_check(),
+        )
         reply, _ = self._run_waiting(operation, timeout)
         return bytes(reply.founds[0]) if reply.founds else None
 
@@ -371,7 +382,7 @@ class PressureQueue:
         self._check()
         if operation.is_unblocked():  # an iteration, between two of its messages
             raise OperationUnblocked(f"queue {self.name!r}: unblock() ended the call")
-        waiting = WaitingCall(self._server, self._calls, operation, wait)
+        waiting = WaitingCall(self._server, self._calls, operation, timeout=wait)
         reply = waiting.run_now()
         if reply.code in (PressureCode.IN_USE, PressureCode.FULL, PressureCode.EMPTY) and wait != 0:
             reply = waiting.wait_and_run()

@@ -75,6 +75,7 @@ class WaitingCall:
         server: PressureServer,
         calls: PressureCalls,
         operation: Operation,
+        *,
         timeout: float | None,
     ) -> None:
         self._server = server
@@ -89,10 +90,10 @@ class WaitingCall:
         self._holder = b""
 
     def _call(self, *, wait: int, lost: bool = False) -> Call[Any]:
-        script, role, values, _, confirmation = self._operation
+        operation = self._operation
         state = {"held": self._held, "wait": wait, "lost": int(lost)}
-        call = self._calls.call(script, role, **values, **state)
-        call.wait = confirmation
+        call = self._calls.call(operation.script, operation.role, **operation.values, **state)
+        call.wait = operation.wait
         self._last = call
         return call
 
@@ -268,7 +269,6 @@ class WaitingCall:
         return seen.fits and seen.has_token if self._role == "producer" else seen.length > 0
 
     def _is_token_lost(self, seen: PressureState) -> bool:
-        """Return True if there has been room without a token for too long."""
         if not (self._held and self._role == "producer" and seen.fits):
             self._without_token_since = math.inf
             return False

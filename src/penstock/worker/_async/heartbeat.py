@@ -176,10 +176,9 @@ class AsyncHeartbeat:
 
     async def _register(self) -> None:
         if self._registration is not None and monotonic() >= self._registration.at:
-            await self._registration.renew(self._reachable())
+            await self._registration.renew(self._reachable_nodes())
 
-    def _reachable(self) -> list[AsyncNode]:
-        """Return the nodes that are up."""
+    def _reachable_nodes(self) -> list[AsyncNode]:
         homes = dict.fromkeys(poll.home for poll in list(self._state.polls))
         is_up = not self._is_silent
         return [self._node(home) for home in homes if (is_up if home is None else home.state.is_up)]
@@ -333,7 +332,8 @@ async def renew_leases(
         if about_server(error):
             await node.close()
         raise
-    return renew(jobs, reply.untils, reply.now, call.resent or sent, monotonic())
+    begun = call.resent or sent
+    return renew(jobs, reply.untils, now_ms=reply.now, sent=begun, heard=monotonic())
 
 
 def _is_away(job: Delivery) -> bool:

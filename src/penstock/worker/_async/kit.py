@@ -99,7 +99,9 @@ class AsyncPenstockKit(AsyncPenstock):
         runner.state, runner.client = state, self
         inline: Any = _AsyncInline(items.append)
         runner.runners, runner.finished = inline, FinishedJobs(lambda: math.inf)
-        dispatcher = Dispatcher(chosen, inline, runner.reject_unknown, lambda: math.inf)
+        dispatcher = Dispatcher(
+            chosen, inline, reject_unknown=runner.reject_unknown, clock=lambda: math.inf
+        )
         failure = _FirstFailure()
         runner.watch = failure.watch if raising else None
         counts: dict[str, int] = {}
@@ -138,7 +140,7 @@ class AsyncPenstockKit(AsyncPenstock):
         outcomes: Iterable[Outcome] = [Outcome.DONE] * len(jobs)
         if kind != "none":
             results = results_of(jobs, done.times) if kind == "ack" else None
-            call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results)
+            call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results=results)
             outcomes = await self.backend.node.run(call)
         names = {Outcome.DONE: OUTCOME_OF_KIND[kind]} | UNUSUAL_OUTCOMES
         for outcome in outcomes:

@@ -102,7 +102,6 @@ async def _end(function: Callable[..., Any], call: Callable[..., Any], *args: An
 
 @contextmanager
 def _naming(function: Callable[..., Any], phase: Literal["start", "end"]) -> Iterator[None]:
-    """Raise an exception as a `LifespanError` that names the function."""
     try:
         yield
     except Exception as error:

@@ -91,11 +91,6 @@ class BoundHandler(RegisteredHandler[C, P, R_co]):
         return super().jobs(*iterables, **constants)
 
     def _refuse_queue(self, args: tuple[Any, ...]) -> None:
-        """Refuse a queue as the first argument.
-
-        Raises:
-            BadArgument: the first argument is a queue.
-        """
         if args and is_queue(args[0]):
             reason = f"the handler adds to queue {self.queue!r}: omit the queue"
             raise BadArgument("queue", args[0], reason)

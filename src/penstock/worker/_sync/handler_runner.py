@@ -100,7 +100,13 @@ class HandlerRunner:
         for (handler, part), began in list(self._running.values()):
             for job in part:
                 seconds = now - began
-                view = RunningJob(job.id, job.queue_name, handler.name, job.attempt, seconds)
+                view = RunningJob(
+                    id=job.id,
+                    queue=job.queue_name,
+                    handler=handler.name,
+                    attempt=job.attempt,
+                    seconds=seconds,
+                )
                 jobs.append(view)
         return tuple(sorted(jobs, key=lambda job: -job.seconds))
 
@@ -385,12 +391,10 @@ def _judge_value(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> V
 
 
 def _verdict_on_stopped(job: Delivery) -> Verdict:
-    """Return the verdict on a job whose run the worker has ended."""
     return NO_REPORT if job.lost else CANCELLED if job.cancelled else RELEASED
 
 
 def _reject_unfit(job: Delivery, reason: str) -> Verdict:
-    """Return the verdict on a job that no handler can process."""
     _say(logging.ERROR, job, "%s becomes a dead letter: %s", job.id, reason)
     return Verdict("bury", text=reason)
 

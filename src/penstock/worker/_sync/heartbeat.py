@@ -177,10 +177,9 @@ class Heartbeat:
 
     def _register(self) -> None:
         if self._registration is not None and monotonic() >= self._registration.at:
-            self._registration.renew(self._reachable())
+            self._registration.renew(self._reachable_nodes())
 
-    def _reachable(self) -> list[Node]:
-        """Return the nodes that are up."""
+    def _reachable_nodes(self) -> list[Node]:
         homes = dict.fromkeys(poll.home for poll in list(self._state.polls))
         is_up = not self._is_silent
         return [self._node(home) for home in homes if (is_up if home is None else home.state.is_up)]
@@ -332,7 +331,8 @@ def renew_leases(node: Node, lease: float, jobs: Sequence[Delivery]) -> Sequence
         if about_server(error):
             node.close()
         raise
-    return renew(jobs, reply.untils, reply.now, call.resent or sent, monotonic())
+    begun = call.resent or sent
+    return renew(jobs, reply.untils, now_ms=reply.now, sent=begun, heard=monotonic())
 
 
 def _is_away(job: Delivery) -> bool:

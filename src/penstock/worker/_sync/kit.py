@@ -98,7 +98,9 @@ class PenstockKit(Penstock):
         runner.state, runner.client = state, self
         inline: Any = _Inline(items.append)
         runner.runners, runner.finished = inline, FinishedJobs(lambda: math.inf)
-        dispatcher = Dispatcher(chosen, inline, runner.reject_unknown, lambda: math.inf)
+        dispatcher = Dispatcher(
+            chosen, inline, reject_unknown=runner.reject_unknown, clock=lambda: math.inf
+        )
         failure = _FirstFailure()
         runner.watch = failure.watch if raising else None
         counts: dict[str, int] = {}
@@ -137,7 +139,7 @@ class PenstockKit(Penstock):
         outcomes: Iterable[Outcome] = [Outcome.DONE] * len(jobs)
         if kind != "none":
             results = results_of(jobs, done.times) if kind == "ack" else None
-            call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results)
+            call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results=results)
             outcomes = self.backend.node.run(call)
         names = {Outcome.DONE: OUTCOME_OF_KIND[kind]} | UNUSUAL_OUTCOMES
         for outcome in outcomes:

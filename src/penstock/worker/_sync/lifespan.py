@@ -94,7 +94,6 @@ def _end(function: Callable[..., Any], call: Callable[..., Any], *args: Any) -> 
 
 @contextmanager
 def _naming(function: Callable[..., Any], phase: Literal["start", "end"]) -> Iterator[None]:
-    """Raise an exception as a `LifespanError` that names the function."""
     try:
         yield
     except Exception as error:

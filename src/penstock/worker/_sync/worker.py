@@ -317,7 +317,12 @@ class Worker:
         runners = Runners(options.concurrency, self.name, handler_runner.execute)
         self._state = state = WorkerState(
             self._polls(),
-            Dispatcher(self.handlers, runners, handler_runner.reject_unknown, monotonic),
+            Dispatcher(
+                self.handlers,
+                runners,
+                reject_unknown=handler_runner.reject_unknown,
+                clock=monotonic,
+            ),
             wake=wake.set_from_thread,
             clock=monotonic,
             options=options,
