@@ -73,9 +73,9 @@ class PressureCalls:
             role: in which it acts, if its header speaks of a role.
             values: its arguments by the names in its header; others are ignored.
         """
-        found = script(f"pressure/{name}")
-        args = words(values[one] for one in found.args[1:])
-        return Call(found, self.keys.head(found, role), args, PARSERS[found.name])
+        called = script(f"pressure/{name}")
+        args = words(values[argument] for argument in called.args[1:])
+        return Call(called, self.keys.head(called, role), args, PARSERS[called.name])
 
     def parse_state(self, reply: PressureShow | PressureShowMissing) -> PressureState:
         """Read the reply to `show`.

@@ -83,8 +83,8 @@ def check_role(role: Any) -> Role:
     Raises:
         BadArgument: not a role.
     """
-    found: Role = check_choice("role", role, Role)
-    return found
+    checked: Role = check_choice("role", role, Role)
+    return checked
 
 
 class PressureKeys:

@@ -89,11 +89,11 @@ class Dispatcher:
         items = self.runners.drain()
         items += [(handler, jobs) for (handler, *_), (_, jobs) in self._open.items()]
         self._open.clear()
-        found: list[Delivery] = []
+        unbegun: list[Delivery] = []
         for handler, jobs in items:
             once = [job for job in jobs if job.at_most_once]
-            found += [job for job in jobs if not job.at_most_once]
+            unbegun += [job for job in jobs if not job.at_most_once]
             if once:
                 self.runners.put((handler, once))
         self.flush_at = math.inf
-        return found
+        return unbegun

@@ -74,17 +74,17 @@ def hints(function: Callable[..., Any], *, strict: bool) -> dict[str, Any]:
             left out and logged.
     """
     owner = _annotated(function)
-    found: dict[str, Any] = {}
+    resolved: dict[str, Any] = {}
     for name, annotation in getattr(owner, "__annotations__", {}).items():
-        one = types.SimpleNamespace(__annotations__={name: annotation})
+        holder = types.SimpleNamespace(__annotations__={name: annotation})
         names = getattr(owner, "__globals__", {})
         try:
-            found |= typing.get_type_hints(one, names, include_extras=True)
+            resolved |= typing.get_type_hints(holder, names, include_extras=True)
         except Exception as error:  # annotations are the user's code
             if strict and isinstance(error, NameError):
                 raise
             logger.debug("%s: %r is not checked: %s", qualified(function), name, error)
-    return found
+    return resolved
 
 
 def _layers(function: Any) -> Iterator[Any]:

@@ -182,7 +182,7 @@ class Limits:
         for run in list(self._runs.values()):
             item = run.item
             if item is not None and job in item[1]:
-                if all(one.cancelled for one in item[1]):
+                if all(other.cancelled for other in item[1]):
                     run.fire(item, CancelledRun)
                 return True
         return False

@@ -26,9 +26,9 @@ MOST_LISTED_NAMES = 5
 
 def shortened(names: Iterable[str]) -> str:
     """Return the first names, and how many more there are."""
-    found = list(names)
-    more = [f"{len(found) - MOST_LISTED_NAMES} more"] if len(found) > MOST_LISTED_NAMES else []
-    return ", ".join(found[:MOST_LISTED_NAMES] + more)
+    listed = list(names)
+    more = [f"{len(listed) - MOST_LISTED_NAMES} more"] if len(listed) > MOST_LISTED_NAMES else []
+    return ", ".join(listed[:MOST_LISTED_NAMES] + more)
 
 
 def start_text(
@@ -99,11 +99,11 @@ def prospect(job: Delivery, verdict: Verdict, settings: Settings | None) -> str:
 
 def _longest_delay(job: Delivery, settings: Settings | None) -> float | None:
     """Return the seconds below which the script draws the delay; None = not known."""
-    stored, found = stored_policy(job), []
+    stored, bounds = stored_policy(job), []
     for name, default in (("base", BASE_MS / 1000), ("cap", CAP_MS / 1000)):
         own = getattr(stored, name, None)
         if own is None and settings is None:
             return None
-        found.append(own or getattr(settings, f"backoff_{name}", None) or default)
-    base, cap = found
+        bounds.append(own or getattr(settings, f"backoff_{name}", None) or default)
+    base, cap = bounds
     return float(min(cap, base * 2.0 ** min(job.nacks, MOST_BACKOFF_DOUBLINGS)))

@@ -100,22 +100,22 @@ class WorkerOptions:
             raise BadArgument("isolate", isolate, f"{reason}: omit it")
 
     def _converted(self) -> dict[str, Any]:
-        found = {
+        converted = {
             "queues": check_queues(self.queues),
             "grace": duration_ms("grace", self.grace) / 1000,
             "time_limit": seconds_of("time_limit", self.time_limit),
         }
         if not callable(self.throttle):
-            found["throttle"] = duration_ms("throttle", self.throttle) / 1000
-        return found
+            converted["throttle"] = duration_ms("throttle", self.throttle) / 1000
+        return converted
 
     def shown(self) -> dict[str, Any]:
         """Return all options for JSON: durations in seconds, functions by their names."""
-        found = {name: getattr(self, name) for name in self.__slots__}
-        named = {name: qualified(value) for name, value in found.items() if callable(value)}
+        options = {name: getattr(self, name) for name in self.__slots__}
+        named = {name: qualified(value) for name, value in options.items() if callable(value)}
         once = self.at_most_once
         waits = once and asdict(once) | {"timeout": once.timeout_ms / 1000}
-        return {**found, **named, "queues": dict(self.queues), "at_most_once": waits}
+        return {**options, **named, "queues": dict(self.queues), "at_most_once": waits}
 
 
 def _listed(queues: object) -> Collection[AnyQueue]:
@@ -144,16 +144,16 @@ def check_queues(queues: Any) -> dict[str, int]:
     queues = _listed(queues)
     names = [queue.name if is_queue(queue) else queue for queue in queues]
     weights = queues.values() if isinstance(queues, Mapping) else [1] * len(names)
-    found: dict[str, int] = {}
+    weight_of: dict[str, int] = {}
     for name, weight in zip(names, weights, strict=True):
         check_queue_name(name)
         check_count("queues", weight, high=1_000_000)
-        if name in found:
+        if name in weight_of:
             raise BadArgument("queues", names, "must name each queue once")
-        found[name] = weight
-    if not found:
+        weight_of[name] = weight
+    if not weight_of:
         raise BadArgument("queues", queues, "must have at least one queue")
-    return found
+    return weight_of
 
 
 def served(queues: Queues | None, handlers: Any) -> Collection[AnyQueue]:
@@ -165,11 +165,13 @@ def served(queues: Queues | None, handlers: Any) -> Collection[AnyQueue]:
     if queues is not None:
         return _listed(queues)
     named = handlers if isinstance(handlers, Handlers) else ()
-    found = list(dict.fromkeys(handler.queue for handler in named if handler.queue is not None))
-    if not found:
+    queue_names = list(
+        dict.fromkeys(handler.queue for handler in named if handler.queue is not None)
+    )
+    if not queue_names:
         reason = 'pass at least one queue, or name it at a handler: @handlers.handler(queue="mail")'
         raise BadArgument("queues", queues, reason)
-    return found
+    return queue_names
 
 
 def handler_sets(handlers: Any, queues: Collection[AnyQueue], client: Any) -> list[Handlers]:
@@ -205,8 +207,8 @@ def joined(sets: list[Handlers]) -> Handlers:
     if len(sets) == 1:
         return sets[0]
     whole = Handlers()
-    for one in sets:
-        whole.include(one)
+    for part in sets:
+        whole.include(part)
     return whole
 
 
@@ -221,16 +223,16 @@ def check_handlers(handlers: Any, argument: str = "handlers") -> Handlers:
         BadArgument: neither `Handlers` nor a function, or no handler at all.
     """
     if isinstance(handlers, Handlers):
-        found = handlers
+        chosen = handlers
     elif callable(handlers):
-        found = Handlers()
-        found.default(handlers)
+        chosen = Handlers()
+        chosen.default(handlers)
     else:
         raise BadArgument(argument, handlers, "must be Handlers or a function")
-    if not list(found):
+    if not list(chosen):
         reason = "must have at least one handler: register a function, @handlers.handler"
         raise BadArgument(argument, handlers, reason)
-    return found
+    return chosen
 
 
 def check_states(handlers: Handlers, state: Any) -> None:
@@ -256,8 +258,8 @@ def refuse_other_kind(source: object, wanted: type, worker: type) -> None:
         is_async = module.startswith("redis.asyncio") or kind == "AsyncPenstock"
         if is_async != wanted.__name__.startswith("Async"):
             takes = "a redis.asyncio.Redis" if not is_async else "a redis.Redis"
-            told = f"{module}.{kind}" if kind == "Redis" else kind
-            reason = f"{worker.__name__} takes a URL, {wanted.__name__} or {takes}, not {told}"
+            passed = f"{module}.{kind}" if kind == "Redis" else kind
+            reason = f"{worker.__name__} takes a URL, {wanted.__name__} or {takes}, not {passed}"
             raise BadArgument("source", shown(source), reason)
 
 

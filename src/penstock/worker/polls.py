@@ -107,19 +107,19 @@ class FinishedJobs(deque[Finished]):
         if everything or self.due_at <= self._clock():
             self.flush()
         while self:
-            found = self.popleft()
-            yield found
-            if found.spans and not everything:
+            report = self.popleft()
+            yield report
+            if report.spans and not everything:
                 return
 
     def flush(self) -> None:
         """Report the jobs that are done. The runner and the loop may call it at once."""
         self.due_at, verdict = math.inf, self._alike[1]
-        found = list[tuple[Delivery, float]]()
+        done = list[tuple[Delivery, float]]()
         with suppress(IndexError):  # when it is empty
-            found.extend(iter(self._done.popleft, None))
-        if found:
-            jobs, spans = zip(*found, strict=True)
+            done.extend(iter(self._done.popleft, None))
+        if done:
+            jobs, spans = zip(*done, strict=True)
             self.append(Finished(jobs, verdict, 0.0, spans))
 
 

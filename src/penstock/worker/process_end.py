@@ -147,7 +147,7 @@ def end_process() -> None:
 
 def _say_end() -> None:
     own = (threading.main_thread(), threading.current_thread())
-    names = ", ".join(one.name for one in threading.enumerate() if one not in own)
+    names = ", ".join(thread.name for thread in threading.enumerate() if thread not in own)
     text = "a worker did not end in time; the process is ended with exit code 1. Its threads: %s"
     logger.error(text, names)
 
@@ -170,11 +170,11 @@ def _children() -> list[Any]:
 
 
 def _calls_of(runners: Runners | AsyncRunners) -> dict[threading.Thread, _WorkItem[Any]]:
-    found = dict[threading.Thread, _WorkItem[Any]]()
+    calls = dict[threading.Thread, _WorkItem[Any]]()
     mark, stacks = runners.mark_of_running(), sys._current_frames()
     waiting = [stacks[ident] for ident in runners.limits.busy_threads() if ident in stacks]
     if mark is None and not waiting:
-        return found
+        return calls
     awaited = {id(one) for frame in waiting for one in _find_awaited(frame)}
     for thread in list(_threads_queues):
         item = _item_of(stacks.get(thread.ident or 0))
@@ -182,8 +182,8 @@ def _calls_of(runners: Runners | AsyncRunners) -> dict[threading.Thread, _WorkIt
             awaited.intersection((id(thread), id(item.future)))
             or (mark is not None and any(one.get(origin) is mark for one in _contexts(item)))
         ):
-            found[thread] = item
-    return found
+            calls[thread] = item
+    return calls
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -194,23 +194,23 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _item_of(frame: FrameType | None) -> _WorkItem[Any] | None:
     """Return the call that a thread of an executor runs; None = it is idle."""
-    for one in _frames(frame):
-        if one.f_code is _WorkItem.run.__code__:
-            item: _WorkItem[Any] | None = one.f_locals.get("self")
+    for caller in _frames(frame):
+        if caller.f_code is _WorkItem.run.__code__:
+            item: _WorkItem[Any] | None = caller.f_locals.get("self")
             return item
     return None
 
 
 def _find_awaited(frame: FrameType) -> Iterator[object]:
     """Yield the futures and the threads of executors for which a thread waits."""
-    for one in _frames(frame):
-        if str(one.f_globals.get("__name__")).startswith("concurrent.futures."):
-            for value in list(one.f_locals.values()):
+    for caller in _frames(frame):
+        if str(caller.f_globals.get("__name__")).startswith("concurrent.futures."):
+            for value in list(caller.f_locals.values()):
                 if isinstance(value, (list, set, tuple)):
                     yield from list(value)
                 elif isinstance(value, Future):
                     yield value
-                elif one.f_code.co_name == "shutdown":
+                elif caller.f_code.co_name == "shutdown":
                     yield from list(getattr(value, "_threads", ()))
 
 
@@ -231,8 +231,8 @@ def _is_joining(frame: FrameType | None) -> bool:
     """Return whether a thread only waits for the end of an executor of an event loop."""
     run = threading.Thread.run.__code__
     return any(
-        one.f_back is not None
-        and one.f_back.f_code is run
-        and one.f_code.co_name in ("_do_shutdown", "shutdown")
-        for one in _frames(frame)
+        caller.f_back is not None
+        and caller.f_back.f_code is run
+        and caller.f_code.co_name in ("_do_shutdown", "shutdown")
+        for caller in _frames(frame)
     )

@@ -286,12 +286,12 @@ def count(state: WorkerState, done: Finished, outcome: str, *, number: int) -> N
     if not counts_of(job):  # its first delivery
         waited = (reservation_of(job).now - int(number_of(job)[:-11])) / 1000
     is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
-    told: dict[str, Any] = {"outcome": outcome, "count": number, "is_asked": is_asked}
+    figures: dict[str, Any] = {"outcome": outcome, "count": number, "is_asked": is_asked}
     handling = None if done.is_counted else done.seconds or None  # 0 = none has run
-    told |= {"handling": handling, "queueing": waited}
-    state.statistics.add_outcome(**told, spans=() if done.is_counted else done.spans)
+    figures |= {"handling": handling, "queueing": waited}
+    state.statistics.add_outcome(**figures, spans=() if done.is_counted else done.spans)
     if state.isolated is not None:
-        state.isolated.report_outcome(**told)
+        state.isolated.report_outcome(**figures)
 
 
 def _drop_reported(

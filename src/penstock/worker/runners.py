@@ -526,7 +526,9 @@ _activities = set[Activity]()
 
 def end_activities() -> None:
     """Stop all activities, then wait for all of them together."""
-    running = [one for one in list(_activities) if not one.is_over]  # none in a forked child
+    running = [
+        activity for activity in list(_activities) if not activity.is_over
+    ]  # none in a forked child
     until = time.monotonic() + EXIT_WAIT
     for activity in running:
         activity.stop()
@@ -538,7 +540,7 @@ def _end_main() -> None:
     """End the activities before executors refuse calls, unless the program goes on in threads."""
     main_has_ended.set()
     apart = {threading.main_thread(), *list(concurrent.futures.thread._threads_queues)}
-    if all(one.daemon or one in apart for one in threading.enumerate()):
+    if all(thread.daemon or thread in apart for thread in threading.enumerate()):
         with suppress(Exception):  # else the interpreter would not join the program's threads
             end_activities()
 

@@ -163,18 +163,22 @@ def declared_schedules(
     Raises:
         BadArgument: a job can't be made.
     """
-    found: dict[str, list[NewSchedule]] = {name: [] for name in queues}
+    by_queue: dict[str, list[NewSchedule]] = {name: [] for name in queues}
     for handler in handlers:
         if handler.schedule is not None:
             new = new_schedule(handler.name, handler.scheduled_job(), handler.schedule, codec)
-            found.setdefault(handler.queue or "", []).append(new)
-    return found
+            by_queue.setdefault(handler.queue or "", []).append(new)
+    return by_queue
 
 
 def own_part(new: Iterable[NewSchedule], ops: QueueOps) -> list[NewSchedule]:
     """Return those of a queue's schedules that belong to this part of it."""
     count, number = ops.partitions, ops.keys.partition
-    return [one for one in new if count is None or partition_of(one.name, count) == number]
+    return [
+        schedule
+        for schedule in new
+        if count is None or partition_of(schedule.name, count) == number
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,10 +171,10 @@ class WorkerState:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of jobs that could be taken at the last look, by queue."""
-        found = Counter[str]()
+        sizes = Counter[str]()
         for poll in self.polls:
-            found[poll.ops.name] += poll.size
-        return dict(found)
+            sizes[poll.ops.name] += poll.size
+        return dict(sizes)
 
     # -- stopping --------------------------------------------------------------------------
 
@@ -300,17 +300,17 @@ class WorkerState:
 
     def until(self) -> float:
         """Return when the loop has to act next, if nothing happens before."""
-        found = min(self.lap, self.sample_at, self.dispatcher.flush_at, self.finished.due_at)
+        earliest = min(self.lap, self.sample_at, self.dispatcher.flush_at, self.finished.due_at)
         for poll in self.unsettled:
-            found = min(found, poll.barred)
+            earliest = min(earliest, poll.barred)
         if self.stopping:
-            return min(found, self.deadline)
-        found = min(found, self.tick_at)
+            return min(earliest, self.deadline)
+        earliest = min(earliest, self.tick_at)
         if self.suspects.expected_until and self.suspects.are_expected:
-            found = min(found, self.suspects.expected_until)
+            earliest = min(earliest, self.suspects.expected_until)
         if self.room() > 0:
-            found = min(found, max(self.next_ask, min(map(self._next, self.polls))))
-        return found
+            earliest = min(earliest, max(self.next_ask, min(map(self._next, self.polls))))
+        return earliest
 
     def _next(self, poll: QueuePoll) -> float:
         if poll.is_slow:

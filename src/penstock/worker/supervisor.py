@@ -259,8 +259,8 @@ class Supervisor:
                 child = slot.start(self._command(slot.number))
             except OSError as error:
                 pause = slot.next_pause()
-                told = (slot.number, error, pause)
-                LOG.error("process %d can't be started: %s; again in %.1f s", *told)  # noqa: TRY400  # no trace: the error says all
+                details = (slot.number, error, pause)
+                LOG.error("process %d can't be started: %s; again in %.1f s", *details)  # noqa: TRY400  # no trace: the error says all
                 slot.changed.set()
             else:
                 LOG.info("process %d has started, pid %d", slot.number, child.pid)
@@ -277,14 +277,14 @@ class Supervisor:
         """Judge the end of a process; return the seconds until the next one starts."""
         code, options = child.code, child.options
         assert code is not None
-        told, now = (slot.number, child.pid, ending(code)), time.monotonic()
+        process, now = (slot.number, child.pid, ending(code)), time.monotonic()
         if self._stopping:
-            LOG.info("process %d, pid %d, %s", *told)
+            LOG.info("process %d, pid %d, %s", *process)
             if code not in GOOD_END_CODES:
                 self._code = 1
             return 0.0
         if (code == DRAINED_CODE or (options.get("burst") and code == 0)) and not child.leaving:
-            LOG.info("process %d, pid %d, %s: nothing is left to do", *told)
+            LOG.info("process %d, pid %d, %s: nothing is left to do", *process)
             slot.done = True
             return 0.0
         is_limited = options.get("max_jobs") is not None
@@ -293,11 +293,11 @@ class Supervisor:
         if code == UNSTARTED_CODE or (child.age < EARLY_END_SECONDS and not is_asked):
             pause = slot.next_pause()
             text = "process %d, pid %d, %s, %.1f s after its start: it is replaced in %.1f s"
-            LOG.warning(text, *told, child.age, pause)
+            LOG.warning(text, *process, child.age, pause)
             return pause
         slot.early = 0
         level = logging.INFO if is_asked else logging.WARNING
-        LOG.log(level, "process %d, pid %d, %s: it is replaced", *told)
+        LOG.log(level, "process %d, pid %d, %s: it is replaced", *process)
         return 0.0
 
     # Loading the app
@@ -387,8 +387,8 @@ class Supervisor:
         for pid, size in memory(list(there)).items():
             if size > limit:
                 slot, child = there[pid]
-                told = (slot.number, pid, size >> 20, limit >> 20)
-                LOG.warning("process %d, pid %d, holds %d MiB, more than %d: recycled", *told)
+                details = (slot.number, pid, size >> 20, limit >> 20)
+                LOG.warning("process %d, pid %d, holds %d MiB, more than %d: recycled", *details)
                 self._terminate(slot, child, RECYCLED)
 
     # Processes and their lines

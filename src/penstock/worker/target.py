@@ -38,8 +38,8 @@ class NoWorker(Exception):
     @classmethod
     def from_error(cls, doing: str, error: BaseException) -> NoWorker:
         """Return the error for an exception that the app's own code has raised."""
-        found = traceback.extract_tb(error.__traceback__)
-        frames = [frame for frame in found if not frame.filename.startswith(OWN_FILES)]
+        trace = traceback.extract_tb(error.__traceback__)
+        frames = [frame for frame in trace if not frame.filename.startswith(OWN_FILES)]
         lines = "".join(
             [*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)]
         )
@@ -69,20 +69,20 @@ def load(target: str) -> AnyWorker:
     with _failing(f"{module} can't be imported"):
         imported = importlib.import_module(module)
     try:
-        found = attrgetter(path)(imported)
+        value = attrgetter(path)(imported)
     except AttributeError as error:
         raise NoWorker(f"{module}:{path}: {error}") from error
-    if isinstance(found, (Worker, AsyncWorker)):
-        return found
-    if not callable(found):
-        raise NoWorker(f"{target} is {_kind(found)}, not a worker or a function that returns one")
+    if isinstance(value, (Worker, AsyncWorker)):
+        return value
+    if not callable(value):
+        raise NoWorker(f"{target} is {_kind(value)}, not a worker or a function that returns one")
     with _failing(f"{target}() failed"):
-        made = found()
-    if inspect.iscoroutine(made):
-        made.close()  # otherwise Python warns that it was never awaited
-    if not isinstance(made, (Worker, AsyncWorker)):
-        raise NoWorker(f"{target}() returned {_kind(made)}, not a worker")
-    return made
+        worker = value()
+    if inspect.iscoroutine(worker):
+        worker.close()  # otherwise Python warns that it was never awaited
+    if not isinstance(worker, (Worker, AsyncWorker)):
+        raise NoWorker(f"{target}() returned {_kind(worker)}, not a worker")
+    return worker
 
 
 @contextmanager

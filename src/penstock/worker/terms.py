@@ -151,12 +151,12 @@ def due(
         now: the time by this machine's monotonic clock.
         left: the part of a lease that is left when it is renewed.
     """
-    found: dict[tuple[QueueIdentity, float], list[Delivery]] = {}
+    groups: dict[tuple[QueueIdentity, float], list[Delivery]] = {}
     for job in jobs:
         term = term_of(job)
         if term.lease and term.renewal(left) <= now:
-            found.setdefault((reservation_of(job).place, term.lease), []).append(job)
-    for (_, lease), part in found.items():
+            groups.setdefault((reservation_of(job).place, term.lease), []).append(job)
+    for (_, lease), part in groups.items():
         for start in range(0, len(part), BATCH):
             yield lease, part[start : start + BATCH]
 

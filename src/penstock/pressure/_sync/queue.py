@@ -61,8 +61,8 @@ class PressureQueue:
         prefix: str | None = None,
         client_id: str | None = None,
     ) -> None:
-        found = prefix_in(os.environ) if prefix is None else prefix
-        self.name, self.prefix = check_names(name, found)
+        chosen_prefix = prefix_in(os.environ) if prefix is None else prefix
+        self.name, self.prefix = check_names(name, chosen_prefix)
         self._party = None if client_id is None else check_party("client_id", client_id).encode()
         self._server = PressureServer(url_in(os.environ) if source is None else source)
         self._calls = PressureCalls(self.name, PressureKeys(self.name, self.prefix))

@@ -207,8 +207,8 @@ class HandlerRunner:
             parts.setdefault(kind, []).append(job)
             job.settled = True
         for kind, part in parts.items():
-            told = verdict if kind == "told" else NO_REPORT
-            self.finished.append(Finished(part, told, seconds, is_counted=is_counted))
+            report = verdict if kind == "told" else NO_REPORT
+            self.finished.append(Finished(part, report, seconds, is_counted=is_counted))
             is_counted = True
 
     def _call_with_hooks(self, handler: AnyHandler, jobs: Sequence[Delivery]) -> Verdicts:
@@ -271,21 +271,21 @@ class HandlerRunner:
         If that fails, the job has failed. One `Done` for all jobs of a chunk has its next jobs
         follow the first one.
         """
-        found, known = list[Verdict](), set[int]()
+        prepared, known = list[Verdict](), set[int]()
         for job, verdict in zip(jobs, verdicts, strict=True):
             then = verdict.then
             if then is None or job.lost or job.cancelled or job.settled:
-                found.append(verdict)
+                prepared.append(verdict)
             elif id(then) in known:
-                found.append(verdict._replace(then=None))
+                prepared.append(verdict._replace(then=None))
             else:
                 known.add(id(then))
                 try:
                     records = hand_over(self.client, job, then.jobs)
-                    found.append(verdict._replace(then=NextJobs(then.jobs, records)))
+                    prepared.append(verdict._replace(then=NextJobs(then.jobs, records)))
                 except Exception:  # noqa: BLE001  # as if the handler had raised it
-                    found += self._judge_failure(handler, [job], caught())
-        return found
+                    prepared += self._judge_failure(handler, [job], caught())
+        return prepared
 
     def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
         """Pass the values of jobs whose results are kept on to their acks.
@@ -296,11 +296,11 @@ class HandlerRunner:
         if handler.size:
             fits = type(value) in (list, tuple) and len(value) == len(jobs)
             each = value if fits else [None] * len(jobs)
-        for job, one in zip(jobs, each, strict=True):
-            if isinstance(one, Done):
-                one = one.value  # its value is the result
-            if record_of(job).result_ms and not isinstance(one, BaseException):
-                set_result(job, self._encode_result(job, one))
+        for job, result in zip(jobs, each, strict=True):
+            if isinstance(result, Done):
+                result = result.value  # its value is the result
+            if record_of(job).result_ms and not isinstance(result, BaseException):
+                set_result(job, self._encode_result(job, result))
 
     def _encode_result(self, job: Delivery, value: Any) -> tuple[bytes, str]:
         """Return a value as JSON and ""; or nothing, and the reason why it is not kept."""
@@ -334,11 +334,11 @@ class HandlerRunner:
         final = [pair for pair in pairs if is_last(*pair, self.settings_of(pair[0]))]
         job, verdict = (final or pairs)[0]
         ending = "" if not final else ONCE if job.at_most_once else "a dead letter"
-        told = prospect(job, verdict, self.settings_of(job))
+        outlook = prospect(job, verdict, self.settings_of(job))
         if len(jobs) > 1:
-            told += f", a chunk of {len(jobs)} jobs"
+            outlook += f", a chunk of {len(jobs)} jobs"
         with suppress(Exception):  # as in _say
-            log_failure(job, described(error), error, prospect=told, ending=ending)
+            log_failure(job, described(error), error, prospect=outlook, ending=ending)
         return [
             one._replace(logged="last" if (job, one) in final else "failure") for job, one in pairs
         ]
@@ -353,8 +353,8 @@ class HandlerRunner:
                 text = "%s has failed: %s; %s"
             else:  # no failure, or its last one, which the loop logs
                 continue
-            told = prospect(job, verdict, settings)
-            _say(logging.INFO, job, text, job.id, verdict.text or "Retry", told)
+            outlook = prospect(job, verdict, settings)
+            _say(logging.INFO, job, text, job.id, verdict.text or "Retry", outlook)
 
 
 def _say(level: int, job: Delivery, text: str, *args: object) -> None:

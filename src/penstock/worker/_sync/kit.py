@@ -165,12 +165,12 @@ class PenstockKit(Penstock):
             <JobView ... ready in 'emails', attempt 1>
         """
         waiting = [view for name in self.queues() for view in self._peek_waiting(name)]
-        found = [view for view in waiting if view.headers.get(HANDLER) == handler.name]
+        matching = [view for view in waiting if view.headers.get(HANDLER) == handler.name]
         if args or kwargs:
             wanted = _plain(handler.job(*args, **kwargs).body)
-            found = [view for view in found if _plain(view.body) == wanted]
-        if found:
-            return found[0]
+            matching = [view for view in matching if _plain(view.body) == wanted]
+        if matching:
+            return matching[0]
         there = [f"{view.headers.get(HANDLER)}: {view.body!r}" for view in waiting[:10]]
         called = f"{handler.title} with {args or ''}{kwargs or ''}".removesuffix(" with ")
         raise AssertionError(f"no job of {called} waits; there are {there or 'no jobs'}")

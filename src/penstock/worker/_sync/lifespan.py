@@ -63,13 +63,13 @@ class Lifespan:
                 self.state = self._enter(function, worker)
 
     def _enter(self, function: Callable[..., Any], worker: Any) -> Any:
-        made = context_of(function)(*arguments_for(function, worker))
+        context = context_of(function)(*arguments_for(function, worker))
         for enter, leave in PROTOCOLS:
-            if hasattr(made, enter):
-                state = _call(getattr(made, enter))
-                self._stack.callback(_end, function, getattr(made, leave), *NO_ERROR)
+            if hasattr(context, enter):
+                state = _call(getattr(context, enter))
+                self._stack.callback(_end, function, getattr(context, leave), *NO_ERROR)
                 return state
-        raise TypeError(f"it returned a {type(made).__name__}, not a context manager")
+        raise TypeError(f"it returned a {type(context).__name__}, not a context manager")
 
     def stop(self) -> None:
         """Leave the lifespan, then call the hooks for the end, if the start has come so far.
