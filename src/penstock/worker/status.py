@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from penstock.client.clock import monotonic
 from penstock.worker.statistics import WorkerStats
 
-__all__ = ["RunningJob", "WorkerStatus"]
+if TYPE_CHECKING:
+    from penstock.worker.options import WorkerOptions
+    from penstock.worker.state import WorkerState
+
+__all__ = ["RunningJob", "WorkerStatus", "worker_status"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +71,39 @@ class WorkerStatus:
     def as_dict(self) -> dict[str, Any]:
         """Return dicts, lists, texts and numbers for JSON."""
         return asdict(self)
+
+
+def worker_status(
+    state: WorkerState | None,
+    *,
+    name: str,
+    life: str,
+    is_healthy: bool,
+    options: WorkerOptions,
+    running: tuple[RunningJob, ...],
+) -> WorkerStatus:
+    """Return the status of a worker; without a state it has not been started.
+
+    Args:
+        state: its state.
+        name: its name.
+        life: "new", "running", "stopping" or "stopped".
+        is_healthy: whether it is healthy.
+        options: its options.
+        running: the jobs that its own handlers are processing.
+    """
+    isolated = () if state is None or state.isolator is None else state.isolator.running
+    return WorkerStatus(
+        name=name,
+        state=life,
+        healthy=is_healthy,
+        queues=dict.fromkeys(options.queues, 0) | ({} if state is None else state.sizes),
+        concurrency=options.concurrency,
+        options=options.shown() | {"name": name},
+        held=0 if state is None else len(state.held) + len(isolated),
+        taken=0 if state is None else state.taken,
+        running=running + isolated,
+        idle_rounds=0 if state is None else state.idle_rounds,
+        answered=0.0 if state is None else monotonic() - state.answered,
+        stats=WorkerStats() if state is None else state.statistics.snapshot(),
+    )

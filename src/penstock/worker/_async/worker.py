@@ -58,8 +58,7 @@ from penstock.worker.runners import AsyncActivity, AsyncRunners, Item
 from penstock.worker.schedules import Ticker, declared_schedules, own_part
 from penstock.worker.signals import ReceivedSignals, handling_signals
 from penstock.worker.state import WorkerState
-from penstock.worker.statistics import WorkerStats
-from penstock.worker.status import WorkerStatus
+from penstock.worker.status import WorkerStatus, worker_status
 
 if TYPE_CHECKING:
     from penstock.client._async.queue import AsyncQueue
@@ -462,25 +461,14 @@ class AsyncWorker:
 
     def status(self) -> WorkerStatus:
         """Return the status and the figures. Any thread may call this."""
-        state = self._state
-        running = () if self._handler_runner is None else self._handler_runner.running_jobs()
-        isolated = () if state is None or state.isolator is None else state.isolator.running
-        sizes = dict.fromkeys(self.options.queues, 0)
-        if state is not None:
-            sizes.update(state.sizes)
-        return WorkerStatus(
+        runner = self._handler_runner
+        return worker_status(
+            self._state,
             name=self.name,
-            state=self.state,
-            healthy=self.healthy(),
-            queues=sizes,
-            concurrency=self.options.concurrency,
-            options=self.options.shown() | {"name": self.name},
-            held=0 if state is None else len(state.held) + len(isolated),
-            taken=0 if state is None else state.taken,
-            running=running + isolated,
-            idle_rounds=0 if state is None else state.idle_rounds,
-            answered=0.0 if state is None else monotonic() - state.answered,
-            stats=WorkerStats() if state is None else state.statistics.snapshot(),
+            life=self.state,
+            is_healthy=self.healthy(),
+            options=self.options,
+            running=() if runner is None else runner.running_jobs(),
         )
 
     # -- the loop --------------------------------------------------------------------------
