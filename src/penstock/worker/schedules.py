@@ -63,8 +63,8 @@ WHOLE_QUEUE_ERRORS = (NoPermissionError, QueueDamaged, QueuePartitioned, Unsuppo
 REFUSED_STORE_PAUSE = 15.0
 """Seconds until schedules whose storing was refused are stored again."""
 
-Flow = Generator[Effect, Any, Any]
-CallRunner = Callable[[Call[Any]], Flow]
+Flow = Generator[Effect, Any, None]
+CallRunner = Callable[[Call[Any]], Generator[Effect, Any, Any]]
 """Runs a call of a flow and returns its result."""
 
 
