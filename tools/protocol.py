@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ from tools.states import (  # noqa: E402 - behind the path
 
 __all__ = ["Reply", "arguments", "commands", "main", "replies", "updated"]
 
+WIDTH = 160
+"""Length of the longest line of a page."""
 PART = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 CONNECTION_COMMANDS = (
     "blpop", "client|id", "client|unblock", "evalsha", "info", "ping", "script|load", "xread",
@@ -50,8 +53,9 @@ PRESSURE_COMMANDS = (
     "blmove", "brpop", "evalsha", "exec", "get", "info", "llen", "multi", "ping", "script|load",
     "unwatch", "wait", "watch",
 )  # fmt: skip
-PLAIN = [place for place in StateCase if place.condition is Condition.PLAIN]
-COME = [place for place in StateCase if place.condition is not Condition.PLAIN]
+ENDED = (Condition.LEASE_ENDED, Condition.DELIVERY_ENDED, Condition.TTL_ENDED)
+CURRENT = [place for place in StateCase if place.condition not in ENDED]
+LAPSED = [place for place in StateCase if place.condition in ENDED]
 
 
 class StaleError(Exception):
@@ -176,26 +180,38 @@ def _codes() -> Iterator[str]:
 
 
 def _script(found: Script) -> Iterator[str]:
-    yield found.purpose
+    yield from _wrapped(found.purpose)
     yield ""
-    yield f"KEYS ({len(found.keys)}): " + " ".join(f"`{key}`" for key in found.keys)
+    keys = " ".join(f"`{key}`" for key in found.keys)
+    yield from _wrapped(f"KEYS ({len(found.keys)}): {keys}")
     rest = f" `[{' '.join(found.rest)}...]`" if found.rest else ""
     yield ""
     yield "ARGV: " + " ".join(f"`{name}`" for name in found.args) + rest
     yield ""
     for name, text in arguments(found):
         names = ", ".join(f"`{part}`" for part in name.split(", "))
-        yield f"- {names}: {text}" if name else f"- {text}"
+        yield from _item(f"{names}: {text}" if name else text)
     if arguments(found):
         yield ""
     if found.bounds:
         pairs = (f"`{name}` {least} to {most}" for name, least, most, _ in found.bounds)
         yield f"Bounds: {', '.join(pairs)}"
         yield ""
-    yield "| reply | when |"
-    yield "|---|---|"
+    yield "Replies:"
+    yield ""
     for reply in replies(found):
-        yield f"| `{reply.shape}` | {reply.cause} |"
+        yield from _item(f"`{reply.shape}`: {reply.cause}")
+
+
+def _item(text: str) -> list[str]:
+    return _wrapped(f"- {text}", indent="  ")
+
+
+def _wrapped(text: str, indent: str = "", width: int = WIDTH) -> list[str]:
+    """Return the lines of a paragraph or of an item of a list."""
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _hashes() -> Iterator[str]:
@@ -216,9 +232,12 @@ WORKER_KEYS = " ".join(
 
 
 def _acl(user: str, keys: str, allowed: Sequence[str]) -> Iterator[str]:
+    """Yield several commands, since a command is one line: each adds rules to those before it."""
+    start = f"ACL SETUSER {user} "
     yield "```"
-    rules = " ".join(f"+{name}" for name in allowed)
-    yield f"ACL SETUSER {user} on >secret resetkeys {keys} resetchannels -@all {rules}"
+    rules = f"on >secret resetkeys {keys} resetchannels -@all "
+    rules += " ".join(f"+{name}" for name in allowed)
+    yield from (start + line for line in _wrapped(rules, width=WIDTH - len(start)))
     yield "```"
 
 
@@ -237,8 +256,8 @@ def _pressure() -> Iterator[str]:
 
 PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
     "diagram": _diagram,
-    "table": lambda: _table(PLAIN),
-    "table-come": lambda: _table(COME),
+    "table": lambda: _table(CURRENT),
+    "table-ended": lambda: _table(LAPSED),
     "codes": _codes,
     "acl": lambda: _acl("worker", WORKER_KEYS, commands()),
     "hashes": _hashes,

@@ -42,7 +42,7 @@ def section(page: str, title: str) -> str:
 
 
 def acl_rules(user: str) -> list[str]:
-    """Return the rules of the line `ACL SETUSER <user> ...` in the pages."""
-    found = re.search(rf"^ACL SETUSER {user} (.*)$", "\n".join(PAGES.values()), re.MULTILINE)
-    assert found, f"no access rules of {user!r}"
-    return found[1].split()
+    """Return the rules of the lines `ACL SETUSER <user> ...` in the pages."""
+    lines = re.findall(rf"^ACL SETUSER {user} (.*)$", "\n".join(PAGES.values()), re.MULTILINE)
+    assert lines, f"no access rules of {user!r}"
+    return " ".join(lines).split()

@@ -18,6 +18,7 @@ from tests.protocol.transcripts import Session, blocks
 from tests.protocol.vectors import FOLDER, placed
 from tests.support.backends import Backend
 from tools import protocol
+from tools.protocol import WIDTH
 
 CITATION = re.compile(r"(PROTOCOL\.md|protocol/[a-z]+\.md)(?:, ([A-Z][A-Za-z, ]*[a-z]))?")
 
@@ -107,19 +108,31 @@ def test_links_have_targets() -> None:
     assert count > 100
 
 
+SUBJECTS = re.compile(r"(?:^|(?<=\. ))((?:`[^`]+`,\s+)*`[^`]+`):")
+"""Words before a colon that begin an item or a sentence of it."""
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
 def first_column(title: str, header: str) -> list[str]:
     """Return the words of the first column of a table with this header."""
     table = rf"^\| {re.escape(header)} .*?\n\|[-|]*\n((?:\|.*\n)+)"
     found = re.search(table, section("protocol/core.md", title), re.MULTILINE)
     assert found, f"{title}: no table of {header}"
     cells = [line.split("|")[1] for line in found.group(1).splitlines()]
-    return [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+    return [word for cell in cells for word in _words(cell)]
 
 
 def test_every_field_of_meta_is_described() -> None:
-    """The table of meta's fields has exactly those that the scripts use, and `stats` answers."""
+    """The lists of meta's fields have exactly those that the scripts use, and `stats` answers."""
     known = set.union(*(meta_fields(script) for script in all_scripts()))
-    assert sorted(first_column("Keys", "field")) == sorted({*known, "@<id>"})
+    items = re.findall(
+        r"^- (.*(?:\n  .*)*)", section("protocol/storage.md", "Fields of meta"), re.MULTILINE
+    )
+    named = [name for item in items for names in SUBJECTS.findall(item) for name in _words(names)]
+    assert sorted([*named, "uses"]) == sorted({*known, "@<id>"})
     listed = re.findall(r"'(\w+)'", parts("lib/all_fields")[2].partition("}")[0])
     assert sorted(listed) == sorted(known)
 
@@ -163,6 +176,17 @@ def test_the_worked_example_of_an_id() -> None:
     cases = json.loads((FOLDER / "ids.json").read_text("utf-8"))["ids"]
     assert cases[0]["id"] == example.group(1)
     assert cases[0]["queue"] == "emails"
+
+
+def test_producers_and_consumers_read_a_thousand_lines() -> None:
+    """core.md stays a page that is read from its beginning to its end."""
+    assert PAGES["protocol/core.md"].count("\n") <= 1000
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_have_at_most_160_characters(page: str) -> None:
+    """No line is longer: wide tables are lists, and long commands are several."""
+    assert [line for line in PAGES[page].splitlines() if len(line) > WIDTH] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
