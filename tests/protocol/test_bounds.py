@@ -24,7 +24,8 @@ def refused(scene: Scene, script: Script, bound: Bound, value: object) -> bool:
     lowest = {one.name: one.least for one in script.bounds}
     given = {name: lowest.get(name, "") for name in script.args if name != "producer"}
     reply = scene.run(script.name, *(given | {"nonce": 8, bound.name: value}).values())
-    return reply == [Code.MALFORMED, b"8", bound.name.encode(), str(value).encode()]
+    nonce = str(value if bound.name == "nonce" else 8).encode()
+    return reply == [Code.MALFORMED, nonce, bound.name.encode(), str(value).encode()]
 
 
 @pytest.mark.parametrize("script", BOUNDED, ids=lambda script: script.name)

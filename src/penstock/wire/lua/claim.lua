@@ -8,7 +8,7 @@
 ---          record  1 to 1000 of them, each with a field `d`
 ---          delay   as in enqueue; or, if mode has no u, d and q, one for each record, separated by commas
 ---          nonce, producer, create, bound, wait, role   as in enqueue
---- BOUNDS   bound? 0 9007199254740991  wait 0 3162240000000
+--- BOUNDS   nonce 1 9007199254740991  bound? 0 9007199254740991  wait 0 3162240000000
 --- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  first
 ---                               to scheduled: as in enqueue, for the jobs that were added, in order. others: each record that

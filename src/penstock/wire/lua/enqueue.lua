@@ -10,7 +10,7 @@
 ---          wait    ms for which the producer will wait if the queue is full; 0 = not at all
 ---          role    '' or the producer's exclusive role: fence and token of acquire, joined by a dash
 ---          record  1 to 1000 records; none = only put the space token back if there is room
---- BOUNDS   bound? 0 9007199254740991  wait 0 3162240000000
+--- BOUNDS   nonce 1 9007199254740991  bound? 0 9007199254740991  wait 0 3162240000000
 --- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  added: numbers first, first + 1, ...;
 ---                                                            scheduled: 1, or 0 = ready; replicas: the queue's setting

@@ -3,6 +3,7 @@
 --- ARGV     nonce producer [record...]
 ---          nonce, producer   as in enqueue
 ---          record  1 to 1000, each at most 4096 bytes; without ttl and policy, and not delivered at most once
+--- BOUNDS   nonce 1 9007199254740991
 --- META     v epoch last seen off uses enqueued @producer=before
 --- RETURNS  {1, nonce, first, epoch}                          added: numbers first, first + 1, ..., or those of the first time
 ---          {-6, nonce, version}                              written by a newer protocol

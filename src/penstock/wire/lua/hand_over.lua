@@ -6,7 +6,7 @@
 ---          delays   for each record the ms until its delivery, separated by blanks
 ---          record   1 to 16, of at most 65536 bytes together, without dedup ids. They are added whatever max_length, a pause or
 ---                   the closing of the queue say
---- BOUNDS   window? 0 3162240000000
+--- BOUNDS   nonce 1 9007199254740991  window? 0 3162240000000
 --- META     v epoch last uses full seen off enqueued acked=acked_before paused alarm
 --- RETURNS  {1, nonce, first, count}      acknowledged; the numbers of the jobs are first, first + 1, ...
 ---          {0, nonce, outcome}            not acknowledged, and nothing added: 0 gone, -1 stale receipt, -2 dead, 2 ended before

@@ -4,6 +4,7 @@
 ---          nonce, producer, create, role   as in enqueue
 ---          on      success = when all members are done; finished = when each is done, dead, or has ended otherwise
 ---          record  the callback, without ttl and dedup id. max_length does not count for it
+--- BOUNDS   nonce 1 9007199254740991
 --- META     v epoch last seen off paused uses max_length full enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  as in enqueue; first: number of the callback,
 ---                                                            which names the batch

@@ -4,7 +4,7 @@
 ---          nonce, producer, create, bound, wait, role   as in enqueue
 ---          field   the chunk; if it does not exist, it was moved before
 ---          most    the most jobs to move, the first ones of the chunk; the others stay
---- BOUNDS   bound? 0 9007199254740991  wait 0 3162240000000  most 1 1000
+--- BOUNDS   nonce 1 9007199254740991  bound? 0 9007199254740991  wait 0 3162240000000  most 1 1000
 --- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  as in
 ---                               claim, of the jobs that were moved
