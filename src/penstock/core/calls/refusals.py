@@ -41,6 +41,7 @@ FORMS = {
     "number": "must be a job number: ms, a dash, ten digits, without leading zeros; 1000 at most",
     **dict.fromkeys(("fence", "from", "to"), "must be what an earlier reply has returned"),
     "producer": "must be 16 hex digits",
+    "create": "must be the epoch of a new queue: 8 small hex digits",
     "progress": "must name a job of the call, and be at most 1024 bytes",
     "owner": "must be at most 200 bytes without a line feed",
     "asked": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",

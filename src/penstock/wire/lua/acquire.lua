@@ -15,7 +15,7 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-15, nonce, kind, owner, left}  another client has it, for so many ms unless it is renewed
 ---          {-16, nonce, kind}            this taking has ended
----          {-19, nonce, name, value}     malformed argument: owner or lease
+---          {-19, nonce, name, value}     malformed argument: owner, lease or create
 --@include lib/check_version
 --@include lib/check_owner
 local created = 0
@@ -45,6 +45,7 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created = create, 1
+  --@include lib/check_create
   --@include lib/create_queue
 end
 if runs then

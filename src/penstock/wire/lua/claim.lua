@@ -27,7 +27,7 @@
 ---          {-14, nonce}                                      as in enqueue
 ---          {-15, nonce, kind, owner, left}                   as in enqueue
 ---          {-16, nonce, kind}                                as in enqueue
----          {-19, nonce, name, value}                         malformed argument: delay, or of a record the lease, ttl or window,
+---          {-19, nonce, name, value}                         malformed argument: create, delay, or of a record the lease, ttl or window,
 ---                                                            or its priority on an ordered queue
 ---          {-21, nonce}                                      no such open batch
 --- FROM none, ready, active  TO ready, scheduled, active

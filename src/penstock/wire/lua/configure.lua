@@ -13,7 +13,7 @@
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
----          {-19, nonce, name, value}     malformed argument: lease; value: of another setting, or of none; or ordered,
+---          {-19, nonce, name, value}     malformed argument: create; lease; value: of another setting, or of none; or ordered,
 ---                                        while jobs have priorities
 --@include lib/check_version
 local created, drops = 0, {}
@@ -43,7 +43,8 @@ if not epoch then
   elseif create == '' then
     return {-5, nonce}
   end
-  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpkmeuqg' or ''
+  epoch, created, uses = anew and string.sub(create, 2) or create, 1, anew and 'trodsbpkmeuqg' or ''
+  --@include lib/check_create
   --@include lib/create_queue
   if anew then -- above every number in use: held jobs may have numbers of this ms, and higher ones than the stream
     change('v', '3')

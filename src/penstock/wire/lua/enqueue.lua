@@ -27,7 +27,7 @@
 ---          {-15, nonce, kind, owner, left}                   another producer has the role, for so many ms
 ---                                                            unless it is renewed; nothing added
 ---          {-16, nonce, kind}                                the role of the call has ended; nothing added
----          {-19, nonce, name, value}                         malformed argument: delay, or of a record the lease, ttl or window,
+---          {-19, nonce, name, value}                         malformed argument: create, delay, or of a record the lease, ttl or window,
 ---                                                            or its priority on an ordered queue
 ---          {-21, nonce}                                      no such open batch
 --- FROM none  TO ready, scheduled

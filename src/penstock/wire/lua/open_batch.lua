@@ -17,7 +17,7 @@
 ---          {-14, nonce}                                      closed for producers
 ---          {-15, nonce, kind, owner, left}                   another producer has the role
 ---          {-16, nonce, kind}                                the role of the call has ended
----          {-19, nonce, name, value}                         malformed argument: the lease of the record
+---          {-19, nonce, name, value}                         malformed argument: create, or the lease of the record
 --- FROM none  TO scheduled
 local bound, delay, n, sweep_limit, list = '', '0', 1, 102, {record}
 --@include lib/check_producer (gives: raw, now, created, wake_empty, space_empty, change, expired, remove_expired, write_dedup)

@@ -18,7 +18,7 @@
 ---          {-14, nonce}                                      as in enqueue
 ---          {-15, nonce, kind, owner, left}                   as in enqueue
 ---          {-16, nonce, kind}                                as in enqueue
----          {-19, nonce, name, value}                         malformed argument: delay, or a priority on an ordered queue
+---          {-19, nonce, name, value}                         malformed argument: create, delay, or a priority on an ordered queue
 ---          {-21, nonce}                                      no such open batch
 ---          {-18, nonce}                                      the promise has ended: its time is over, or the queue was cleared or purged since
 --- FROM none, active  TO ready, scheduled, active

@@ -14,7 +14,7 @@
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
----          {-19, nonce, name, value}     malformed argument: next or hash
+---          {-19, nonce, name, value}     malformed argument: next, hash or create
 --@include lib/check_version
 if #hash ~= 16 or string.find(hash, '[^%da-f]') then
   return {-19, nonce, 'hash', string.sub(hash, 1, 200)}
@@ -28,6 +28,7 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created = create, 1
+  --@include lib/check_create
   --@include lib/create_queue
 end
 --@include lib/use

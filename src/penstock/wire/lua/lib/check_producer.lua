@@ -45,6 +45,7 @@ do
     end
     epoch = create
     created = 1
+    --@include lib/check_create
   end
   if closed then
     return {-14, nonce}
