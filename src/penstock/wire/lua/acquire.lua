@@ -15,9 +15,13 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-15, nonce, kind, owner, left}  another client has it, for so many ms unless it is renewed
 ---          {-16, nonce, kind}            this taking has ended
----          {-19, nonce, name, value}     malformed argument: owner, lease or create
+---          {-19, nonce, name, value}     malformed argument: owner, kind, token, lease or create
 --@include lib/check_version
 --@include lib/check_owner
+--@include lib/check_kind
+if #token ~= 16 or string.find(token, '[^%da-f]') then
+  return {-19, nonce, 'token', string.sub(token, 1, 200)}
+end
 local created = 0
 --@include lib/now (gives: changes, time, change)
 --@include lib/is_lease

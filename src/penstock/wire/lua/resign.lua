@@ -5,7 +5,9 @@
 --- META     v seen off uses producer consumer
 --- RETURNS  {1, nonce, given}             given: 1, or 0 if this taking had ended before
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-19, nonce, name, value}     malformed argument: kind
 --@include lib/check_version
+--@include lib/check_kind
 --@include lib/now (gives: changes, change)
 local before, other = producer or '', consumer or ''
 if kind == 'consumer' then
