@@ -42,6 +42,7 @@ FORMS = {
     **dict.fromkeys(("fence", "from", "to"), "must be what an earlier reply has returned"),
     **dict.fromkeys(("producer", "token"), "must be 16 hex digits"),
     "kind": "must be producer or consumer",
+    "chunks": "must be the number of the attempt's chunks, at least 1",
     "create": "must be the epoch of a new queue: 8 small hex digits",
     "progress": "must name a job of the call, and be at most 1024 bytes",
     "owner": "must be at most 200 bytes without a line feed",

@@ -14,7 +14,7 @@
 ---                                                 of the promise, ms
 ---          {0, nonce, attempt}                    the chunks of this attempt are gone; nothing is promised
 ---          {-6, nonce, version}                   written by a newer protocol
----          {-19, nonce, name, value}              malformed argument
+---          {-19, nonce, name, value}              malformed argument: chunks
 --@include lib/check_version
 --@include lib/read_promise (gives: era, promise, promised_batch)
 if promised_batch and (promised_batch >= tonumber(batch) or promise[2] ~= 'done') then
@@ -22,10 +22,14 @@ if promised_batch and (promised_batch >= tonumber(batch) or promise[2] ~= 'done'
 end
 local stages = {}
 for i = 1, #attempts, 2 do
-  if redis.call('HEXISTS', stage, attempts[i] .. ':' .. string.format('%.0f', attempts[i + 1] - 1)) == 0 then
+  local count = attempts[i + 1] or ''
+  if #count > 15 or not string.find(count, '^[1-9]%d*$') then
+    return {-19, nonce, 'chunks', string.sub(count, 1, 200)}
+  end
+  if redis.call('HEXISTS', stage, attempts[i] .. ':' .. string.format('%.0f', count - 1)) == 0 then
     return {0, nonce, attempts[i]}
   end
-  stages[#stages + 1] = attempts[i] .. ' ' .. attempts[i + 1]
+  stages[#stages + 1] = attempts[i] .. ' ' .. count
 end
 --@include lib/read_staged (gives: batch_name, batch_rows)
 local chunks, left, index_left = redis.call('HLEN', stage), redis.call('PTTL', writes), redis.call('PTTL', staged)

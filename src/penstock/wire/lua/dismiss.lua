@@ -13,7 +13,7 @@
 --@include lib/check_version
 --@include lib/now
 --@include lib/read_checkpoint (gives: current_batch, holder, batch_epoch, jobs)
-if holder and tonumber(fence) < tonumber(holder) then
+if holder and (tonumber(fence) or 0) < tonumber(holder) then
   return {-17, nonce, holder}
 end
 if current_batch ~= batch or batch_epoch ~= epoch then
