@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.calls.refusals import REFUSALS, NotPlain
 from penstock.core.enqueuing.chunks import CHUNK_BYTES
-from penstock.core.enqueuing.options import prepared
+from penstock.core.enqueuing.options import USUAL
 from penstock.core.jobs.job import BulkEnqueued, Enqueued
 from penstock.core.values.checks import BATCH
 from penstock.errors import BodyTooLarge, OutOfMemory
@@ -105,7 +105,7 @@ class Gathering:
     ) -> None:
         results = BulkEnqueued()
         try:
-            await queue._add_chunk([record for record, _ in chunk], prepared(), results)
+            await queue._add_chunk([record for record, _ in chunk], USUAL, results)
         except asyncio.CancelledError:
             for _, result in chunk:
                 result.cancel()

@@ -467,6 +467,10 @@ def _with_own(
     )
 
 
+USUAL = prepared()
+"""The options of an enqueue without any, by a client without a codec."""
+
+
 # -- jobs of handlers ---------------------------------------------------------------------------
 
 
