@@ -118,15 +118,28 @@ def test_options_of_a_single_job_do_not_fill_the_cache() -> None:
     assert after.maxsize == CHECKED_SETS
 
 
+VALUES = SHARED | {
+    "delay": 1, "at": 5, "headers": {"a": "b"}, "dedup_id": "a", "dedup": Dedup("a"), "key": "k",
+}  # fmt: skip
+"""A value of each option."""
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_table_names_the_field_of_an_option(name: str) -> None:
+    """A letter is that of a field of the record; a word is an attribute of the checked options."""
+    made, field = prepared(**{name: VALUES[name]}), OPTIONS[name].field
+    if len(field) == 1:
+        assert re.fullmatch(rf"1;{field}[=.][^;]*", made.head.decode())
+    else:
+        assert made.head == prepared().head
+        assert getattr(made, field) != getattr(prepared(), field)
+
+
 def test_options_of_plain_jobs() -> None:
     """Headers, a key, a lease and a time of keeping go the short way, and a 0 that means none. A
     job that waits for no confirmation does not: there the queue's setting counts.
     """
-    values = SHARED | {
-        "delay": 1, "at": 5, "headers": {"a": "b"}, "dedup_id": "a", "dedup": Dedup("a"), "key": "k"
-    }  # fmt: skip
-    assert set(values) == set(OPTIONS)
-    plain = {name for name, value in values.items() if prepared(**{name: value}).is_plain}
+    plain = {name for name, value in VALUES.items() if prepared(**{name: value}).is_plain}
     assert plain == {"headers", "key", "lease", "result_ttl"}
     assert prepared(delay=0, block=0, priority=0).is_plain
     assert not prepared(lease=0).is_plain

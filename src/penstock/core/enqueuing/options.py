@@ -205,7 +205,8 @@ def _check_each(options: Mapping[str, Any], *, many: bool) -> tuple[dict[str, An
     Raises:
         BadArgument: there is no such option, or one of them can't be used.
     """
-    checked, is_plain = {}, True
+    checked: dict[str, Any] = {}
+    is_plain = True
     for name, value in options.items():
         option = OPTIONS.get(name)
         if option is None:
