@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,6 +81,29 @@ def run_tests(session: nox.Session, *args: str, env: dict[str, str] | None = Non
         session.run("pytest", *args, "-n", "0", "-x", "--last-failed", env=env)
 
 
+def compile_tests(session: nox.Session) -> None:
+    """Compile the tests of a new clone, a part of the folders on each core.
+
+    Otherwise each worker of xdist does it for itself. In a clone without bytecode six workers take
+    69 s of CPU to collect; this takes 13 s, and they take 30 s after it.
+    """
+    compiled = f"__pycache__/*.{sys.implementation.cache_tag}-pytest-*.pyc"
+    folders = [
+        str(folder)
+        for folder in sorted(Path("tests").iterdir())
+        if any(folder.glob("test_*.py")) and not any(folder.glob(compiled))
+        if f"tests/{folder.name}" not in APART
+    ]
+
+    def collect(at: int) -> None:
+        options = ("--collect-only", "-qq", "-n", "0")
+        session.run("pytest", *options, *folders[at::CORES], silent=True)
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(collect, at) for at in range(min(CORES, len(folders)))]:
+            done.result()
+
+
 @nox.session
 def quick(session: nox.Session) -> None:
     """Check style, types and generated files, and run the tests that need no server.
@@ -118,6 +142,7 @@ def tests(session: nox.Session) -> None:
     `-- --whole` runs every case, PENSTOCK_TEST_BACKENDS chooses the back ends.
     """
     session.install(".", *groups("test"))
+    compile_tests(session)
     run_tests(session, *APART, *WORKERS, *session.posargs)
 
 
