@@ -340,6 +340,13 @@ class Bench:
         self.lucky |= {test for test in failed if self._run([test], FILE_LIMIT, {})}
         for test in sorted(self.lucky):
             print(f"fails without a fault, and counts no more: {test}")
+        found = {"lucky": sorted(self.lucky), "limit": self.limit}
+        place.with_suffix(".json").write_text(json.dumps(found), encoding="utf-8")
+
+    def read_record(self, place: Path) -> None:
+        """Read what the first run on this revision has found out."""
+        found = json.loads(place.with_suffix(".json").read_text("utf-8"))
+        self.lucky, self.limit = set(found["lucky"]), found["limit"]
 
     def put(self, fault: Fault) -> None:
         """Put a fault into its file, and into the file generated from that."""
@@ -469,8 +476,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         bench = Bench(Path(folder, "penstock"), args.tests, args.processes)
         bench.prepare()
-        if not place.exists():
+        if not place.with_suffix(".json").exists():
             bench.record(place)
+        bench.read_record(place)
         faults = all_faults(bench.root)
         print(f"{args.count} of {len(faults)} faults, seed {args.seed}, revision {head}")
         counts = Counter[str]()
