@@ -581,13 +581,13 @@ async def test_stop_before_the_start_and_again(ps: AsyncPenstock, q: AsyncQueue)
 
 
 async def test_max_jobs(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A worker takes exactly `max_jobs` jobs and ends when they are finished."""
+    """A worker takes exactly `max_jobs` jobs, in several calls, and ends when they are finished."""
     await q.enqueue_many(range(30))
 
     async def handler(job: AsyncJob) -> None:
         """Do nothing."""
 
-    worker = AsyncWorker(ps, "q", handler, max_jobs=11, prefetch=20)
+    worker = AsyncWorker(ps, "q", handler, max_jobs=11, concurrency=4, prefetch=4)
     await worker.run()
     stats = await q.stats()
     assert (stats.acked, stats.ready, stats.active) == (11, 19, 0)

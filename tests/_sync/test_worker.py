@@ -560,13 +560,13 @@ def test_stop_before_the_start_and_again(ps: Penstock, q: Queue) -> None:
 
 
 def test_max_jobs(ps: Penstock, q: Queue) -> None:
-    """A worker takes exactly `max_jobs` jobs and ends when they are finished."""
+    """A worker takes exactly `max_jobs` jobs, in several calls, and ends when they are finished."""
     q.enqueue_many(range(30))
 
     def handler(job: Job) -> None:
         """Do nothing."""
 
-    worker = Worker(ps, "q", handler, max_jobs=11, prefetch=20)
+    worker = Worker(ps, "q", handler, max_jobs=11, concurrency=4, prefetch=4)
     worker.run()
     stats = q.stats()
     assert (stats.acked, stats.ready, stats.active) == (11, 19, 0)
