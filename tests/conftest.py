@@ -54,8 +54,9 @@ def _touched(config: pytest.Config) -> tuple[list[str], list[str]]:
     return told
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that are not in this run."""
+    """Leave out the tests that are not in this run, of those that `-k` and `-m` have chosen."""
     whole, count = config.getoption("--whole"), len(items)
     known = touched.NOTHING if whole else touched.Touched(*map(frozenset, _touched(config)))
     left = dict.fromkeys(tiers.left_out(items, whole=whole, touched=known))
