@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import pytest
@@ -42,23 +43,24 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker of xdist which tests the change touches: all workers have the same tests."""
-    node.workerinput["touched"] = _touched(node.config)
+    node.workerinput["touched"] = _find_touched()
 
 
-def _touched(config: pytest.Config) -> tuple[list[str], list[str]]:
+@cache
+def _find_touched() -> tuple[list[str], list[str]]:
     """Return the files, and the scripts, of the tests that the change touches."""
-    told: tuple[list[str], list[str]] | None = getattr(config, "workerinput", {}).get("touched")
-    if told is None:
-        found = touched.touched_by(touched.changed_files())
-        told = sorted(found.files), sorted(found.scripts)
-    return told
+    found = touched.find_touched(touched.list_changed_files())
+    return sorted(found.files), sorted(found.scripts)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that are not in this run, of those that `-k` and `-m` have chosen."""
     whole, count = config.getoption("--whole"), len(items)
-    known = touched.NOTHING if whole else touched.Touched(*map(frozenset, _touched(config)))
+    known = touched.NOTHING
+    if not whole:
+        told = getattr(config, "workerinput", {}).get("touched") or _find_touched()
+        known = touched.Touched(*map(frozenset, told))
     left = dict.fromkeys(tiers.left_out(items, whole=whole, touched=known))
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=[*left])

@@ -224,7 +224,7 @@ def lua_faults(path: str, source: bytes) -> Iterator[Fault]:
         at += len(line)
 
 
-def all_faults(root: Path) -> list[Fault]:
+def list_faults(root: Path) -> list[Fault]:
     """Return the faults of all files, in a fixed order."""
     faults = list[Fault]()
     for file in sorted(file for target in TARGETS for file in root.glob(target)):
@@ -369,25 +369,25 @@ class Bench:
             file = self.root / path
             Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
-    def noticed_by(self, fault: Fault, first: Sequence[str], *, whole: bool) -> tuple[str, str]:
+    def find_notice(self, fault: Fault, first: Sequence[str], *, whole: bool) -> tuple[str, str]:
         """Return the stage and the test that notices the fault that is there; or "survived"."""
-        known = self._known(fault)
-        if known and (test := self._failed(known, FILE_LIMIT)):
+        known = self._list_knowing(fault)
+        if known and (test := self._find_failure(known, FILE_LIMIT)):
             return "file", test
-        if test := self._failed([*self._many(), *self.tests], self.limit, first):
+        if test := self._find_failure([*self._many(), *self.tests], self.limit, first):
             return "fast tier", test
         if whole and (
-            test := self._failed([*self._many(), "--whole", *self.tests], 8 * self.limit)
+            test := self._find_failure([*self._many(), "--whole", *self.tests], 8 * self.limit)
         ):
             return "whole", test
         return "survived", ""
 
-    def _known(self, fault: Fault) -> list[str]:
+    def _list_knowing(self, fault: Fault) -> list[str]:
         """Return the files with tests that know the fault's file."""
-        from tests.support.touched import touched_by
+        from tests.support.touched import find_touched
 
         twin = fault.path.replace("/_async/", "/_sync/")
-        touched = touched_by({fault.path, twin}, self.root)
+        touched = find_touched({fault.path, twin}, self.root)
         vectors = ["tests/protocol/test_vectors.py"] if touched.scripts else []
         apart = ("tests/nodes/", "tests/spark/", "tests/browser/")
         return [*vectors, *sorted(file for file in touched.files if not file.startswith(apart))]
@@ -397,7 +397,7 @@ class Bench:
         apart = ("--ignore=tests/nodes", "--ignore=tests/spark", "--ignore=tests/browser")
         return [*apart, f"-n{self.processes}", "--dist=load", "--maxschedchunk=1"]
 
-    def _failed(self, args: Sequence[str], limit: float, first: Sequence[str] = ()) -> str:
+    def _find_failure(self, args: Sequence[str], limit: float, first: Sequence[str] = ()) -> str:
         """Return a test that fails, and fails again; empty if there is none."""
         order = self.root / "build" / "first.json"
         order.write_text(json.dumps(first), encoding="utf-8")
@@ -448,7 +448,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.communicate()
 
 
-def executing(place: Path, fault: Fault) -> list[str]:
+def find_executing(place: Path, fault: Fault) -> list[str]:
     """Return the tests that execute the line of a fault."""
     from coverage import CoverageData
 
@@ -479,7 +479,7 @@ def main() -> None:
         if not place.with_suffix(".json").exists():
             bench.record(place)
         bench.read_record(place)
-        faults = all_faults(bench.root)
+        faults = list_faults(bench.root)
         print(f"{args.count} of {len(faults)} faults, seed {args.seed}, revision {head}")
         counts = Counter[str]()
         for fault in random.Random(args.seed).sample(faults, args.count):
@@ -487,8 +487,8 @@ def main() -> None:
             stage, test = "equivalent", fault.reason(source)
             if not test:
                 bench.put(fault)
-                first = executing(place, fault)
-                stage, test = bench.noticed_by(fault, first, whole=args.whole)
+                first = find_executing(place, fault)
+                stage, test = bench.find_notice(fault, first, whole=args.whole)
                 bench.remove(fault)
             counts[stage] += 1
             seconds = time.monotonic() - began

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.touched import NOTHING, ROOT, Touched, changed_files, touched_by
+from tests.support.touched import NOTHING, ROOT, Touched, find_touched, list_changed_files
 
 FILES = {
     "src/penstock/wire/lua/add.lua": "--@include lib/deep",
@@ -55,15 +55,15 @@ def commit(root: Path) -> None:
 
 def test_the_files_of_a_change(root: Path) -> None:
     """They are those committed since the main branch, changed since, or new."""
-    assert changed_files(root) == []
+    assert list_changed_files(root) == []
     git(root, "checkout", "-q", "-b", "topic")
     (root / "committed.py").write_text("1")
     commit(root)
     (root / "src/penstock/core/ids.py").write_text("2")
     (root / "new.py").write_text("3")
-    assert changed_files(root) == ["committed.py", "new.py", "src/penstock/core/ids.py"]
+    assert list_changed_files(root) == ["committed.py", "new.py", "src/penstock/core/ids.py"]
     git(root, "branch", "-D", "main")  # as in a shallow clone
-    assert changed_files(root) == ["new.py", "src/penstock/core/ids.py"]
+    assert list_changed_files(root) == ["new.py", "src/penstock/core/ids.py"]
 
 
 def test_without_git_nothing_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +72,9 @@ def test_without_git_nothing_has_changed(tmp_path: Path, monkeypatch: pytest.Mon
     package = tmp_path / "package"
     package.mkdir()
     (package / "new.py").write_text("1")
-    assert changed_files(package) == []
+    assert list_changed_files(package) == []
     monkeypatch.setenv("PATH", "")
-    assert changed_files(tmp_path) == []
+    assert list_changed_files(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_tests_that_know_a_file(root: Path, changed: str, files: str, scripts: s
     """They import it, have its name, or are vectors of a script that includes it."""
     folders_and_names = [name.split("/") for name in files.split()]
     wanted = {f"tests/{folder}/test_{name}.py" for folder, name in folders_and_names}
-    assert touched_by([changed], root) == Touched(frozenset(wanted), frozenset(scripts.split()))
-    assert touched_by([], root) == NOTHING
+    assert find_touched([changed], root) == Touched(frozenset(wanted), frozenset(scripts.split()))
+    assert find_touched([], root) == NOTHING
 
 
 def test_the_last_line_of_a_short_run_tells_that_it_was_one() -> None:

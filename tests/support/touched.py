@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["NOTHING", "Touched", "changed_files", "scripts_with", "touched_by"]
+__all__ = ["NOTHING", "Touched", "find_scripts", "find_touched", "list_changed_files"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LUA = "src/penstock/wire/lua/"
@@ -37,7 +37,7 @@ class Touched:
 NOTHING = Touched()
 
 
-def changed_files(root: Path = ROOT) -> list[str]:
+def list_changed_files(root: Path = ROOT) -> list[str]:
     """Return the files that differ from the main branch; empty without git or a change."""
     if not (root / ".git").exists():  # perhaps it lies in another repository
         return []
@@ -55,12 +55,12 @@ def _git(root: Path, *args: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def touched_by(changed: Iterable[str], root: Path = ROOT) -> Touched:
+def find_touched(changed: Iterable[str], root: Path = ROOT) -> Touched:
     """Return the tests that know these files, which are paths from the root."""
     python, scripts, files = list[str](), set[str](), set[str]()
     for path in changed:
         if path.startswith(LUA):
-            scripts |= scripts_with(path, root)
+            scripts |= find_scripts(path, root)
         elif path.startswith(VECTORS):
             scripts.add(path.removeprefix(VECTORS).removesuffix(".json"))
         elif path.endswith(".py") and path.startswith(("src/", "tests/")):
@@ -84,7 +84,7 @@ def _imports(text: str, path: str) -> bool:
     return bool(re.search(rf"{re.escape(whole)}\b|{re.escape(listed)}[^\n]*\b{name}\b", text))
 
 
-def scripts_with(path: str, root: Path = ROOT) -> set[str]:
+def find_scripts(path: str, root: Path = ROOT) -> set[str]:
     """Return the names of the scripts that consist of a Lua file or include it."""
     folder = root / LUA
     texts = {
