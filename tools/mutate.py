@@ -8,11 +8,11 @@ The faults are drawn at random from all places where one is possible. Each is pu
 HEAD. Then these tests run, until one fails:
 
 1. file: the tests that know the changed file (tests/support/touched.py)
-2. fast tier: a short run; tests that execute the changed line come first
+2. fast tier: those of `nox -s quick`, then a short run; tests that execute the changed line first
 3. whole: every case, with `--whole`
 
 The first run records which test executes which line, with coverage.py, in build/mutate; it belongs
-to one revision. A test that fails once and then passes with the same fault counts as passed.
+to one revision. A test notices a fault if it fails twice with it, and passes without it.
 """
 
 from __future__ import annotations
@@ -52,6 +52,14 @@ RECORD, FAILED, FIRST = "MUTATE_RECORD", "MUTATE_FAILED", "MUTATE_FIRST"
 tests that come first."""
 FILE_LIMIT = 300
 """Seconds for the tests that know a file."""
+TIME_LIMIT = "the time limit"
+"""Stands for a test that ends an endless loop."""
+ALL = ["tests"]
+QUICK = (
+    *("--whole", "--hypothesis-profile=short", "-k", "not at_any_time"),
+    *("tests/core", "tests/protocol/test_vectors.py", "tests/model"),
+)
+"""What `nox -s quick` runs on fakeredis."""
 EQUIVALENT: dict[tuple[str, str], str] = {}
 """Faults that change no behaviour, by path and changed line without its indent: the reason."""
 
@@ -303,7 +311,7 @@ class Bench:
         root: its directory.
         tests: arguments of pytest that choose the tests.
         processes: number of pytest workers for more than the tests of a file.
-        lucky: tests that failed twice without a fault, or only once with one: they count no more.
+        lucky: tests that failed without a fault, or only once with one: they count no more.
         limit: seconds for a short run, about three times what it takes without a fault.
     """
 
@@ -337,7 +345,7 @@ class Bench:
             whole.combine([parts], strict=True)
             whole.save()
         self.limit = 60 + 3 * (time.monotonic() - began)
-        self.lucky |= {test for test in failed if self._run([test], FILE_LIMIT, {})}
+        self.lucky |= set(filter(self._fails, failed))
         for test in sorted(self.lucky):
             print(f"fails without a fault, and counts no more: {test}")
         found = {"lucky": sorted(self.lucky), "limit": self.limit}
@@ -348,7 +356,17 @@ class Bench:
         found = json.loads(place.with_suffix(".json").read_text("utf-8"))
         self.lucky, self.limit = set(found["lucky"]), found["limit"]
 
-    def put(self, fault: Fault) -> None:
+    def try_fault(self, fault: Fault, first: Sequence[str], *, whole: bool) -> tuple[str, str]:
+        """Return the stage and the test that notices a fault, and passes without it."""
+        while True:
+            self._put(fault)
+            stage, test = self._find_notice(fault, first, whole=whole)
+            self._remove(fault)
+            if "::" not in test or not self._fails(test):
+                return stage, test
+            self.lucky.add(test)
+
+    def _put(self, fault: Fault) -> None:
         """Put a fault into its file, and into the file generated from that."""
         file = self.root / fault.path
         file.write_bytes(fault.applied(file.read_bytes()))
@@ -357,7 +375,7 @@ class Bench:
             subprocess.run(unasync, cwd=self.root, check=True, capture_output=True)
         self._forget_bytecode(fault)
 
-    def remove(self, fault: Fault) -> None:
+    def _remove(self, fault: Fault) -> None:
         """Restore the files."""
         restore = ["git", "checkout", "-q", "--", "src", "tests"]
         subprocess.run(restore, cwd=self.root, check=True)
@@ -369,16 +387,18 @@ class Bench:
             file = self.root / path
             Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
-    def find_notice(self, fault: Fault, first: Sequence[str], *, whole: bool) -> tuple[str, str]:
+    def _find_notice(self, fault: Fault, first: Sequence[str], *, whole: bool) -> tuple[str, str]:
         """Return the stage and the test that notices the fault that is there; or "survived"."""
-        known = self._list_knowing(fault)
-        if known and (test := self._find_failure(known, FILE_LIMIT)):
+        known, many = self._list_knowing(fault), self._many()
+        test = self._find_failure(known, FILE_LIMIT) if known else ""
+        if test and test != TIME_LIMIT:  # they may be many: then the next run finds a loop
             return "file", test
-        if test := self._find_failure([*self._many(), *self.tests], self.limit, first):
+        if self.tests == ALL and (test := self._find_failure([*many, *QUICK], self.limit, first)):
             return "fast tier", test
-        if whole and (
-            test := self._find_failure([*self._many(), "--whole", *self.tests], 8 * self.limit)
-        ):
+        if test := self._find_failure([*many, *self.tests], self.limit, first):
+            return "fast tier", test
+        everything = [*many, "--whole", *self.tests]
+        if whole and (test := self._find_failure(everything, 8 * self.limit, first)):
             return "whole", test
         return "survived", ""
 
@@ -400,30 +420,26 @@ class Bench:
     def _find_failure(self, args: Sequence[str], limit: float, first: Sequence[str] = ()) -> str:
         """Return a test that fails, and fails again; empty if there is none."""
         order = self.root / "build" / "first.json"
-        order.write_text(json.dumps(first), encoding="utf-8")
+        order.write_text(json.dumps([*first]), encoding="utf-8")
         while failed := self._run([*args, "--maxfail=1"], limit, {FIRST: str(order)}):
-            if "::" not in failed[0] or self._run([failed[0]], FILE_LIMIT, {}):
+            if "::" not in failed[0] or self._fails(failed[0]):
                 return failed[0]
             self.lucky.add(failed[0])
         return ""
+
+    def _fails(self, test: str) -> bool:
+        """Run one test alone, and return True if it fails."""
+        return bool(self._run([test, "--whole", "--hypothesis-profile=short"], FILE_LIMIT, {}))
 
     def _run(self, args: Sequence[str], limit: float, variables: dict[str, str]) -> list[str]:
         """Run pytest; return the tests that failed."""
         notes = self.root / "build" / "failed.txt"
         notes.write_text("", encoding="utf-8")
         path = {"PYTHONPATH": str(self.root / "src"), FAILED: str(notes)}
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "tools.mutate",
-            "-p",
-            "no:cacheprovider",
-        ]
+        options = ("-q", "-p", "tools.mutate", "-p", "no:cacheprovider")
+        lucky = (f"--deselect={test}" for test in sorted(self.lucky))
         process = subprocess.Popen(
-            [*command, *(f"--deselect={test}" for test in sorted(self.lucky)), *args],
+            [sys.executable, "-m", "pytest", *options, *lucky, *args],
             cwd=self.root, env={**os.environ, **path, **variables},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
@@ -431,7 +447,7 @@ class Bench:
             printed = process.communicate(timeout=limit)[0]
         except subprocess.TimeoutExpired:
             _end(process)
-            return ["the time limit"]
+            return [TIME_LIMIT]
         failed = [json.loads(line) for line in notes.read_text("utf-8").splitlines()]
         if process.returncode not in (0, 5) and not failed:
             failed = [f"pytest ended with code {process.returncode}: {printed[-300:]!r}"]
@@ -464,7 +480,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="draws the faults")
     parser.add_argument("--whole", action="store_true", help="survivors meet every case")
     parser.add_argument("--processes", type=int, default=min(8, 3 * (os.cpu_count() or 1)))
-    parser.add_argument("tests", nargs="*", default=["tests"], help="of the fast tier")
+    parser.add_argument("tests", nargs="*", default=ALL, help="of the fast tier")
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     revision = ["git", "rev-parse", "--short=12", "HEAD"]
@@ -486,10 +502,8 @@ def main() -> None:
             source, began = (bench.root / fault.path).read_bytes(), time.monotonic()
             stage, test = "equivalent", fault.reason(source)
             if not test:
-                bench.put(fault)
                 first = find_executing(place, fault)
-                stage, test = bench.find_notice(fault, first, whole=args.whole)
-                bench.remove(fault)
+                stage, test = bench.try_fault(fault, first, whole=args.whole)
             counts[stage] += 1
             seconds = time.monotonic() - began
             row = (f"{fault.path}:{fault.line}", fault.kind, fault.described(source))
