@@ -52,7 +52,7 @@ import redis
 
 from penstock import CannotSync, Durable, NotReplicated, Penstock
 from penstock.core.nodes.servers import ServerFacts, Syncing
-from penstock.embedded import PREFERENCE, EmbeddedServer, ServerBinary, find_server
+from penstock.embedded import SOURCE_PREFERENCE, EmbeddedServer, ServerBinary, find_server
 
 FILES = ("appendonlydir/appendonly.aof.1.incr.aof", "appendonly.aof")  # since Redis 7, and before
 STRACE = "strace -D -f -q -s0 --seccomp-bpf -e signal=SIGKILL -e trace=write,fsync,fdatasync"
@@ -264,9 +264,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--fsynced", action="store_true", help="calls with durable=Durable(fsynced=True)")
     add("--deliver", type=float, metavar="LEASE", help="take jobs with this lease, do not add any")
     add("--believe", action="store_true", help="whatever server it is, by WAITAOF")
-    add("--server", choices=PREFERENCE, help="where the server comes from")
+    add("--server", choices=SOURCE_PREFERENCE, help="where the server comes from")
     args = parser.parse_args(argv)
-    binary = find_server(args.server or PREFERENCE)
+    binary = find_server(args.server or SOURCE_PREFERENCE)
     if args.believe:
         ServerFacts.syncing = lambda *_: Syncing.WAITAOF  # type: ignore[method-assign]
     print(f"{binary.product()} {binary.version()}, each fsync {args.stuck:g} s longer")

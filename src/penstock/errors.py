@@ -78,7 +78,7 @@ __all__ = [
 
 
 E = TypeVar("E", bound="PenstockError")
-_CHANGED = ("done", "dead", "cancelled")
+CHANGING_OUTCOMES = ("done", "dead", "cancelled")
 """Outcomes of jobs that a call has changed."""
 
 
@@ -550,7 +550,7 @@ class IncompleteSettle(PenstockError):
     """
 
     def __init__(self, outcomes: Any, not_replicated: AckNotReplicated | None = None) -> None:
-        done = sum(not isinstance(one, str) or one in _CHANGED for one in outcomes)
+        done = sum(not isinstance(one, str) or one in CHANGING_OUTCOMES for one in outcomes)
         told = f"{done} jobs were done before the call failed"
         if not_replicated is not None:
             told += f", {not_replicated.confirmed} of them confirmed"

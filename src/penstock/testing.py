@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncPenstockKit", "PenstockKit", "async_kit", "fake_server", "sync_kit"]
 
-NEEDED = ("fakeredis", "lupa")
+NEEDED_PACKAGES = ("fakeredis", "lupa")
 
 
 def _replicas(request: pytest.FixtureRequest) -> int:
@@ -135,7 +135,7 @@ def _fakeredis() -> Any:
         importlib.import_module("lupa")  # without it fakeredis has no EVALSHA
         return importlib.import_module("fakeredis")
     except ModuleNotFoundError as error:
-        if error.name not in NEEDED:
+        if error.name not in NEEDED_PACKAGES:
             raise
         missing = error.name
     pytest.fail(

@@ -324,7 +324,7 @@ async def test_a_body_of_512_mib_is_refused(
     q: AsyncQueue, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A too large body is refused before it is sent; the error has the bound (here 2 MiB)."""
-    monkeypatch.setattr(record, "MAX_RECORD", 2 << 20)
+    monkeypatch.setattr(record, "MAX_RECORD_BYTES", 2 << 20)
     await q.enqueue(b"x" * ((2 << 20) - 20))  # its header has at most 19 bytes
     before = dump(raw)
     for body in (b"x" * ((2 << 20) - 2), "x" * (2 << 20)):

@@ -667,7 +667,7 @@ async def test_a_node_that_fails_between_two_chunks_of_acks(
     Where no node can keep them, the error has the known outcomes. In both cases it says that the
     other acks were not confirmed.
     """
-    monkeypatch.setattr(hints, "MOST", 9 if is_kept else 0)
+    monkeypatch.setattr(hints, "MAX_HINTS", 9 if is_kept else 0)
     async with three.client() as ps:
         q = ps.queue("q")
         await one_on_each(three)

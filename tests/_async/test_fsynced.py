@@ -153,7 +153,7 @@ on_one = pytest.mark.parametrize("binary", BINARIES[:1], ids=lambda binary: str(
 @pytest.fixture
 def disbelieved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat no server's WAITAOF as reliable, so that only the settings count."""
-    monkeypatch.setattr(servers, "TELLS_SYNCS", (1000, 0))
+    monkeypatch.setattr(servers, "REDIS_WITH_FSYNC_COUNTS", (1000, 0))
 
 
 @on_one

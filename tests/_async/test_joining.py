@@ -52,8 +52,8 @@ async def listed(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> Urls:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make clients read the list of nodes before each call and each wait."""
-    monkeypatch.setattr(client_backend, "REFRESH", 0.05)
-    monkeypatch.setattr(federation, "REFRESH", 0.05)
+    monkeypatch.setattr(client_backend, "NODE_LIST_MAX_AGE", 0.05)
+    monkeypatch.setattr(federation, "NODE_LIST_MAX_AGE", 0.05)
 
 
 def alone(url: str) -> AsyncPenstock:

@@ -32,7 +32,14 @@ from penstock import (
 from penstock.client._async.client import twin_of
 from penstock.core.jobs.record import key_hash
 from penstock.core.values.partitions import partition_of
-from penstock.wire.keys import SLOTS, QueueKeys, key_slot, partition_name, queue_crc, registry_key
+from penstock.wire.keys import (
+    SLOT_COUNT,
+    QueueKeys,
+    key_slot,
+    partition_name,
+    queue_crc,
+    registry_key,
+)
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant, method_of
 from tests.support.twins import aspawn, await_for
@@ -501,7 +508,7 @@ async def test_partitions_are_spread_over_slots() -> None:
     for name in ("q", "emails", "ü" * 500, "a/003"):
         slots = [key_slot(QueueKeys(name, partition=number)["meta"]) for number in range(256)]
         for count in (2, 4, 8, 16, 32, 64, 128, 256):
-            places = sorted(slot * count // SLOTS for slot in slots[:count])
+            places = sorted(slot * count // SLOT_COUNT for slot in slots[:count])
             assert places == list(range(count))
 
 

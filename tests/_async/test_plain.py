@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncQueue, StaleReceipt
-from penstock.core.calls.operations.base import PLAIN_PAUSE
+from penstock.core.calls.operations.base import CALLS_BEFORE_PLAIN
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ async def test_an_exchange_takes_the_plain_form(q: AsyncQueue, scripts: list[str
 async def test_a_refusal_leads_to_the_full_script(q: AsyncQueue, scripts: list[str]) -> None:
     """The call is done by the full script, and so are the next ones, until it is tried again."""
     await q.enqueue(b"x", ttl=60)
-    await q.enqueue_many([b"x"] * (PLAIN_PAUSE + 3))
+    await q.enqueue_many([b"x"] * (CALLS_BEFORE_PLAIN + 3))
     scripts.clear()
-    for _ in range(PLAIN_PAUSE + 2):
+    for _ in range(CALLS_BEFORE_PLAIN + 2):
         assert len(await q.reserve()) == 1
     refused = ["reserve_plain", "reserve"]
-    assert scripts == [*refused, *["reserve"] * PLAIN_PAUSE, *refused]
+    assert scripts == [*refused, *["reserve"] * CALLS_BEFORE_PLAIN, *refused]
 
 
 async def test_a_second_delivery_is_ended_by_the_full_script(

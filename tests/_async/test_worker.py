@@ -795,8 +795,8 @@ async def test_an_idle_worker_sweeps_its_queues(
     ps: AsyncPenstock, q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle worker removes old dead letters of its queues."""
-    monkeypatch.setattr("penstock.core.flows.sweeping.SHORTEST", 0.0)
-    monkeypatch.setattr("penstock.core.flows.sweeping.LONGEST", 0.0)
+    monkeypatch.setattr("penstock.core.flows.sweeping.SHORTEST_SWEEP_PAUSE", 0.0)
+    monkeypatch.setattr("penstock.core.flows.sweeping.LONGEST_SWEEP_PAUSE", 0.0)
     await q.configure(dead_age=0.05)
 
     async def handler(job: AsyncJob) -> None:

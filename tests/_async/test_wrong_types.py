@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, Dedup, QueueDamaged
-from penstock.core.calls.troubles import TYPES
-from penstock.wire.keys import KINDS
+from penstock.core.calls.troubles import KEY_TYPES
+from penstock.wire.keys import KEY_KINDS
 from tests.support.keyspace import Raw, advance, dump
 
 # Of the keys that a script declares, these are the ones that its call needs.
@@ -22,7 +22,7 @@ NEEDS = {
     "enqueue named": ["ready", "dedup", "windows", "meta", "wake"],
     "enqueue named later": ["ready", "held", "dedup", "windows", "scheduled", "meta", "wake"],
     "status": ["dedup", "meta"],
-    "clear": list(KINDS),
+    "clear": list(KEY_KINDS),
     "reserve": ["ready", "held", "active", "scheduled", "urgent", "meta", "wake"],
     "settle": ["ready", "held", "active", "scheduled", "urgent", "meta", "wake"],
     "ack": ["held", "active", "meta"],
@@ -103,7 +103,7 @@ def calls(q: AsyncQueue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
 def test_the_table_has_every_call(q: AsyncQueue) -> None:
     """The table has every call, and every key that some call needs."""
     assert set(calls(q, [None] * 5)) == set(NEEDS)
-    assert {kind for kinds in NEEDS.values() for kind in kinds} == set(KINDS)
+    assert {kind for kinds in NEEDS.values() for kind in kinds} == set(KEY_KINDS)
 
 
 ASIDE = "aside:{q}"
@@ -124,7 +124,7 @@ async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, 
     found = []
     q = ps.queue("q")
     jobs: list[Any] = []
-    for kind in KINDS:
+    for kind in KEY_KINDS:
         jobs = jobs or await fill(q, raw)
         key = q.ops.keys[kind]
         raw.copy(key, ASIDE)
@@ -153,7 +153,8 @@ async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, 
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind not in ("once", "dead", "tally", "ticks", "schedules")]
+    "kind",
+    [kind for kind in KEY_KINDS if kind not in ("once", "dead", "tally", "ticks", "schedules")],
 )
 @pytest.mark.parametrize("delay", [0, 5])
 async def test_the_first_job_meets_another_type(
@@ -166,7 +167,7 @@ async def test_the_first_job_meets_another_type(
     if error is not None:
         assert isinstance(error, QueueDamaged)
         told = f"{q.ops.keys[kind].decode()!r} has the wrong type: it is a string, not a "
-        assert told + TYPES[kind] in str(error)
+        assert told + KEY_TYPES[kind] in str(error)
         assert [key for key in raw.scan_iter() if b"{q}" in key] == [q.ops.keys[kind]]
     else:
         others = (

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from penstock import Penstock, Queue, StaleReceipt, parse_id
-from penstock.core.jobs.logs import FIELDS, Fields
+from penstock.core.jobs.logs import LOG_FIELDS, Fields
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, raw_time
 
@@ -110,7 +110,7 @@ def test_an_exception_is_a_failed_attempt(q: Queue, caplog: pytest.LogCaptureFix
     told = [(entry.levelno, entry.exc_info is not None) for entry in entries]
     assert told == [(logging.WARNING, False), (logging.DEBUG, True)]
     for entry in entries:
-        assert {name: vars(entry)[name] for name in FIELDS} == Fields(job)
+        assert {name: vars(entry)[name] for name in LOG_FIELDS} == Fields(job)
 
 
 def test_an_exception_that_has_no_text(q: Queue) -> None:
@@ -142,7 +142,7 @@ def test_an_exception_that_ends_a_job_is_logged_with_its_traceback(
             raise ValueError("not a number")
     (entry,) = [entry for entry in caplog.records if job.id in entry.getMessage()]
     assert (entry.levelno, entry.exc_info is not None) == (logging.ERROR, True)
-    assert {name: vars(entry)[name] for name in FIELDS} == Fields(job)
+    assert {name: vars(entry)[name] for name in LOG_FIELDS} == Fields(job)
 
 
 def test_the_error_may_be_any_text(q: Queue) -> None:

@@ -23,8 +23,8 @@ from penstock.cli.demo import worker as worker_module
 from penstock.cli.demo import workers as workers_module
 from penstock.cli.demo.files import list_files
 from penstock.cli.demo.report import Kill
-from penstock.cli.demo.run import PROBES, DemoRun, Gathered, batch_of, pace_of
-from penstock.cli.demo.worker import FILES, RESULTS, result_of
+from penstock.cli.demo.run import PROBE_COUNT, DemoRun, Gathered, batch_of, pace_of
+from penstock.cli.demo.worker import FILES_QUEUE, RESULTS_QUEUE, result_of
 from penstock.cli.demo.workers import DemoWorkers
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, environment, hear_signals, in_process_of_its_own
@@ -78,12 +78,12 @@ def test_every_number_of_a_run(folder: Path, tmp_path: Path) -> None:
     assert document["jobs_per_second"] > 0
     pickup = document["pickup_ms"]
     assert 0 < pickup["p50"] <= pickup["p99"]
-    assert pickup["samples"] == PROBES
+    assert pickup["samples"] == PROBE_COUNT
     memory = document["memory"]
     assert memory["came_back"] is True
     assert memory["full"]["key_bytes"] > memory["before"]["key_bytes"] + 30 * 50
     assert memory["after"]["key_bytes"] < memory["before"]["key_bytes"] + 30 * 50
-    assert memory["before"]["keys"] >= len({FILES, RESULTS})
+    assert memory["before"]["keys"] >= len({FILES_QUEUE, RESULTS_QUEUE})
     assert memory["before"]["server_bytes"] > memory["before"]["key_bytes"]
     assert list(temporary.iterdir()) == []  # the server's directory is removed with it
     assert f"(process {killed['pid']}) is killed with SIGKILL" in result.err
@@ -95,8 +95,8 @@ def test_every_number_of_a_run(folder: Path, tmp_path: Path) -> None:
 def test_a_run_on_a_server_of_others(folder: Path, server: EmbeddedServer, run_cli: Cli) -> None:
     """On a given server other keys are not touched, no key is left, and the table is readable."""
     with Penstock(server.url) as client, redis.Redis.from_url(server.url) as raw:
-        client.queue(FILES).enqueue("theirs")
-        client.queue(RESULTS).enqueue("theirs")
+        client.queue(FILES_QUEUE).enqueue("theirs")
+        client.queue(RESULTS_QUEUE).enqueue("theirs")
         raw.set("penstock-demo", "theirs")
         before = dumped(raw)
         result = run_cli("demo", "--path", str(folder), "--workers", "2", url=server.url)
@@ -254,7 +254,7 @@ def test_workers_that_do_not_start(
     folder: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends at once with their output."""
-    monkeypatch.setattr(workers_module, "COMMAND", (shutil.which("false"),))
+    monkeypatch.setattr(workers_module, "WORKER_COMMAND", (shutil.which("false"),))
     result = run_cli("demo", "--path", str(folder))
     assert result.code == 1
     assert "no news from the workers" in result.err
@@ -281,7 +281,7 @@ def start(
             crew.start(count)
             ready = {}
             while len(ready) < count:
-                for job in client.queue(RESULTS).reserve(10, block=PATIENCE):
+                for job in client.queue(RESULTS_QUEUE).reserve(10, block=PATIENCE):
                     ready[job.body["worker"]] = job.ack()
             return client, crew
 
@@ -295,13 +295,13 @@ def test_a_worker_with_jobs_is_killed_and_another_one_does_them(
 ) -> None:
     """It waits with the planned job. The jobs counted as held are those delivered again."""
     client, crew = start(2)
-    files, gathered = client.queue(FILES), Gathered()
+    files, gathered = client.queue(FILES_QUEUE), Gathered()
     files.enqueue_many([{"path": f"file%20{number}"} for number in range(4)], lease=2)
     deadline = time.monotonic() + PATIENCE
     kill = None
     while len(gathered.first) < 4 or files.stats().active:
         assert time.monotonic() < deadline
-        for job in client.queue(RESULTS).reserve(10, block=1):
+        for job in client.queue(RESULTS_QUEUE).reserve(10, block=1):
             gathered.add(job.body)
             job.ack()
         if gathered.victim and kill is None:
@@ -318,7 +318,7 @@ def test_a_worker_that_dies_by_itself_is_reported(
 ) -> None:
     """Its death is reported once, with its last output."""
     code = "raise SystemExit('no memory')"
-    monkeypatch.setattr(workers_module, "COMMAND", (sys.executable, "-c", code))
+    monkeypatch.setattr(workers_module, "WORKER_COMMAND", (sys.executable, "-c", code))
     with Penstock(server.url) as client:
         crew = DemoWorkers(client, server.url, folder, **PLAN)
         crew.start(1)
@@ -334,7 +334,7 @@ def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> 
     """When the demo is killed its workers end too."""
     read, write = os.pipe()
     plan = {"url": server.url, "prefix": "demo", "root": str(folder), **PLAN}
-    arguments = [*workers_module.COMMAND, json.dumps({**plan, "owner": "w"})]
+    arguments = [*workers_module.WORKER_COMMAND, json.dumps({**plan, "owner": "w"})]
     parent = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess; subprocess.run({arguments!r})"],
         stdout=write,  # the worker's too
@@ -342,7 +342,7 @@ def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> 
     )
     os.close(write)
     with Penstock(server.url, prefix="demo") as client:
-        [ready] = client.queue(RESULTS).reserve(block=PATIENCE)
+        [ready] = client.queue(RESULTS_QUEUE).reserve(block=PATIENCE)
         assert ready.body == {"kind": "ready", "worker": "w"}
         parent.kill()
         parent.wait()
@@ -353,8 +353,8 @@ def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> 
 def test_a_file_that_cannot_be_read_is_a_result_too(server: EmbeddedServer, folder: Path) -> None:
     """The file counts as processed; no file is lost."""
     with Penstock(server.url) as client:
-        client.queue(FILES).enqueue({"path": "nosuch"})
-        [job] = client.queue(FILES).reserve(block=0)
+        client.queue(FILES_QUEUE).enqueue({"path": "nosuch"})
+        [job] = client.queue(FILES_QUEUE).reserve(block=0)
         told = result_of(job, folder)
     assert (told["kind"], told["path"]) == ("file", "nosuch")
     assert told["error"].startswith("FileNotFoundError")
@@ -374,7 +374,7 @@ def test_small_directories_are_made_to_last(
     assert batch_of(files, workers) == batch
     pace = pace_of(files, workers)
     assert (pace > 0) == paced
-    assert pace + worker_module.LEASE / 4 < worker_module.LEASE
+    assert pace + worker_module.DEMO_LEASE / 4 < worker_module.DEMO_LEASE
 
 
 def test_the_directory_as_it_is_listed(folder: Path) -> None:

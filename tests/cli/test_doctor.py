@@ -14,7 +14,7 @@ from penstock import Dedup, Penstock, parse_id
 from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import DoctorServer
 from penstock.cli.doctor.findings import Finding, Severity
-from penstock.cli.doctor.server import CHECKS
+from penstock.cli.doctor.server import SERVER_CHECKS
 from penstock.core.nodes.servers import ServerFacts
 from penstock.embedded import EmbeddedServer
 from penstock.spark.calls import Staged, about_staged, staged_chunk
@@ -297,7 +297,7 @@ class Actor(DoctorServer):
         return self._replies.get(name)
 
 
-NAMED = {check.__name__: check for check in CHECKS}
+NAMED = {check.__name__: check for check in SERVER_CHECKS}
 WELL = {"redis_version": "7.0.1", "role": "master", "maxmemory_policy": "noeviction"}
 
 

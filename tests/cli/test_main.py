@@ -15,7 +15,7 @@ import penstock
 from penstock import Penstock
 from penstock.cli import COMMANDS as LISTED
 from penstock.cli import main
-from penstock.cli.app import COMMON, loaded
+from penstock.cli.app import SESSION_PARAMETERS, loaded
 from penstock.cli.parameters import Option, described
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, environment, in_process_of_its_own
@@ -63,7 +63,7 @@ def test_each_option_has_help() -> None:
     parameters = {
         (name, one.name): one
         for name in LISTED
-        for one in (*described(loaded(name).function).parameters, *COMMON)
+        for one in (*described(loaded(name).function).parameters, *SESSION_PARAMETERS)
     }
     helps = {key: one.help for key, one in parameters.items() if isinstance(one.mark, Option)}
     assert len(helps) > 100

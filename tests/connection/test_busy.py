@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from penstock import AsyncPenstock, Durable, Penstock
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._sync.transport.server import Server as SyncServer
-from penstock.core.calls.call import LATER, SOON, longest_pause
+from penstock.core.calls.call import EARLY_RETRY_PAUSE, LATE_RETRY_PAUSE, longest_pause
 from penstock.core.nodes.cluster import Patience
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Command, Stub, info
@@ -256,13 +256,16 @@ def test_a_short_outage_costs_little_more_than_it_lasts(outage: float) -> None:
     while now < outage:
         tries += 1
         now += longest_pause(tries, now)
-    assert now - outage <= min(SOON, outage + 0.01)
+    assert now - outage <= min(EARLY_RETRY_PAUSE, outage + 0.01)
     assert tries < 12
 
 
 def test_a_long_outage_is_tried_once_a_second() -> None:
     """Later pauses are about a second."""
-    assert [longest_pause(tries, 1.0) for tries in (20, 2000)] == [LATER, LATER]
+    assert [longest_pause(tries, 1.0) for tries in (20, 2000)] == [
+        LATE_RETRY_PAUSE,
+        LATE_RETRY_PAUSE,
+    ]
 
 
 def test_a_cluster_has_the_same_patience() -> None:
@@ -294,5 +297,5 @@ def test_pauses_of_a_failing_call(server: EmbeddedServer, monkeypatch: pytest.Mo
         with pytest.raises(redis.ConnectionError):
             q.enqueue(2)
     assert slept[:6] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25]
-    assert max(slept) == LATER
+    assert max(slept) == LATE_RETRY_PAUSE
     assert sum(slept) >= 5

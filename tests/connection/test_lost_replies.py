@@ -17,8 +17,8 @@ from penstock.core.calls.operations.consuming import Taken
 from penstock.core.calls.reply_limit import (
     ARGS_PER_JOB,
     COUNT_ARGUMENT,
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
+    FIRST_GROWTH_PAUSE,
+    LONGEST_GROWTH_PAUSE,
     ReplyLimit,
     size_of,
 )
@@ -71,7 +71,7 @@ def test_a_reserve_asks_for_less(url: str, q: Queue, caplog: pytest.LogCaptureFi
 
 def test_a_long_call_asks_for_less(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call with long arguments, too: its reply may be what is too large."""
-    monkeypatch.setattr(calls, "LONG", 1000)
+    monkeypatch.setattr(calls, "LONG_CALL_BYTES", 1000)
     with Penstock(url) as ps:
         q = ps.queue("small")
         q.enqueue_many([b"small"] * 400 + [BODY * 3] * 500)
@@ -104,7 +104,7 @@ def test_a_job_that_no_reply_can_hold(
     url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It becomes a dead letter, though it is a suspect; the jobs that came with it do not."""
-    monkeypatch.setattr(reply_limit, "ONE_EVENT", 0.02)  # the lease is short, too
+    monkeypatch.setattr(reply_limit, "ONE_EVENT_SECONDS", 0.02)  # the lease is short, too
     with Penstock(url) as ps:
         q = ps.queue("q")
         q.configure(lease=0.05)
@@ -182,18 +182,20 @@ def test_the_limit_grows_again() -> None:
     assert size_of(call) == size_of(reserve(limit, now, 1000)) == 250
     assert not limit.note_loss(call, now + 1), "it is in the log already"
     assert (size_of(call), limit.most) == (62, 62)
-    now += 1 + FIRST_PAUSE
+    now += 1 + FIRST_GROWTH_PAUSE
     call = reserve(limit, now)
     assert size_of(call) == 124
     for _ in range(2):
         limit.note_loss(call, now)
     assert limit.most == 7
-    assert size_of(reserve(limit, now + 1.9 * FIRST_PAUSE)) == 7, "that size was too large before"
+    assert size_of(reserve(limit, now + 1.9 * FIRST_GROWTH_PAUSE)) == 7, (
+        "that size was too large before"
+    )
     for _ in range(20):
         for _ in range(2):
             limit.note_loss(call, now)
     assert limit.most == 1
-    assert size_of(reserve(limit, now + 10 * LONGEST_PAUSE)) == 200
+    assert size_of(reserve(limit, now + 10 * LONGEST_GROWTH_PAUSE)) == 200
     assert limit.most == 0
 
 

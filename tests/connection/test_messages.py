@@ -38,7 +38,7 @@ from penstock import (
     Worker,
 )
 from penstock.core.calls.failures import raise_typed
-from penstock.core.calls.troubles import NEEDED
+from penstock.core.calls.troubles import NEEDED_PERMISSIONS
 from penstock.embedded import EmbeddedServer
 from tests.cli.conftest import run_cli
 from tests.cli.support import Cli, environment, in_process_of_its_own
@@ -330,7 +330,7 @@ def test_the_rights_that_the_message_names(name: str) -> None:
         rules = rules[: rules.index("allows")] if "allows" in rules else rules
         raw.execute_command("ACL", "SETUSER", "eve", *rules)
         _enqueue(url)
-        raw.execute_command("ACL", "SETUSER", "eve", "-@all", *NEEDED.split())
+        raw.execute_command("ACL", "SETUSER", "eve", "-@all", *NEEDED_PERMISSIONS.split())
         with Penstock(url) as ps:
             done: list[Any] = []
             Worker(ps, "q", lambda job: done.append(job.body), burst=True).run()

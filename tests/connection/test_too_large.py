@@ -23,7 +23,7 @@ from penstock.client._sync.transport.node import Node
 from penstock.core.values.confirmations import Wait
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
-from penstock.wire.keys import SLOTS
+from penstock.wire.keys import SLOT_COUNT
 from tests.connection.stub import Command, Stub, info
 from tests.support.backends import clustered
 from tests.support.proxy import Proxy
@@ -81,7 +81,7 @@ def test_a_cluster_refuses_a_body(make_server: Callable[..., EmbeddedServer]) ->
     """The error is that of a single server, also without a time for repeats."""
     server = clustered(make_server)
     with redis.Redis.from_url(server.url) as raw:
-        raw.execute_command("CLUSTER ADDSLOTS", *range(SLOTS))
+        raw.execute_command("CLUSTER ADDSLOTS", *range(SLOT_COUNT))
         wait_for(lambda: raw.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
     limit(server, "client-query-buffer-limit")
     with Penstock(server.url, retry_for=0) as ps:

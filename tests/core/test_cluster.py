@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.nodes.cluster import (
-    HOPS,
-    NEAR,
-    UNSURE,
+    LONGEST_MIGRATION_PAUSE,
+    MAX_REDIRECTS,
+    MAX_REPEAT_SECONDS,
     Address,
     Patience,
     SlotRange,
@@ -117,13 +117,13 @@ def test_a_migration_is_retried_while_it_progresses() -> None:
     clock, patience = made(5)
     for left in range(20, 0, -1):
         patience.watch(left)
-        pause = patience.pause(NEAR)
+        pause = patience.pause(LONGEST_MIGRATION_PAUSE)
         assert pause is not None
-        assert pause <= NEAR
+        assert pause <= LONGEST_MIGRATION_PAUSE
         clock.now += 4
     clock.now += 1
     patience.watch(1)
-    assert patience.pause(NEAR) is None
+    assert patience.pause(LONGEST_MIGRATION_PAUSE) is None
 
 
 def test_a_call_that_may_have_run_is_repeated_for_a_bounded_time() -> None:
@@ -133,18 +133,18 @@ def test_a_call_that_may_have_run_is_repeated_for_a_bounded_time() -> None:
     assert patience.is_unsure
     for left in range(1000, 0, -1):
         patience.watch(left)
-        if patience.pause(NEAR) is None:
+        if patience.pause(LONGEST_MIGRATION_PAUSE) is None:
             break
         clock.now += 1
-    assert clock.now == UNSURE
+    assert clock.now == MAX_REPEAT_SECONDS
 
 
 def test_redirections_are_followed_at_once() -> None:
     """The first redirections are followed at once; a circle of redirections ends in time."""
     clock, patience = made(5)
-    assert [patience.hop() for _ in range(HOPS)] == [0.0] * HOPS
+    assert [patience.hop() for _ in range(MAX_REDIRECTS)] == [0.0] * MAX_REDIRECTS
     while (pause := patience.hop()) is not None:
-        assert 0 < pause <= NEAR
+        assert 0 < pause <= LONGEST_MIGRATION_PAUSE
         clock.now += pause
     assert 5 <= clock.now <= 6
 

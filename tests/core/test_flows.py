@@ -392,7 +392,7 @@ def test_expired_jobs_do_not_hold_up_a_reserve_that_may_not_wait() -> None:
     flow, (a, b) = reserve(clock, "a", "b", block=0.0)
     bounded = Taken(0, [])
     assert flow.answer(bounded) == ReserveJobs(a, 1, False)
-    clock.now += flows.LINGER
+    clock.now += flows.EXPIRED_JOBS_GRACE
     assert flow.answer(bounded) == ReserveJobs(b, 1, False)
     assert flow.ends_with(bounded) == []
     flow, (a,) = reserve(clock, "a", block=0.0)
@@ -422,7 +422,7 @@ def test_a_node_that_does_not_answer_is_left_out() -> None:
     clock.now += flows.POLL_INTERVAL
     assert flow.answer(WaitResult()) == ReserveJobs(b, 1, True, True)
     assert isinstance(flow.answer(NOTHING), Listen)
-    clock.now += flows.AGAIN
+    clock.now += flows.SILENT_QUEUE_PAUSE
     assert flow.answer(WaitResult()) == ReserveJobs(a, 1, True, True)
     assert noted == [(a, None), (b, 0), (b, 0)]
 

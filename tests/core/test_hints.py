@@ -35,11 +35,11 @@ def test_the_form_of_a_hint() -> None:
     assert hint.field == "e6a1c3f0 ack 1f2e3d4c 1763700000123-1000000000 1-abc two words"
     assert hint.value == f"{NOW + 0xFFFF * 60_000} 5000 "
     buried = kept(delivery(b"1;t=60000\n"), Intent("bury", reason="no good\n"))
-    assert buried.value == f"{1763700000123 + 60_000 + hints.SKEW_MS} - no good\n"
+    assert buried.value == f"{1763700000123 + 60_000 + hints.MAX_CLOCK_SKEW_MS} - no good\n"
     job_id = encode_id("e6a1c3f0", PLACE.packed, NUMBER, ttl_code(60_000))
     by_id = kept(job_id, Intent("delete"))
     assert by_id.field == "e6a1c3f0 delete 1f2e3d4c 1763700000123-1000000000 - two words"
-    assert by_id.value == f"{1763700000123 + 60_000 + hints.SKEW_MS} - "
+    assert by_id.value == f"{1763700000123 + 60_000 + hints.MAX_CLOCK_SKEW_MS} - "
     for one in (hint, buried, by_id):
         assert hints.read_hint(one.field, one.value) == one
 
@@ -89,7 +89,7 @@ def test_a_call_with_results_names_no_job_twice(reason: str, sizes: list[int]) -
 @pytest.mark.parametrize("record", [b"1;l=0;t=60000\n", b"1;t=1\n"])
 def test_jobs_without_hints(record: bytes) -> None:
     """No hint is made for jobs with lease 0 or past their ttl."""
-    when = NOW + 200 + hints.SKEW_MS
+    when = NOW + 200 + hints.MAX_CLOCK_SKEW_MS
     assert hints.hint_of(delivery(record), "e6a1c3f0", "q", Intent("ack"), when) is None
     once = encode_id("e6a1c3f0", PLACE.packed, NUMBER, ttl_code(None, at_most_once=True))
     assert hints.hint_of(once, "e6a1c3f0", "q", Intent("ack"), when) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import BadJobId, parse_id
-from penstock.core.values.ids import MAX_SEQ, ORDERED, SEQ_BASE, encode_id, ttl_code
+from penstock.core.values.ids import MAX_SEQ, ORDERED_ALPHABET, SEQ_BASE, encode_id, ttl_code
 
 PLACE = bytes.fromhex("cafebabe01020304")
 GOOD = encode_id("deadbeef", PLACE, b"1700000000000-1000000000", "ffff")
@@ -35,8 +35,8 @@ def test_every_part_comes_back(ms: int, seq: int) -> None:
 
 def test_the_alphabet_is_in_ascii_order() -> None:
     """The alphabet is in ASCII order, so ids sort as the bytes that they encode."""
-    assert bytes(sorted(ORDERED)) == ORDERED
-    assert len(set(ORDERED)) == 64
+    assert bytes(sorted(ORDERED_ALPHABET)) == ORDERED_ALPHABET
+    assert len(set(ORDERED_ALPHABET)) == 64
 
 
 def test_ids_of_a_node_sort_by_creation() -> None:

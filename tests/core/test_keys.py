@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock import BadArgument
-from penstock.core.calls.troubles import TYPES
+from penstock.core.calls.troubles import KEY_TYPES
 from penstock.wire.keys import (
-    KINDS,
-    STAGING,
+    KEY_KINDS,
+    STAGING_KINDS,
     QueueKeys,
     check_prefix,
     node_key,
@@ -25,8 +25,8 @@ def test_the_names_of_a_queues_keys() -> None:
     keys = QueueKeys("emails")
     assert keys["ready"] == b"penstock:{emails}:ready"
     assert keys.of(("wake", "space")) == (b"penstock:{emails}:wake", b"penstock:{emails}:space")
-    assert len(keys.names) == len(set(keys.names.values())) == len(KINDS + STAGING) == 23
-    assert set(TYPES) == set(KINDS)
+    assert len(keys.names) == len(set(keys.names.values())) == len(KEY_KINDS + STAGING_KINDS) == 23
+    assert set(KEY_TYPES) == set(KEY_KINDS)
     assert (registry_key("p"), node_key("p")) == (b"p:queues", b"p:node")
 
 

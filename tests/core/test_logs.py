@@ -15,7 +15,7 @@ from hypothesis import given
 
 import penstock
 from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation
-from penstock.core.jobs.logs import FIELDS, Fields, get_logger, log_failure, printable
+from penstock.core.jobs.logs import LOG_FIELDS, Fields, get_logger, log_failure, printable
 from tests.support.hostile import HOSTILE, is_harmless
 
 PLACE = QueueIdentity("emails", "deadbeef", 0xCAFEBABE, "01020304")
@@ -35,7 +35,7 @@ def test_the_fields_of_a_job() -> None:
     assert Fields(job) == {
         "job_id": job.id, "queue": "emails", "handler": "greet", "worker": "host:1", "attempt": 2,
     }  # fmt: skip
-    assert (tuple(Fields(job)), len(Fields(job))) == (FIELDS, 5)
+    assert (tuple(Fields(job)), len(Fields(job))) == (LOG_FIELDS, 5)
     assert Fields(delivery(b"1\n"))["handler"] is None
     assert dict(Fields(job, seconds=1.5)) == {**Fields(job), "seconds": 1.5}
 
@@ -46,7 +46,7 @@ def test_a_record_has_them(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "penstock"):
         logging.getLogger("penstock").warning("%s is lost", job.id, extra=Fields(job, why="late"))
     [record] = caplog.records
-    assert {name: vars(record)[name] for name in FIELDS} == Fields(job)
+    assert {name: vars(record)[name] for name in LOG_FIELDS} == Fields(job)
     assert (record.getMessage(), vars(record)["why"]) == (f"{job.id} is lost", "late")
 
 

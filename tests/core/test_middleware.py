@@ -11,7 +11,7 @@ import pytest
 from penstock import BadArgument, Enqueued, EnqueueEvent, IncompleteEnqueue, Middleware, RunEvent
 from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation
 from penstock.core.jobs.middleware import (
-    NOTHING,
+    NO_CONTEXT,
     check_middleware,
     enqueue_event,
     enqueuing,
@@ -251,7 +251,7 @@ def test_stop_iteration_is_an_error_like_others() -> None:
 
 def test_without_middleware_nothing_is_made() -> None:
     """Without middleware every run uses one shared context."""
-    assert running((), a_run()) is running((), a_run()) is NOTHING
+    assert running((), a_run()) is running((), a_run()) is NO_CONTEXT
     with (
         running((), a_run()),
         Middleware().run(a_run()),

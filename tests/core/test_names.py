@@ -1,10 +1,10 @@
-"""A class name is used once in the whole package."""
+"""Class names, constants and type aliases mean one thing in the whole package."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,3 +33,80 @@ def test_a_class_name_is_defined_once() -> None:
     for name, path in _classes():
         places[name].append(path)
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+# Constants with one name and several meanings that are left, by file.
+SECOND_MEANINGS: dict[str, set[str]] = {
+    "__init__.py": {"LATER"},
+    "client/_async/backend.py": {"AGAIN"},
+    "client/_async/sharded/federation.py": {"GRACE"},
+    "client/_async/sharded/sharded_queue.py": {"MISSING"},
+    "client/_async/transport/blocking.py": {"MOST_BYTES"},
+    "client/_async/transport/connection.py": {"IDLE_BEFORE_TEST", "LATE"},
+    "client/_async/transport/sentinel.py": {"LOOK", "PATIENCE"},
+    "client/_async/workers.py": {"HELD"},
+    "client/gathering.py": {"AT_ONCE"},
+    "core/enqueuing/batches.py": {"REFUSED"},
+    "core/enqueuing/chunks.py": {"WINDOW"},
+    "core/enqueuing/next_jobs.py": {"MOST", "MOST_BYTES", "REFUSED"},
+    "core/enqueuing/schedules.py": {"EVERY", "REFUSED"},
+    "pressure/_async/connections.py": {"AT_ONCE", "IDLE_BEFORE_TEST", "SHORTEST"},
+    "pressure/_async/waiting.py": {"HELD"},
+    "pressure/keys.py": {"DEFAULT_PREFIX", "STATE"},
+    "worker/_async/handler_runner.py": {"LATER"},
+    "worker/_async/heartbeat.py": {"AGAIN", "LOOK", "REFUSALS", "SHORTEST"},
+    "worker/_async/kit.py": {"MOST"},
+    "worker/_async/lifespan.py": {"NO_ERROR"},
+    "worker/_async/registration.py": {"PAUSE"},
+    "worker/arguments.py": {"Kind", "MISSING"},
+    "worker/children.py": {"END_WAIT", "EVERY", "GRACE"},
+    "worker/concerns.py": {"DAMAGES", "Flow"},
+    "worker/health.py": {"EVERY", "PATIENCE"},
+    "worker/heartbeat_process.py": {"AGAIN", "END_WAIT", "LEFT", "MOST", "STARTING", "STUCK"},
+    "worker/isolation.py": {"AGAIN", "END_WAIT", "REFUSALS", "STARTING", "STUCK"},
+    "worker/loop.py": {"Count", "Flow", "LATE", "PAUSE"},
+    "worker/messages.py": {"MAX_ATTEMPTS", "MOST"},
+    "worker/process_end.py": {"LOOK"},
+    "worker/put_off.py": {"LONGEST", "SHORTEST"},
+    "worker/reporting.py": {"Count", "DAMAGES", "Flow"},
+    "worker/schedules.py": {"AGAIN", "Flow", "LOOK", "REFUSED"},
+    "worker/state.py": {"PATIENCE"},
+    "worker/state_values.py": {"STATE"},
+    "worker/statistics.py": {"WINDOW"},
+    "worker/terms.py": {"LEFT", "LONGEST", "PAUSE"},
+}
+
+
+def _constants() -> Iterator[tuple[str, str]]:
+    """Return name and file of each constant and alias of a module, without generated files."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "_sync" in path.parts:
+            continue
+        blocks = [ast.parse(path.read_text()).body]
+        for body in blocks:
+            blocks += [node.body for node in body if isinstance(node, ast.If | ast.Try)]
+            for node in body:
+                if isinstance(node, ast.Assign | ast.AnnAssign) and not _may_repeat(node):
+                    targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+                    parts = [part for target in targets for part in ast.walk(target)]
+                    names = [part.id for part in parts if isinstance(part, ast.Name)]
+                    yield from ((name, str(path.relative_to(PACKAGE))) for name in names)
+
+
+def _may_repeat(node: ast.Assign | ast.AnnAssign) -> bool:
+    """Return True for loggers, type variables and `__all__`, which each file has of its own."""
+    kind = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
+    own = ("get_logger", "ParamSpec", "TypeVar")
+    return kind in own or ast.unparse(node).startswith("__all__")
+
+
+def test_a_constant_is_defined_once() -> None:
+    """A constant or type alias of a module has one meaning; files that share it import it."""
+    places = defaultdict(set)
+    for name, path in _constants():
+        places[name.lstrip("_")].add(path)
+    repeated = {(path, name) for name, paths in places.items() if len(paths) > 1 for path in paths}
+    known = {(path, name) for path, names in SECOND_MEANINGS.items() for name in names}
+    assert known - repeated == set(), "they have one meaning now: remove them from the list"
+    left = Counter(name for _, name in repeated - known)
+    assert {name: places[name] for name, count in left.items() if count > 1} == {}

@@ -128,7 +128,7 @@ def test_settings_stored_last_go_to_the_others() -> None:
     """The newest settings go to the other nodes; of equally old ones all nodes get the same."""
 
     def values(age: int | None, lease: int | None) -> list[bytes | None]:
-        found = dict.fromkeys(merging.STORED, None) | {"configured": age, "lease": lease}
+        found = dict.fromkeys(merging.STORED_SETTINGS, None) | {"configured": age, "lease": lease}
         return [None if one is None else b"%d" % one for one in found.values()]
 
     def told(found: dict[str, list[bytes | None]]) -> dict[str, tuple[int, bytes]]:
@@ -346,7 +346,7 @@ def test_a_node_that_fails_cools_down() -> None:
 
 def stats(**values: Any) -> QueueStats:
     """Return the figures of a queue."""
-    numbers = dict.fromkeys(merging.SUMMED, 0)
+    numbers = dict.fromkeys(merging.SUMMED_STATS, 0)
     given: dict[str, Any] = {"exists": True, "epoch": "01020304", "age": 5.0, "idle": 1.0}
     given |= {"closed": False, "producer": None, "consumer": None, **values}
     return QueueStats(

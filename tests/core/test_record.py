@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import BadArgument
-from penstock.core.jobs.record import MAX_RECORD, check_size, encode_body, encode_head, parse_record
+from penstock.core.jobs.record import (
+    MAX_RECORD_BYTES,
+    check_size,
+    encode_body,
+    encode_head,
+    parse_record,
+)
 
 
 def test_the_shortest_record() -> None:
@@ -121,10 +127,10 @@ def test_keys_that_are_a_kind_of_text() -> None:
 
 def test_the_largest_record() -> None:
     """A record must be below 512 MiB, header and body together."""
-    check_size(MAX_RECORD - 1)
-    assert MAX_RECORD == 1 << 29
+    check_size(MAX_RECORD_BYTES - 1)
+    assert MAX_RECORD_BYTES == 1 << 29
     with pytest.raises(BadArgument, match=r"body='<536870912 bytes>': .*below 512 MiB"):
-        check_size(MAX_RECORD)
+        check_size(MAX_RECORD_BYTES)
 
 
 @pytest.mark.parametrize(

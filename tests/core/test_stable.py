@@ -13,15 +13,17 @@ from penstock.core.enqueuing.chunks import chunks
 from penstock.core.enqueuing.options import prepared
 from penstock.core.jobs.record import parse_record, stable_id_of
 from penstock.core.values import stable
-from penstock.core.values.ids import ORDERED
+from penstock.core.values.ids import ORDERED_ALPHABET
 
 FORM = re.compile(rb"[-0-9A-Z_a-z]{12,16}")
 
 
 def origin(text: bytes) -> bytes:
     """Return the random characters of an id; its last one tells how far all of them are turned."""
-    turn = ORDERED.index(text[-1:])
-    return text.translate(bytes.maketrans(ORDERED[turn:] + ORDERED[:turn], ORDERED))[:10]
+    turn = ORDERED_ALPHABET.index(text[-1:])
+    return text.translate(
+        bytes.maketrans(ORDERED_ALPHABET[turn:] + ORDERED_ALPHABET[:turn], ORDERED_ALPHABET)
+    )[:10]
 
 
 def test_each_is_another_one() -> None:

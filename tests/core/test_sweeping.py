@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.core.flows.sweeping import FEW, LONGEST, MADE, MANY, SHORTEST, SOON, SweepSchedule
+from penstock.core.flows.sweeping import (
+    BUSY_SWEEP_PAUSE,
+    LISTED_PER_BUSY_SWEEP,
+    LISTED_PER_SWEEP,
+    LONGEST_SWEEP_PAUSE,
+    QUEUES_PER_SWEEP,
+    SHORTEST_SWEEP_PAUSE,
+    SweepSchedule,
+)
 
 GAP = 60.0
 
@@ -38,8 +46,8 @@ def test_gaps_are_drawn() -> None:
         made = SweepSchedule()
         made.is_due("q", 0.0)
         first.append(next(at for at in range(200) if made.is_due("q", float(at))))
-    assert SHORTEST <= min(first) < 45
-    assert 75 < max(first) <= LONGEST + 1
+    assert SHORTEST_SWEEP_PAUSE <= min(first) < 45
+    assert 75 < max(first) <= LONGEST_SWEEP_PAUSE + 1
 
 
 def test_an_incomplete_sweep_is_repeated_soon() -> None:
@@ -47,20 +55,20 @@ def test_an_incomplete_sweep_is_repeated_soon() -> None:
     made = turns()
     made.is_due("q", 0.0)
     made.again("q", 0.0)
-    assert not made.is_due("q", SOON - 1)
-    assert made.is_due("q", SOON)
+    assert not made.is_due("q", BUSY_SWEEP_PAUSE - 1)
+    assert made.is_due("q", BUSY_SWEEP_PAUSE)
 
 
 def test_listed_queues_are_few_until_one_is_removed() -> None:
     """Few listed queues are checked until one is removed; then many, soon."""
     made = turns()
     assert made.listed(0.0) == 0
-    assert made.listed(GAP) == FEW
+    assert made.listed(GAP) == LISTED_PER_SWEEP
     assert made.listed(GAP + 1) == 0
     made.found(1, GAP)
-    assert made.listed(GAP + SOON) == MANY
-    made.found(0, GAP + SOON)
-    assert made.listed(2 * GAP + SOON) == FEW
+    assert made.listed(GAP + BUSY_SWEEP_PAUSE) == LISTED_PER_BUSY_SWEEP
+    made.found(0, GAP + BUSY_SWEEP_PAUSE)
+    assert made.listed(2 * GAP + BUSY_SWEEP_PAUSE) == LISTED_PER_SWEEP
 
 
 def test_creating_queues_sweeps_twice_as_many() -> None:
@@ -68,7 +76,7 @@ def test_creating_queues_sweeps_twice_as_many() -> None:
     number is bounded.
     """
     made = turns()
-    assert sum(made.made() for _ in range(10 * MADE)) == 20 * MADE
+    assert sum(made.made() for _ in range(10 * QUEUES_PER_SWEEP)) == 20 * QUEUES_PER_SWEEP
 
 
 def test_the_names_that_are_kept_are_bounded() -> None:

@@ -106,7 +106,7 @@ def test_no_part_of_a_password_is_on_a_terminal(command: list[str], url: str, be
     """No part of a password is on stdout or stderr, with or without `--url`."""
     out, err = io.StringIO(), io.StringIO()
     with (
-        mock.patch("penstock.cli.app.RETRY_FOR", 0.0),
+        mock.patch("penstock.cli.app.RETRY_SECONDS", 0.0),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -20,7 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from penstock import AsyncPenstock, BadArgument, Dedup, Job, Penstock, Queue, QueueFull, RunEvent
 from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.middleware import running
-from penstock.integrations.otel import MOST_LINKS, OpenTelemetry
+from penstock.integrations.otel import MAX_LINKS, OpenTelemetry
 from tests.support.backends import Backend
 
 
@@ -210,13 +210,13 @@ def test_a_batch_has_links(q: Queue, otel: OpenTelemetry, spans: Spans, backend:
 
 def test_links_are_bounded(q: Queue, otel: OpenTelemetry, spans: Spans) -> None:
     """A batch of a thousand enqueues has as many links as an SDK keeps."""
-    for body in range(MOST_LINKS + 5):
+    for body in range(MAX_LINKS + 5):
         q.enqueue(body)
     spans.take()
     with running((otel,), a_run(*reserved(q, 200))):
         pass
     [span] = spans.take()
-    assert (len(span.links), span.dropped_links) == (MOST_LINKS, 0)
+    assert (len(span.links), span.dropped_links) == (MAX_LINKS, 0)
 
 
 def test_a_header_that_is_no_context_is_ignored(

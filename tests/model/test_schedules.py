@@ -172,8 +172,10 @@ class ScheduleMachine(RuleBasedStateMachine):
             if self.model[name].next is not None:
                 self.model[name].next = self.model[name].first_tick(self.server.now_ms)
         else:
-            assert what == (flows.SAME if self.model[name].new == new else flows.REPLACED)
-            assert not (what == flows.REPLACED and force)
+            assert what == (
+                flows.SCHEDULE_UNCHANGED if self.model[name].new == new else flows.SCHEDULE_OUTDATED
+            )
+            assert not (what == flows.SCHEDULE_OUTDATED and force)
 
     @rule(name=st.sampled_from(NAMES))
     def remove(self, name: str) -> None:

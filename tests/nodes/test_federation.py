@@ -204,7 +204,7 @@ def behind(proxy: Proxy, other: EmbeddedServer, **options: Any) -> tuple[Penstoc
 @pytest.fixture
 def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make producers trust the last state of a node: a look at it would fail before the call."""
-    monkeypatch.setattr(state, "LOOK", 60.0)
+    monkeypatch.setattr(state, "FLAG_MAX_AGE", 60.0)
 
 
 def id_of(url: str) -> str:

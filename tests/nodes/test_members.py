@@ -25,7 +25,7 @@ from tests.support.twins import await_for, wait_for
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     """Three nodes whose clients read the lists every 0.2 s."""
-    monkeypatch.setattr(federation, "REFRESH", 0.2)
+    monkeypatch.setattr(federation, "NODE_LIST_MAX_AGE", 0.2)
     with Servers(3) as servers:
         yield servers
 

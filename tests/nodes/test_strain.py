@@ -27,7 +27,7 @@ from penstock.client._sync.sharded import federation
 from penstock.client._sync.sharded.federation import Federation
 from penstock.core.jobs import hints
 from penstock.core.jobs.job import number_of
-from penstock.core.nodes.state import LOOK
+from penstock.core.nodes.state import FLAG_MAX_AGE
 from penstock.wire.scripts import script
 from tests.model.clock import TestClock, use_test_clock
 from tests.nodes.federation import Servers, fill_up, home_of, one_on
@@ -274,7 +274,7 @@ def test_clients_without_an_outage_apply_hints(
     three: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the client that did the job is disconnected from its node: others apply its hint."""
-    monkeypatch.setattr(federation, "REFRESH", 0.3)
+    monkeypatch.setattr(federation, "NODE_LIST_MAX_AGE", 0.3)
     with Proxy(three.all[0].address) as proxy, three.client() as other:
         other.queue("q").reserve(1, block=0)
         with Penstock([proxy.url, *three.urls[1:]], retry_for=0.3) as ps:
@@ -294,7 +294,7 @@ def _is_done(servers: Servers, number: int) -> bool:
 
 def test_hints_are_bounded(three: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node with the maximum of hints is skipped; if all have it, the error says so."""
-    monkeypatch.setattr(hints, "MOST", 3)
+    monkeypatch.setattr(hints, "MAX_HINTS", 3)
     with three.client(retry_for=0.2) as ps:
         q = ps.queue("q")
         for number in range(8):
@@ -316,7 +316,7 @@ def test_the_home_of_a_hint_has_another_time(
 ) -> None:
     """A hint for a short-ttl job is kept although the nodes' clocks differ by a minute."""
     use_test_clock(monkeypatch)
-    monkeypatch.setattr(federation, "REFRESH", 0.2)
+    monkeypatch.setattr(federation, "NODE_LIST_MAX_AGE", 0.2)
     now = int(time.time() * 1000)
     for number in range(3):
         TestClock(three.raw(number), now + (ahead * 1000 if number == 0 else 0))
@@ -413,7 +413,7 @@ def test_a_producer_without_a_connection_meets_a_node_that_hangs(three: Servers)
         server = three.with_id(ps, home)
         [mine] = [one for one in ps.backend.home.homes if one.id == home]  # type: ignore[union-attr]  # a federation
         mine.node.close()
-        time.sleep(LOOK)
+        time.sleep(FLAG_MAX_AGE)
         server.pause()
         try:
             began = time.monotonic()

@@ -156,7 +156,7 @@ async def test_a_worker_that_runs_joins(
 ) -> None:
     """A running worker finishes its jobs with renewed leases, and then takes jobs of new nodes."""
     for module in (backend, federation, async_backend, async_federation):
-        monkeypatch.setattr(module, "REFRESH", 0.2)
+        monkeypatch.setattr(module, "NODE_LIST_MAX_AGE", 0.2)
     add(three, 0, ["held"], lease=8)  # calls of this test delay the loop that renews it
     add(three, 1, ["there"])
     seen = Seen()

@@ -13,10 +13,10 @@ from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.dedup import UNTIL, Dedup, with_id
 from penstock.core.jobs.job import parse_counters
 from penstock.core.jobs.record import encode_body, encode_head, key_hash, parse_record
-from penstock.core.values.ids import ORDERED, encode_id, parse_id, ttl_code
+from penstock.core.values.ids import ORDERED_ALPHABET, encode_id, parse_id, ttl_code
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument, BadJobId
-from penstock.wire.keys import KINDS, QueueKeys, check_prefix, check_queue_name, queue_crc, tag
+from penstock.wire.keys import KEY_KINDS, QueueKeys, check_prefix, check_queue_name, queue_crc, tag
 from penstock.wire.scripts import script
 from tests.protocol.clock import T0, run
 from tests.protocol.pages import PAGES
@@ -57,7 +57,7 @@ def test_keys_of_a_queue(case: dict[str, Any]) -> None:
     assert f"{queue_crc(case['name']):08x}" == case["crc32"]
     for kind, name in case["keys"].items():
         assert keys[kind] == name.encode()
-    names = [keys[kind] for kind in KINDS]
+    names = [keys[kind] for kind in KEY_KINDS]
     assert {crc16(hash_tag(name)) % 16384 for name in names} == {case["slot"]}
 
 
@@ -87,7 +87,7 @@ def test_a_queue_of_any_name_works(name: str, backend: Backend) -> None:
     raw, keys = backend.sync_client(), QueueKeys(name)
     assert run(raw, keys, "enqueue", (1, EPOCH, 0, "", 0, "", "1\nbody"))[0] == 1
     assert run(raw, keys, "reserve", (2, 1, 5, "ada", 0, ""))[8] == b"1\nbody"
-    assert set(raw.keys("*")) <= {keys[kind] for kind in KINDS}
+    assert set(raw.keys("*")) <= {keys[kind] for kind in KEY_KINDS}
 
 
 @pytest.mark.parametrize("case", _cases("ids", "ids"), ids=lambda case: case["case"])
@@ -110,7 +110,7 @@ def test_ids_have_the_parts_of_the_vectors(case: dict[str, Any]) -> None:
 def test_ids_of_a_node_sort_by_creation() -> None:
     """The alphabet is in ASCII order, so text order is numeric order."""
     alphabet = json.loads((FOLDER / "ids.json").read_text("utf-8"))["alphabet"]
-    assert alphabet.encode() == ORDERED
+    assert alphabet.encode() == ORDERED_ALPHABET
     assert sorted(alphabet) == list(alphabet)
     ids = [case["id"] for case in _cases("ids", "ids") if case["node"] == "e6a1c3f0"]
     assert sorted(ids) == ids

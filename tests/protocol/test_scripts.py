@@ -7,11 +7,11 @@ from importlib import resources
 
 import pytest
 
-from penstock.core.calls.refusals import FORMS, refusal
+from penstock.core.calls.refusals import ARGUMENT_RULES, refusal
 from penstock.pressure.keys import KEYS_OF_ROLE, PressureKeys
 from penstock.wire.codes import Code
-from penstock.wire.keys import KINDS, STAGING
-from penstock.wire.scripts import DEFAULTS, Script, all_scripts
+from penstock.wire.keys import KEY_KINDS, STAGING_KINDS
+from penstock.wire.scripts import META_DEFAULTS, Script, all_scripts
 from tests.protocol.headers import returns_of
 
 OF_STAGES = ("stage", "commit", "unstage")
@@ -45,7 +45,9 @@ def test_every_name_of_the_header_is_used(script: Script) -> None:
         assert uses > 1, f"{script.name} declares {name} and does not use it"
     for field, name in script.meta:
         uses = len(re.findall(rf"(?<![\w.']){name}(?![\w'])", body))
-        assert uses > (3 if field in DEFAULTS else 1), f"{script.name} reads {name} for nothing"
+        assert uses > (3 if field in META_DEFAULTS else 1), (
+            f"{script.name} reads {name} for nothing"
+        )
 
 
 def test_names_are_used_not_numbers() -> None:
@@ -58,7 +60,7 @@ def test_names_are_used_not_numbers() -> None:
 @SCRIPTS
 def test_keys_are_kinds_of_the_layout(script: Script) -> None:
     """Every declared key is one of the queue's."""
-    assert set(script.keys) <= {*KINDS, *STAGING, "stage", "commit", "checkpoint"}
+    assert set(script.keys) <= {*KEY_KINDS, *STAGING_KINDS, "stage", "commit", "checkpoint"}
     assert len(set(script.keys)) == len(script.keys)
     assert script.args[0] == "nonce"
 
@@ -183,7 +185,9 @@ def test_malformed_arguments_have_a_text() -> None:
         for name in re.findall(r"\{-19, nonce, '(\w+)'", one.source)
         if name not in {bound.name for bound in one.bounds}
     }
-    assert found | {"from", "to"} == set(FORMS)  # survey takes these two names from a table
+    assert found | {"from", "to"} == set(
+        ARGUMENT_RULES
+    )  # survey takes these two names from a table
 
 
 def test_the_error_of_a_number_has_its_bounds() -> None:
@@ -191,4 +195,6 @@ def test_the_error_of_a_number_has_its_bounds() -> None:
     for one in all_scripts():
         for bound in one.bounds:
             error = refusal("q", [Code.MALFORMED, b"1", bound.name.encode(), b"x"], one.bounds)
-            assert bound.name in FORMS or f"from {bound.least} to {bound.most}" in str(error)
+            assert bound.name in ARGUMENT_RULES or f"from {bound.least} to {bound.most}" in str(
+                error
+            )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.pressure.keys import PressureKeys, Role
-from penstock.wire.keys import KINDS, STAGING
+from penstock.wire.keys import KEY_KINDS, STAGING_KINDS
 from penstock.wire.scripts import Script, all_scripts
 from tests.protocol.clock import T0, TIME
 from tests.protocol.headers import codes_of, returns_of
@@ -172,8 +172,8 @@ def test_every_kind_of_key_appears() -> None:
                 for key in {*vector.before, *vector.after}
                 if vector.before.get(key) != vector.after.get(key)
             }
-    assert before == {*KINDS, *STAGING, "stage", "commit", "checkpoint"}
-    assert changed == {*KINDS, *STAGING, "stage", "commit", "checkpoint"}
+    assert before == {*KEY_KINDS, *STAGING_KINDS, "stage", "commit", "checkpoint"}
+    assert changed == {*KEY_KINDS, *STAGING_KINDS, "stage", "commit", "checkpoint"}
 
 
 def _kind(key: str) -> str:

@@ -682,7 +682,7 @@ def test_all_that_is_available(ground: Ground, monkeypatch: pytest.MonkeyPatch) 
     end = life.latest(life.initialOffset(), None)
     assert len(ground.read(life.partitions(life.initialOffset(), end))) == 1300
     ground.add(20)
-    monkeypatch.setattr(stream, "MOST_JOBS", 15)  # the limit of a batch without one
+    monkeypatch.setattr(stream, "MAX_JOBS_PER_BATCH", 15)  # the limit of a batch without one
     life.latest(end, None)
     assert ground.queue.stats().active == 15
     life.stop()

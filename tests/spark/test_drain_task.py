@@ -208,7 +208,7 @@ def test_a_worker_may_be_unhealthy_for_a_while(monkeypatch: pytest.MonkeyPatch) 
     """The task fails when it has been unhealthy for longer than that without a break."""
     clock, worker = [0.0], Watched()
     monkeypatch.setattr(drain_task, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(drain_task, "LOOK", 0.0)
+    monkeypatch.setattr(drain_task, "WORKER_LOOK_INTERVAL", 0.0)
     looks: Any = drain_task.watched(worker, math.inf)  # type: ignore[arg-type]  # a double
     for clock[0], worker.is_healthy in ((8, False), (9, True), (18, False), (19, False)):
         next(looks)
@@ -234,7 +234,7 @@ def test_a_server_that_is_gone_fails_the_task(
     make_server: Callable[..., EmbeddedServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task fails when the server does not answer any more, so that Spark can try it again."""
-    monkeypatch.setattr(drain_task, "SILENCE", 0.1)
+    monkeypatch.setattr(drain_task, "MAX_UNHEALTHY_SECONDS", 0.1)
     monkeypatch.setattr(state, "HEALTHY_SECONDS", 2.0)
     server = make_server(args=(), tcp=True)
     handlers = Handlers()
@@ -264,9 +264,9 @@ def test_a_task_takes_its_share(
             told.append((options["prefetch"], options["max_jobs"]))
 
     monkeypatch.setattr(drain_task, "Worker", Recorder)
-    monkeypatch.setattr(drain_task, "FIRST", 2)
-    monkeypatch.setattr(drain_task, "TRIAL", 2)
-    monkeypatch.setattr(drain_task, "QUICK", quick)
+    monkeypatch.setattr(drain_task, "FIRST_HELD_JOBS", 2)
+    monkeypatch.setattr(drain_task, "TRIAL_JOBS", 2)
+    monkeypatch.setattr(drain_task, "QUICK_TRIAL_SECONDS", quick)
     jobs.enqueue_many(range(9))
     connection = Connection.parse({"queue": "mail", "url": redis_url})
 
@@ -454,7 +454,9 @@ def test_a_job_that_is_lost_before_its_row_is_written(
             jobs.delete([held[0].id])
 
     monkeypatch.setattr(DrainResults, "take", taken)
-    monkeypatch.setattr(drain_task, "LOOK", 3600.0)  # the only look follows the last job
+    monkeypatch.setattr(
+        drain_task, "WORKER_LOOK_INTERVAL", 3600.0
+    )  # the only look follows the last job
     handlers.handler(None)(nothing)
     jobs.enqueue_many([1, 2], lease=60)
     output = DrainOutput([pa.field("result", pa.string())], True, 3600.0, 600_000)
@@ -628,7 +630,7 @@ def test_handlers_wait_while_many_results_wait_for_spark(monkeypatch: pytest.Mon
             return super().wait()
 
     monkeypatch.setattr(drain_task, "Event", Room)
-    monkeypatch.setattr(drain_task, "WAITING", 1)
+    monkeypatch.setattr(drain_task, "MAX_WAITING_RESULTS", 1)
     handler, results = one_column()
 
     def handle() -> None:

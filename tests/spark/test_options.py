@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock.errors import BadArgument
 from penstock.spark import OptionError, shards
 from penstock.spark.errors import RowError
-from penstock.spark.options import OPTIONS, Connection, Read, Stream, Write
+from penstock.spark.options import SPARK_OPTIONS, Connection, Read, Stream, Write
 from penstock.spark.rows import columns_of
 from penstock.spark.shards import ShardAddress, open_shards
 from penstock.spark.stream import BatchRange
@@ -125,7 +125,7 @@ def test_default_options() -> None:
 
 def test_one_name_means_one_thing() -> None:
     """Options of one name have one meaning in all groups, except for the default."""
-    for name, option in OPTIONS.items():
+    for name, option in SPARK_OPTIONS.items():
         for group in (Connection, Read, Stream, Write):
             known = group.options().get(name)
             assert known is None or known.name == option.name

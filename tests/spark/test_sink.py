@@ -29,7 +29,7 @@ def test_a_batch_ends_before_it_is_too_large(
     sizes: list[int], rows: int, sent: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call has at most `batchSize` records and 1 MiB; a larger record has one of its own."""
-    monkeypatch.setattr(sink, "CHUNK_BYTES", 1000 + 3 * sink.RECORD_BYTES)
+    monkeypatch.setattr(sink, "CHUNK_BYTES", 1000 + 3 * sink.RECORD_OVERHEAD_BYTES)
     batches, packer = packing(rows)
     for at, size in enumerate(sizes):
         packer.add(["key"], [b"x" * size], [at])
@@ -50,7 +50,7 @@ def packing(rows: int) -> tuple[list[tuple[str, RecordBatch]], Packer[str]]:
 
 def test_memory_of_many_small_batches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """When it is used up, all batches are sent, and each record once."""
-    monkeypatch.setattr(sink, "HELD_BYTES", 10 * (sink.RECORD_BYTES + 1))
+    monkeypatch.setattr(sink, "MAX_HELD_BYTES", 10 * (sink.RECORD_OVERHEAD_BYTES + 1))
     batches, packer = packing(40)
     keys = [f"k{number % 8}" for number in range(22)] + ["last"] * 18
     packer.add(keys, [b"x"] * 40, range(40))

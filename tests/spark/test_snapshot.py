@@ -30,7 +30,7 @@ from penstock.client._sync.transport.node import Node
 from penstock.errors import QueueMissing
 from penstock.spark import OptionError
 from penstock.spark.options import STATES
-from penstock.spark.snapshot import PIECES, SnapshotReader
+from penstock.spark.snapshot import PIECES_PER_SLICE, SnapshotReader
 from penstock.spark.source import SCHEMA
 from tests.model.clock import TestClock, use_test_clock
 
@@ -259,7 +259,7 @@ def test_jobs_that_stay_are_seen_once_while_others_move(
 
     Jobs are enqueued, delivered, acknowledged, failed, released, extended, buried, redriven.
     """
-    monkeypatch.setattr("penstock.spark.columns.PAGE", 1)
+    monkeypatch.setattr("penstock.spark.columns.JOBS_PER_PAGE", 1)
     draw, queue = random.Random(7), client.queue("q")
     stay = {"ready": 30, "scheduled": 30, "parked": 30, "dead": 20, "active": 20}
     kept = _staying(client, stay)
@@ -447,14 +447,14 @@ def test_a_plan_needs_few_commands(client: Penstock, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Node, "command", counted)
     options = {"queue": "q", "url": URL, "numPartitions": "10"}
     assert len(SnapshotReader(options, schema("id string")).partitions()) == 10
-    assert len(asked) < 10 + 2 * PIECES * 10
+    assert len(asked) < 10 + 2 * PIECES_PER_SLICE * 10
 
 
 def test_jobs_whose_leases_are_extended_while_they_are_read_come_once(
     client: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An extension moves a job towards the end of the structure, where it is read again."""
-    monkeypatch.setattr("penstock.spark.columns.PAGE", 7)
+    monkeypatch.setattr("penstock.spark.columns.JOBS_PER_PAGE", 7)
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 30)
     jobs = queue.reserve(30)

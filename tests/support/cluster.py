@@ -21,7 +21,7 @@ from redis.cluster import ClusterNode
 from redis.retry import Retry
 
 from penstock.embedded import EmbeddedServer, EmbeddedServerError, ServerBinary
-from penstock.wire.keys import SLOTS, QueueKeys, key_slot
+from penstock.wire.keys import SLOT_COUNT, QueueKeys, key_slot
 from tests.support.binaries import first_binary
 from tests.support.twins import wait_for
 
@@ -81,8 +81,8 @@ class Member:
 
     def owners(self) -> list[int]:
         """Return the port that serves each slot, according to this server; 0 for none."""
-        found = [0] * SLOTS
-        for first, last, owner, *_ in self.cluster("SLOTS"):
+        found = [0] * SLOT_COUNT
+        for first, last, owner, *_ in self.cluster("SLOT_COUNT"):
             found[first : last + 1] = [owner[1]] * (last + 1 - first)
         return found
 
@@ -153,7 +153,7 @@ class Cluster:
             member.cluster("SET-CONFIG-EPOCH", number + 1)
         first, count = self.members[0], len(self.members)
         for number, member in enumerate(self.members[:primaries]):
-            low, high = number * SLOTS // primaries, (number + 1) * SLOTS // primaries
+            low, high = number * SLOT_COUNT // primaries, (number + 1) * SLOT_COUNT // primaries
             member.cluster("ADDSLOTS", *range(low, high))
         for member in self.members[1:]:
             first.cluster("MEET", "127.0.0.1", member.port)

@@ -10,7 +10,14 @@ import redis
 
 from penstock.core.calls.operations import QueueOps
 from penstock.core.values.partitions import read_count
-from penstock.wire.keys import DEFAULT_PREFIX, KINDS, PRIORITY_SPAN, STAGING, registry_key, tag
+from penstock.wire.keys import (
+    DEFAULT_PREFIX,
+    KEY_KINDS,
+    PRIORITY_SPAN,
+    STAGING_KINDS,
+    registry_key,
+    tag,
+)
 from penstock.wire.scripts import all_scripts
 from tests.support.twins import wait_for
 
@@ -76,7 +83,7 @@ def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
     # keys of other programs have one more colon and a name
     kinds = [part for part in parts if b":" not in part[2]]
     # these stay for a while behind a cleared queue, or come before it exists
-    apart = {b"finished", *(kind.encode() for kind in STAGING)}
+    apart = {b"finished", *(kind.encode() for kind in STAGING_KINDS)}
     bases = {tagged + end for tagged, end, kind in kinds if kind not in apart}
     for base in bases:
         _check_queue(raw, base, raw.hvals(registry_key(prefix)))
@@ -85,7 +92,7 @@ def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
 def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     if read_count(raw.hget(base + b"meta", "v")) is not None:  # the name of a partitioned queue
         assert raw.hlen(base + b"meta") == 1, f"{base!r}: more than the number of partitions"
-        others = [kind for kind in KINDS if kind != "meta" and raw.exists(base + kind.encode())]
+        others = [kind for kind in KEY_KINDS if kind != "meta" and raw.exists(base + kind.encode())]
         assert not others, f"{base!r}: has partitions, and {others} of its own"
         return
     waiting = {number: fields[b"j"] for number, fields in raw.xrange(base + b"ready")}

@@ -34,7 +34,7 @@ async def test_all_runs_are_asked_to_stop_before_one_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run that needs long for its step does not delay the request to the others."""
-    monkeypatch.setattr("penstock.web.runs.STOP_WAIT", 600)
+    monkeypatch.setattr("penstock.web.runs.RUN_STOP_TIMEOUT", 600)
     runs = Runs(lambda: None)
 
     async def until_all_are_asked() -> None:
@@ -49,7 +49,7 @@ async def test_all_runs_are_asked_to_stop_before_one_is_waited_for(
 
 async def test_a_run_that_does_not_end_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The connections are closed next, so no step may still use them."""
-    monkeypatch.setattr("penstock.web.runs.STOP_WAIT", 0.01)
+    monkeypatch.setattr("penstock.web.runs.RUN_STOP_TIMEOUT", 0.01)
     runs, cancelled = Runs(lambda: None), list[bool]()
 
     async def for_ever() -> None:

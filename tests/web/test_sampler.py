@@ -10,7 +10,7 @@ import pytest
 
 from penstock import AsyncPenstock
 from penstock.core.jobs.views import QueuePage, QueueStats, Settings
-from penstock.web.sampler import MOST, POINTS, Sampler
+from penstock.web.sampler import MAX_SAMPLED_QUEUES, POINTS_PER_QUEUE, Sampler
 
 
 def stats(name: str = "q", **figures: Any) -> QueueStats:
@@ -86,9 +86,9 @@ async def test_many_queues_are_read_more_rarely() -> None:
 
 async def test_more_queues_than_are_read() -> None:
     """There is a limit, and the sample says so."""
-    client = Client(*(stats(f"q{number}") for number in range(MOST + 200)))
+    client = Client(*(stats(f"q{number}") for number in range(MAX_SAMPLED_QUEUES + 200)))
     sample = await client.sampler().sample()
-    assert (len(sample.queues), sample.is_whole) == (MOST, False)
+    assert (len(sample.queues), sample.is_whole) == (MAX_SAMPLED_QUEUES, False)
 
 
 async def test_rates() -> None:
@@ -111,10 +111,10 @@ async def test_the_memory_is_bounded() -> None:
     """Old figures are dropped, and so are queues that are gone or were made anew."""
     client = Client(stats(acked=50))
     sampler = client.sampler()
-    for _ in range(POINTS + 10):
+    for _ in range(POINTS_PER_QUEUE + 10):
         await sampler.sample()
         client.now += 2
-    assert len(sampler.series["q"].points) == POINTS
+    assert len(sampler.series["q"].points) == POINTS_PER_QUEUE
     client.queues = [stats(epoch="f", acked=1)]
     await sampler.sample()
     assert len(sampler.series["q"].points) == 1

@@ -6,7 +6,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from penstock.web.shapes import FILTERS, SHOWN, body_text, queue_path, sparkline, when
+from penstock.web.shapes import (
+    MAX_SHOWN_BYTES,
+    TEMPLATE_FILTERS,
+    body_text,
+    queue_path,
+    sparkline,
+    when,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +35,7 @@ from penstock.web.shapes import FILTERS, SHOWN, body_text, queue_path, sparkline
 )
 def test_figures(name: str, value: object, expected: str) -> None:
     """They are short, and what is not known is a dash."""
-    assert FILTERS[name](value) == expected  # type: ignore[operator]  # of one argument each
+    assert TEMPLATE_FILTERS[name](value) == expected  # type: ignore[operator]  # of one argument each
 
 
 def test_times() -> None:
@@ -56,12 +63,15 @@ def test_bodies(raw: bytes, codec: str, expected: str) -> None:
     assert body_text(raw, codec) == expected
 
 
-@pytest.mark.parametrize("raw", [b"x" * (SHOWN + 1), b"\xff" * (SHOWN + 1), b"[" * (SHOWN + 1)])
+@pytest.mark.parametrize(
+    "raw",
+    [b"x" * (MAX_SHOWN_BYTES + 1), b"\xff" * (MAX_SHOWN_BYTES + 1), b"[" * (MAX_SHOWN_BYTES + 1)],
+)
 def test_long_bodies(raw: bytes) -> None:
     """They are cut, and the page says so."""
     shown = body_text(raw, "json")
     assert shown.endswith("\n… the rest is not shown")
-    assert len(shown) < 5 * SHOWN
+    assert len(shown) < 5 * MAX_SHOWN_BYTES
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [0.0, 0.0], [1, 5, 2.5], [1e9] * 90])

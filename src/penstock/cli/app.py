@@ -23,14 +23,14 @@ from penstock import BadArgument, EvictionWarning, Penstock, PenstockError, Queu
 from penstock.cli import COMMANDS, output
 from penstock.cli.output import Failed
 from penstock.cli.parameters import BadUsage, Described, Option, Parser, described
-from penstock.core.values.urls import HIDDEN, fault_of
+from penstock.core.values.urls import NOT_SHOWN, fault_of
 from penstock.wire.keys import DEFAULT_PREFIX
 
-__all__ = ["COMMON", "CliCommand", "Session", "command", "loaded", "main_parser", "run"]
+__all__ = ["SESSION_PARAMETERS", "CliCommand", "Session", "command", "loaded", "main_parser", "run"]
 
 DEFAULT_URL = "redis://localhost:6379/0"
-QUIET = logging.NullHandler()
-RETRY_FOR = 1.0
+SILENT_HANDLER = logging.NullHandler()
+RETRY_SECONDS = 1.0
 """Seconds; a user at a terminal can repeat the command."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -75,7 +75,7 @@ class Session:
     def options(self) -> dict[str, Any]:
         """Options of clients."""
         hosts = self.node_hosts.split()
-        return {"prefix": self.prefix, "retry_for": RETRY_FOR, "node_hosts": hosts}
+        return {"prefix": self.prefix, "retry_for": RETRY_SECONDS, "node_hosts": hosts}
 
     def urls(self) -> list[str]:
         """Return the URL of each server.
@@ -88,7 +88,7 @@ class Session:
             return [self.url]
         if any(map(fault_of, urls)):  # perhaps one whose password has a space
             raise BadArgument(
-                "url", HIDDEN, "must be URLs separated by spaces; write a space in a URL as %20"
+                "url", NOT_SHOWN, "must be URLs separated by spaces; write a space in a URL as %20"
             )
         return urls
 
@@ -127,7 +127,7 @@ class Session:
             shown()
 
 
-COMMON = [replace(one, default=None) for one in described(Session).parameters]
+SESSION_PARAMETERS = [replace(one, default=None) for one in described(Session).parameters]
 """The options of `Session`; None = not given."""
 
 
@@ -141,17 +141,19 @@ class CliCommand:
 
     def parser(self) -> Parser:
         """Return the parser of its arguments."""
-        shared = COMMON if self.common else ()
+        shared = SESSION_PARAMETERS if self.common else ()
         return described(self.function).parser(f"penstock {self.name}", shared)
 
     def call(self, session: Session, argv: list[str]) -> None:
         """Parse the arguments, and call the function."""
         values = vars(self.parser().parse_intermixed_args(argv))
-        shared = {one.name: values.pop(one.name) for one in COMMON} if self.common else {}
+        shared = (
+            {one.name: values.pop(one.name) for one in SESSION_PARAMETERS} if self.common else {}
+        )
         self.function(session.changed(**shared), **values)
 
 
-REGISTERED: dict[str, CliCommand] = {}
+REGISTERED_COMMANDS: dict[str, CliCommand] = {}
 """The commands whose modules are imported, by name."""
 
 
@@ -167,7 +169,7 @@ def command(name: str, *, common: bool = True) -> Callable[[Function], Function]
     """
 
     def register(function: Function) -> Function:
-        REGISTERED[name] = CliCommand(name, function, common)
+        REGISTERED_COMMANDS[name] = CliCommand(name, function, common)
         return function
 
     return register
@@ -183,16 +185,16 @@ def loaded(name: str) -> CliCommand:
         near = get_close_matches(name, COMMANDS, 1)
         guess = f", perhaps {near[0]!r}" if near else ""
         raise BadUsage(f"there is no command {name!r}{guess}; see `penstock --help`")
-    if name not in REGISTERED:
+    if name not in REGISTERED_COMMANDS:
         importlib.import_module(f"penstock.cli.{COMMANDS[name].module}")
-    return REGISTERED[name]
+    return REGISTERED_COMMANDS[name]
 
 
 def main_parser() -> Parser:
     """Return the parser of the options before the command's name, and of that name."""
     listed = "\n".join(f"  {name:<10}  {one.summary}" for name, one in COMMANDS.items())
     text = "Inspect and manage penstock queues on a Redis server."
-    parser = Described(text, COMMON, []).parser("penstock")
+    parser = Described(text, SESSION_PARAMETERS, []).parser("penstock")
     parser.epilog = f"commands:\n{listed}".replace("%", "%%")
     parser.add_argument(
         "--version", action="version", version=penstock.__version__, help="Print the version."
@@ -217,7 +219,7 @@ def _start(argv: list[str]) -> None:
 
 def run(argv: list[str]) -> int:
     """Run a command; print its error as one line on stderr, and return the exit code."""
-    logging.getLogger("penstock").addHandler(QUIET)
+    logging.getLogger("penstock").addHandler(SILENT_HANDLER)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # it was closed, as for a daemon
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115,PTH123  # for the process

@@ -16,7 +16,7 @@ from penstock.cli.parameters import Argument, BadUsage
 
 __all__ = ["batches"]
 
-COLUMNS = ("batch", "state", "on", "jobs", "done", "failed", "dead", "progress")
+BATCH_COLUMNS = ("batch", "state", "on", "jobs", "done", "failed", "dead", "progress")
 
 
 @command("batches")
@@ -54,4 +54,4 @@ def batches(
 def _print(found: Sequence[BatchStatus]) -> None:
     figures = attrgetter("id", "state", "on", "total", "done", "failed", "dead")
     rows = [(*figures(one), f"{one.progress:.0%}") for one in found]
-    output.table(COLUMNS, rows, right="jobs done failed dead progress")
+    output.table(BATCH_COLUMNS, rows, right="jobs done failed dead progress")

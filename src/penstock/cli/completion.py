@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from penstock.cli import COMMANDS
-from penstock.cli.app import COMMON, Session, command, loaded
+from penstock.cli.app import SESSION_PARAMETERS, Session, command, loaded
 from penstock.cli.parameters import Argument, Option, described, plain
 
 __all__ = ["completion"]
 
-SCRIPT = """\
+COMPLETION_SCRIPT = """\
 # Completes the words of penstock in bash. In zsh, first: autoload -U bashcompinit; bashcompinit
 _penstock() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
@@ -64,7 +64,9 @@ def completion(
 
 def script() -> str:
     """Return the script: it has all words in it, so completing them takes no process."""
-    words = {"": [*COMMANDS, *(flag for one in COMMON for flag in one.flags), "--version"]}
+    words = {
+        "": [*COMMANDS, *(flag for one in SESSION_PARAMETERS for flag in one.flags), "--version"]
+    }
     choices, valued, queues = list[str](), set[str](), list[str]()
     for name in COMMANDS:
         options, arguments = _parameters(name)
@@ -77,7 +79,7 @@ def script() -> str:
         for one in arguments:
             if one.mark.metavar == "QUEUE":
                 queues.append(f'"{name} "*' if plain(one.kind)[1] else f'"{name} 0"')
-    return SCRIPT.format(
+    return COMPLETION_SCRIPT.format(
         valued="|".join(sorted(valued)),
         choices="\n".join(choices),
         other_values="|".join(f'*" {flag}"' for flag in sorted(valued)),
@@ -89,7 +91,7 @@ def script() -> str:
 def _parameters(name: str) -> tuple[list[Any], list[Any]]:
     """Return the options and the arguments of a command."""
     found = loaded(name)
-    every = [*described(found.function).parameters, *(COMMON if found.common else ())]
+    every = [*described(found.function).parameters, *(SESSION_PARAMETERS if found.common else ())]
     options = [one for one in every if isinstance(one.mark, Option)]
     return options, [one for one in every if isinstance(one.mark, Argument)]
 

@@ -43,17 +43,17 @@ def configure(
     session.answer({"queue": queue, "settings": figures}, lambda: output.facts(figures))
 
 
-NAMES = [name for name in Settings.__dataclass_fields__ if name != "paused"]
+SETTING_NAMES = [name for name in Settings.__dataclass_fields__ if name != "paused"]
 
 
 def _parsed(text: str) -> tuple[str, Any]:
     """Parse NAME=VALUE; the queue checks the value."""
     name, equals, value = text.partition("=")
     name = name.replace("-", "_")
-    if not equals or name not in NAMES:
-        near = get_close_matches(name, NAMES, 1)
+    if not equals or name not in SETTING_NAMES:
+        near = get_close_matches(name, SETTING_NAMES, 1)
         guess = f", perhaps {near[0]}=" if near else ""
-        raise BadUsage(f"{text!r} must be NAME=VALUE{guess}; names: {', '.join(NAMES)}")
+        raise BadUsage(f"{text!r} must be NAME=VALUE{guess}; names: {', '.join(SETTING_NAMES)}")
     return name, None if value == "default" else _number(value)
 
 

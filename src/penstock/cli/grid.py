@@ -11,14 +11,14 @@ from typing import TextIO
 
 __all__ = ["Medium", "grid"]
 
-WHOLE = ("id", "sha1", "example", "created", "due", "lease_until", "died", "job")
+UNCUT_COLUMNS = ("id", "sha1", "example", "created", "due", "lease_until", "died", "job")
 """Columns that are never wrapped: ids can be copied, and times be compared."""
-NARROWEST = 8
+MIN_COLUMN_WIDTH = 8
 """Cells that a wrapped column has at least."""
-GAP = "  "
-RULE = "    \n    \n ── \n    \n    \n    \n    \n    \n"
+COLUMN_GAP = "  "
+RULE_BOX = "    \n    \n ── \n    \n    \n    \n    \n    \n"
 """Borders for rich: a line below the headings."""
-COLOURS = {
+COLOUR_OF_WORD = {
     "ready": "green", "active": "cyan", "scheduled": "blue", "dead": "red", "error": "red",
     "broken": "red", "warning": "yellow", "healthy": "green",
 }  # fmt: skip
@@ -68,13 +68,13 @@ def grid(
     heads = [name.replace("_", " ") for name in columns]
     widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
     lines = [
-        GAP.join(
+        COLUMN_GAP.join(
             cell.rjust(width) if name in right else cell.ljust(width)
             for name, cell, width in zip(columns, row, widths, strict=True)
         ).rstrip()
         for row in (heads, *rows)
     ]
-    return [lines[0], "─" * (sum(widths) + len(GAP) * (len(widths) - 1)), *lines[1:]]
+    return [lines[0], "─" * (sum(widths) + len(COLUMN_GAP) * (len(widths) - 1)), *lines[1:]]
 
 
 def _fitted(
@@ -95,19 +95,19 @@ def _fitted(
     widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
     chosen = [at for at in range(len(columns)) if not rows or any(row[at] for row in rows)]
     for name in spare:
-        if sum(widths[at] + len(GAP) for at in chosen) - len(GAP) <= most:
+        if sum(widths[at] + len(COLUMN_GAP) for at in chosen) - len(COLUMN_GAP) <= most:
             break
         chosen = [at for at in chosen if columns[at] != name]
-    table = Table(box=Box(RULE), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=Box(RULE_BOX), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.border_style = "dim"
     for at in chosen:
-        is_whole, is_number = columns[at] in WHOLE, columns[at] in right
+        is_whole, is_number = columns[at] in UNCUT_COLUMNS, columns[at] in right
         table.add_column(
             Text(columns[at].replace("_", " "), "bold"),
             justify="right" if is_number else "left",
             overflow="fold",
             no_wrap=is_whole,
-            min_width=widths[at] if is_whole else min(widths[at], NARROWEST),
+            min_width=widths[at] if is_whole else min(widths[at], MIN_COLUMN_WIDTH),
         )
     for row in rows:
         table.add_row(*(Text(row[at], _colour(columns[at], row[at])) for at in chosen))
@@ -118,5 +118,5 @@ def _fitted(
 
 
 def _colour(name: str, cell: str) -> str:
-    colour = COLOURS.get(cell if name in ("", "state") else name, "")
+    colour = COLOUR_OF_WORD.get(cell if name in ("", "state") else name, "")
     return "" if cell == "0" else colour

@@ -9,25 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock import BadJobId, Penstock, Queue
+from penstock.core.values.ids import ID_LENGTH
 
 __all__ = ["each_id", "find_job", "short_id", "whole_ids"]
 
-WHOLE = 40
-"""Characters of an id."""
-PART = slice(12, 35)
+UNIQUE_PART = slice(12, 35)
 """The part that differs from job to job; the character before it is always a hyphen."""
-SHORT = slice(12, 25)
+NUMBER_PART = slice(12, 25)
 """The number of the job."""
-FEWEST = 4
+MIN_PREFIX_LENGTH = 4
 """Characters that the beginning of an id must have."""
-SHOWN = 5
+LISTED_IDS = 5
 """Most ids that an error lists."""
-STEP = 1000
+JOBS_PER_SEARCH = 1000
 
 
 def short_id(job_id: str) -> str:
     """Return the part of an id that no other job of its queue has, on this node."""
-    return job_id[SHORT]
+    return job_id[NUMBER_PART]
 
 
 def whole_ids(queue: Queue, texts: Sequence[str]) -> list[str]:
@@ -36,7 +35,7 @@ def whole_ids(queue: Queue, texts: Sequence[str]) -> list[str]:
     Raises:
         BadJobId: no job, or several, have an id that begins so.
     """
-    found: dict[str, list[str]] = {text: [] for text in texts if len(text) < WHOLE}
+    found: dict[str, list[str]] = {text: [] for text in texts if len(text) < ID_LENGTH}
     if found:
         for job_id in each_id(queue):
             for text, ids in found.items():
@@ -58,7 +57,9 @@ def find_job(client: Penstock, text: str) -> tuple[Queue, str]:
 
 
 def _begins(job_id: str, text: str) -> bool:
-    return len(text) >= FEWEST and (job_id.startswith(text) or job_id[PART].startswith(text))
+    return len(text) >= MIN_PREFIX_LENGTH and (
+        job_id.startswith(text) or job_id[UNIQUE_PART].startswith(text)
+    )
 
 
 def _only(queue: str | None, text: str, ids: Sequence[str]) -> str:
@@ -66,11 +67,11 @@ def _only(queue: str | None, text: str, ids: Sequence[str]) -> str:
         return ids[0]
     if not ids:
         place = "no queue has a" if queue is None else f"queue {queue!r} has no"
-        reason = f"{place} job whose id begins so; give {FEWEST} characters or more"
+        reason = f"{place} job whose id begins so; give {MIN_PREFIX_LENGTH} characters or more"
         reason += ", or the whole id of a job that has ended"
         raise BadJobId("id", text, reason)
-    listed = ", ".join(sorted(ids)[:SHOWN])
-    more = ", …" if len(ids) > SHOWN else ""
+    listed = ", ".join(sorted(ids)[:LISTED_IDS])
+    more = ", …" if len(ids) > LISTED_IDS else ""
     raise BadJobId("id", text, f"{len(ids)} jobs have ids that begin so, give more: {listed}{more}")
 
 
@@ -79,7 +80,7 @@ def each_id(queue: Queue, states: Sequence[str] = ()) -> Iterator[str]:
     seen: set[str] = set()  # an id may be found twice
     cursor = ""
     while cursor != "0":
-        page = queue.scan(cursor or "0", STEP, states=states or None, full=False)  # type: ignore[arg-type]  # scan checks them
+        page = queue.scan(cursor or "0", JOBS_PER_SEARCH, states=states or None, full=False)  # type: ignore[arg-type]  # scan checks them
         yield from dict.fromkeys(one for one in page.ids if one not in seen)
         seen.update(page.ids)
         cursor = page.cursor

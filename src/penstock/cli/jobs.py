@@ -334,9 +334,9 @@ def show(session: Session, job: JobArgument, watch: bool = False) -> None:
             session.answer(_whole_document(view), partial(_print_job, view))
 
 
-LOOK = 0.5
+WATCH_INTERVAL = 0.5
 """Seconds between two looks at a job that is watched."""
-ENDED = ("done", "cancelled", "dead", "expired")
+ENDED_STATES = ("done", "cancelled", "dead", "expired")
 
 
 def _watch(session: Session, queue: Queue, view: JobView | None) -> None:
@@ -349,9 +349,9 @@ def _watch(session: Session, queue: Queue, view: JobView | None) -> None:
             session.answer(_whole_document(view), f"{output.moment(view.now)}  {line}")
             sys.stdout.flush()
             told = line
-        if view.state in ENDED:
+        if view.state in ENDED_STATES:
             return
-        time.sleep(LOOK)
+        time.sleep(WATCH_INTERVAL)
         view = queue.show(job_id)
     document = {"id": job_id, "queue": queue.name, "state": "gone"}
     session.answer(document, "gone: it finished without a kept result, expired or was deleted")
@@ -415,7 +415,7 @@ def _print_job(view: JobView) -> None:
         output.facts({name: output.job_cell(view, name) for name in KEPT_FACTS})
         return
     figures = {
-        **{name.replace("_", " "): output.job_cell(view, name) for name in FACTS},
+        **{name.replace("_", " "): output.job_cell(view, name) for name in JOB_FACTS},
         "lease": output.span(view.lease) if view.lease else "none (at most once)",
         "retry policy": _policy_text(view.retry),
         "priority": view.priority or "",
@@ -435,8 +435,9 @@ def _print_job(view: JobView) -> None:
     output.write_lines(view.raw.decode("utf-8", "backslashreplace").split("\n"))
 
 
-FACTS = (
-    "id", "queue", "state", "dedup_id", "key_hash", "stable_id", *output.MOMENTS, *output.SPANS,
+JOB_FACTS = (
+    "id", "queue", "state", "dedup_id", "key_hash", "stable_id",
+    *output.MOMENT_FIELDS, *output.DURATION_FIELDS,
     "owner", "attempt", "batch", "deliveries", "redeliveries", "nacks", "crashes", "releases",
     "snoozes", "error", "progress",
 )  # fmt: skip

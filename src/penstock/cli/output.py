@@ -27,8 +27,8 @@ from penstock.core.jobs.record import parse_json
 from penstock.core.values.urls import redacted
 
 __all__ = [
-    "MOMENTS",
-    "SPANS",
+    "DURATION_FIELDS",
+    "MOMENT_FIELDS",
     "Failed",
     "body_value",
     "complain",
@@ -50,8 +50,17 @@ __all__ = [
 ]
 
 
-MOMENTS = ("created", "due", "expires", "delivered", "cancelled", "lease_until", "died", "finished")
-SPANS = ("age", "next_in", "idle", "ttl_left")
+MOMENT_FIELDS = (
+    "created",
+    "due",
+    "expires",
+    "delivered",
+    "cancelled",
+    "lease_until",
+    "died",
+    "finished",
+)
+DURATION_FIELDS = ("age", "next_in", "idle", "ttl_left")
 
 
 class Failed(Exception):
@@ -142,9 +151,9 @@ def job_cell(view: JobView, name: str) -> object:
     if name == "handler":
         return view.headers.get(HANDLER, "")
     value = getattr(view, name)
-    if name in MOMENTS:
+    if name in MOMENT_FIELDS:
         return moment(value)
-    return span(value) if name in SPANS else value
+    return span(value) if name in DURATION_FIELDS else value
 
 
 def moment(seconds: float | None) -> str:
@@ -194,15 +203,15 @@ def short_body(view: JobView, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-POLICY = ("max_attempts", "base", "cap")
-DERIVED = ("attempt", "redeliveries", "age", "ttl", "ttl_left", "idle", "next_in")
+RETRY_FIELDS = ("max_attempts", "base", "cap")
+DERIVED_FIELDS = ("attempt", "redeliveries", "age", "ttl", "ttl_left", "idle", "next_in")
 
 
 def job_document(view: JobView) -> dict[str, Any]:
     """Return a job for JSON: the attributes of `JobView`, with codec and body as said above."""
     codec, body = body_value(view)
-    names = [*(one.name for one in fields(view) if one.repr), *DERIVED]
-    policy = view.retry and {name: getattr(view.retry, name) for name in POLICY}
+    names = [*(one.name for one in fields(view) if one.repr), *DERIVED_FIELDS]
+    policy = view.retry and {name: getattr(view.retry, name) for name in RETRY_FIELDS}
     told = {
         "headers": dict(view.headers),
         "retry": policy,

@@ -201,7 +201,7 @@ def _converter(kind: Any, mark: Argument | Option) -> Callable[[str], Any]:
         try:
             value = make(text)
         except ValueError as error:
-            reason = str(error) if mark.convert else f"{text!r} is not {NUMBERS[kind]}"
+            reason = str(error) if mark.convert else f"{text!r} is not {NUMBER_WORDS[kind]}"
             raise argparse.ArgumentTypeError(reason) from None
         is_inside = (low is None or value >= low) and (high is None or value <= high)
         if not is_inside:  # NaN is inside no bounds
@@ -213,7 +213,7 @@ def _converter(kind: Any, mark: Argument | Option) -> Callable[[str], Any]:
     return convert
 
 
-NUMBERS = {int: "a whole number", float: "a number"}
+NUMBER_WORDS = {int: "a whole number", float: "a number"}
 
 
 def directory(text: str) -> Path:

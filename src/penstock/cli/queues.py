@@ -96,16 +96,26 @@ def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
             output.complain(f"queue {name!r} is not shown: {error}; see `penstock doctor`")
 
 
-COUNTS = ("ready", "scheduled", "active", "dead", "enqueued", "acked", "nacked", "expired")
-RARE = (
+COUNT_COLUMNS = ("ready", "scheduled", "active", "dead", "enqueued", "acked", "nacked", "expired")
+RARE_COLUMNS = (
     "parked", "batches", "dependent", "staged", "promised", "kept", "cancelled", "promoted",
     "postponed", "withdrawn", "evicted", "expired_active", "unswept",
 )  # fmt: skip
-SPANS = ("oldest", "age", "idle")
-COLUMNS = ("queue", *COUNTS, *RARE, *SPANS, "roles", "settings")
-SPARE = ("idle", "age", "nacked", "acked", "enqueued", "expired", *RARE, "roles", "oldest")
+DURATION_COLUMNS = ("oldest", "age", "idle")
+QUEUE_COLUMNS = ("queue", *COUNT_COLUMNS, *RARE_COLUMNS, *DURATION_COLUMNS, "roles", "settings")
+SPARE_QUEUE_COLUMNS = (
+    "idle",
+    "age",
+    "nacked",
+    "acked",
+    "enqueued",
+    "expired",
+    *RARE_COLUMNS,
+    "roles",
+    "oldest",
+)
 """Columns that a narrow terminal leaves out, the first one first."""
-OPTIONAL = (*RARE, "roles")
+OPTIONAL_COLUMNS = (*RARE_COLUMNS, "roles")
 """Columns that are left out when they are empty or zero for every queue."""
 
 
@@ -115,16 +125,16 @@ def _print_stats(counts: Sequence[QueueStats]) -> None:
         rows.append(_row(whole.name, whole))
         if len(whole.nodes) > 1:
             rows += [_row(f"{whole.name} on {node}", part) for node, part in whole.nodes.items()]
-    empty = [name for name in OPTIONAL if not any(row[name] for row in rows)]
-    columns = [name for name in COLUMNS if name not in empty]
+    empty = [name for name in OPTIONAL_COLUMNS if not any(row[name] for row in rows)]
+    columns = [name for name in QUEUE_COLUMNS if name not in empty]
     cells = ([row[name] for name in columns] for row in rows)
-    numbers = " ".join((*COUNTS, *RARE, *SPANS))
-    output.table(columns, cells, right=numbers, spare=" ".join(SPARE))
+    numbers = " ".join((*COUNT_COLUMNS, *RARE_COLUMNS, *DURATION_COLUMNS))
+    output.table(columns, cells, right=numbers, spare=" ".join(SPARE_QUEUE_COLUMNS))
 
 
 def _row(name: str, one: QueueStats) -> dict[str, object]:
-    numbers = {column: getattr(one, column) for column in (*COUNTS, *RARE)}
-    spans = {column: output.span(getattr(one, column)) for column in SPANS}
+    numbers = {column: getattr(one, column) for column in (*COUNT_COLUMNS, *RARE_COLUMNS)}
+    spans = {column: output.span(getattr(one, column)) for column in DURATION_COLUMNS}
     return {"queue": name, **numbers, **spans, "roles": _roles(one), "settings": _settings(one)}
 
 
@@ -252,7 +262,7 @@ def _redrive_chosen(queue: Queue, handler: str | None, error: str | None, limit:
         if (handler is None or view.headers.get(HANDLER) == handler) and (error or "") in view.error
     )
     count, left = 0, islice(found, limit)
-    while ids := list(islice(left, STEP)):
+    while ids := list(islice(left, REMOVED_PER_CALL)):
         count += queue.redrive(ids)
     return count
 
@@ -364,14 +374,14 @@ def evict(
     removed, step = 0, 1
     with session.queue(queue) as target:
         while step and removed < count:
-            step = target.sweep(evict=min(count - removed, STEP), dead=not keep_dead)
+            step = target.sweep(evict=min(count - removed, REMOVED_PER_CALL), dead=not keep_dead)
             removed += step
         if not removed:
             existing(target)
     session.answer({"queue": queue, "evicted": removed}, f"{removed} jobs removed")
 
 
-STEP = 1000
+REMOVED_PER_CALL = 1000
 """Most jobs that one call removes."""
 
 
@@ -446,15 +456,15 @@ def _totals(kind: str, counts: list[tuple[str, int]]) -> tuple[dict[str, object]
 
 def _question(client: Penstock, names: list[str]) -> str:
     told = []
-    for name in names[:SHOWN]:
+    for name in names[:LISTED_QUEUES]:
         one = client.open(name).stats()
         jobs = one.ready + one.scheduled + one.parked + one.active + one.dead + one.unswept
         told.append(f"{name} ({jobs} jobs)")
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    more = f" and {len(names) - LISTED_QUEUES} more" if len(names) > LISTED_QUEUES else ""
     return f"Remove these queues with all their jobs: {', '.join(told)}{more}?"
 
 
-SHOWN = 10
+LISTED_QUEUES = 10
 """Most queues that the question names."""
 
 

@@ -18,7 +18,7 @@ from penstock.worker.target import NoWorker, load
 __all__ = ["schedules"]
 
 Action = Literal["trigger", "pause", "resume", "remove", "restore"]
-COLUMNS = ("schedule", "runs at", "next", "last", "last job", "runs", "skipped")
+SCHEDULE_COLUMNS = ("schedule", "runs at", "next", "last", "last job", "runs", "skipped")
 
 
 @command("schedules")
@@ -114,4 +114,4 @@ def _print(found: Sequence[ScheduleView]) -> None:
         )
         for one in found
     ]
-    output.table(COLUMNS, rows, right="runs skipped")
+    output.table(SCHEDULE_COLUMNS, rows, right="runs skipped")

@@ -26,13 +26,13 @@ from penstock.core.jobs.logs import printable
 
 __all__ = ["Board", "top"]
 
-NUMBERS = ("ready", "active", "parked", "scheduled", "dead", "in/s", "done/s", "oldest")
-COLUMNS = ("", "queue", "state", *NUMBERS)
-SPARE = ("scheduled", "in/s", "oldest")
-KEYS = "↑↓ choose   p pause   r resume   d redrive   q quit"
-STEPS = {"j": 1, "\x1b[B": 1, "k": -1, "\x1b[A": -1}
+NUMBER_COLUMNS = ("ready", "active", "parked", "scheduled", "dead", "in/s", "done/s", "oldest")
+BOARD_COLUMNS = ("", "queue", "state", *NUMBER_COLUMNS)
+SPARE_BOARD_COLUMNS = ("scheduled", "in/s", "oldest")
+KEYS_HELP = "↑↓ choose   p pause   r resume   d redrive   q quit"
+STEP_OF_KEY = {"j": 1, "\x1b[B": 1, "k": -1, "\x1b[A": -1}
 """Keys that choose another queue."""
-AROUND = 5
+OTHER_LINES = 5
 """Lines of the screen that are no queues: title, headings, rule, message, keys."""
 
 
@@ -95,13 +95,15 @@ class Board:
 
     def frame(self, title: str, medium: Medium, height: int) -> list[str]:
         """Return the lines of the screen."""
-        room = max(1, height - AROUND)
+        room = max(1, height - OTHER_LINES)
         at = next((n for n, one in enumerate(self.rows) if one.name == self.chosen), 0)
         first = max(0, min(at - room // 2, len(self.rows) - room))
         cells = [self._cells(one) for one in self.rows[first : first + room]]
-        lines = grid(COLUMNS, cells, right=NUMBERS, spare=SPARE, medium=medium)
+        lines = grid(
+            BOARD_COLUMNS, cells, right=NUMBER_COLUMNS, spare=SPARE_BOARD_COLUMNS, medium=medium
+        )
         body = lines if self.rows else ["no queues"]
-        foot = [printable(self.message)[: medium.width], KEYS[: medium.width]]
+        foot = [printable(self.message)[: medium.width], KEYS_HELP[: medium.width]]
         # A cell that is wrapped takes lines: what is too much is left out above the foot.
         return [printable(title)[: medium.width], *body[: height - 3], *foot]
 
@@ -147,8 +149,8 @@ def _keys(terminal: int) -> list[str]:
 
 def _handle_key(client: Penstock, board: Board, key: str) -> bool:
     """Handle a key; return whether it has changed a queue."""
-    if key in STEPS:
-        board.move(STEPS[key])
+    if key in STEP_OF_KEY:
+        board.move(STEP_OF_KEY[key])
         board.asked, board.message = False, ""
         return False
     try:

@@ -12,7 +12,7 @@ from penstock.core.jobs.logs import get_logger
 
 __all__ = ["calling_on_change", "resident"]
 
-LOG = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 def resident(pids: Sequence[int]) -> dict[int, int]:
@@ -54,7 +54,7 @@ def calling_on_change(directory: Path, changed: Callable[[], None]) -> Iterator[
     def run() -> None:
         for batch in batches:
             names = sorted({os.path.relpath(path, directory) for _, path in batch})
-            LOG.info("changed: %s", ", ".join(names))
+            logger.info("changed: %s", ", ".join(names))
             changed()
 
     thread = threading.Thread(target=run, name="penstock-reload", daemon=True)

@@ -16,7 +16,7 @@ from penstock.core.values.urls import HOST_NAME_FAULT, bracketed, can_be_looked_
 
 __all__ = ["web"]
 
-PASSWORD = "PENSTOCK_WEB_PASSWORD"  # the name of a variable
+PASSWORD_VARIABLE = "PENSTOCK_WEB_PASSWORD"  # the name of a variable
 
 
 @command("web")
@@ -51,7 +51,7 @@ def web(
         import uvicorn
 
         from penstock.web import app
-        from penstock.web.security import LOOPBACK, is_loopback
+        from penstock.web.security import LOOPBACK_NAMES, is_loopback
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette", "jinja2"):
             raise
@@ -60,10 +60,10 @@ def web(
         raise Failed(f"argument --host: {host!r}: {HOST_NAME_FAULT}")
     auth = _auth(user)
     if auth is None and not is_loopback(host):
-        told = f"{host} is reachable from other machines: give --user, and set ${PASSWORD}"
+        told = f"{host} is reachable from other machines: give --user, and set ${PASSWORD_VARIABLE}"
         raise Failed(told)
     client = AsyncPenstock(session.source, **session.options)
-    names = (*LOOPBACK, bracketed(host), *allow_host.split())
+    names = (*LOOPBACK_NAMES, bracketed(host), *allow_host.split())
     page = app(client, write=write, auth=auth, hosts=names, hide_bodies=hide_bodies)
     _log_actions()
     rights = "read and write" if write else "read-only"
@@ -75,9 +75,9 @@ def web(
 
 
 def _auth(user: str) -> tuple[str, str] | None:
-    password = os.environ.get(PASSWORD, "")
+    password = os.environ.get(PASSWORD_VARIABLE, "")
     if bool(user) != bool(password):
-        raise Failed(f"--user and ${PASSWORD} are needed together")
+        raise Failed(f"--user and ${PASSWORD_VARIABLE} are needed together")
     return (user, password) if user else None
 
 

@@ -37,8 +37,8 @@ from penstock.worker.target import AnyWorker, NoWorker, load
 
 __all__ = ["healthy", "worker"]
 
-LOG = get_logger(__name__)
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+logger = get_logger(__name__)
+BYTES_PER_UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @command("worker", common=False)
@@ -180,7 +180,7 @@ def _work(
             line.report(made, made.options.grace)
         _run(made)
     if made.abandoned:
-        LOG.error(
+        logger.error(
             "%d jobs were neither reported nor released; they come back when their leases end",
             made.abandoned,
         )
@@ -200,12 +200,12 @@ def _run(made: AnyWorker) -> None:
         trace = cause.__traceback__
         while trace and trace.tb_frame.f_globals.get("__name__", "").startswith("penstock."):
             trace = trace.tb_next
-        LOG.error("%s", error, exc_info=(type(cause), cause, trace))  # noqa: TRY400  # with its cause
+        logger.error("%s", error, exc_info=(type(cause), cause, trace))  # noqa: TRY400  # with its cause
         raise SystemExit(UNSTARTED_CODE if error.phase == "start" else 1) from error
     except (
         UnsupportedVersion, BadArgument, QueueDamaged, NotPermitted, OutOfMemory, ResponseError
     ) as error:  # fmt: skip
-        LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
+        logger.error("%s", error)  # noqa: TRY400  # no trace: the error says all
         is_unfit = isinstance(error, BadArgument)  # a handler, for what the lifespan yields
         raise SystemExit(UNSTARTED_CODE if is_unfit else 1) from error
 
@@ -239,7 +239,7 @@ def _answer_probes(
             server = stack.enter_context(HealthServer(probed, host, port))
         except (OSError, UnicodeError) as error:
             raise _bad("health_port", f"{host_and_port(host, port)}: {error}") from error
-        LOG.info("probes are answered at %s", server.url)
+        logger.info("probes are answered at %s", server.url)
     if file is not None:
         try:
             stack.enter_context(HealthFile(file, probed))
@@ -306,7 +306,7 @@ def parse_durable(text: str) -> Durable:
 def parse_size(text: str) -> int:
     """Parse a number of bytes; K, M and G are powers of 1024."""
     split = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([KMG]?)B?", text.strip().upper())
-    size = int(float(split[1]) * UNITS[split[2]]) if split else 0
+    size = int(float(split[1]) * BYTES_PER_UNIT[split[2]]) if split else 0
     if not size:
         raise _bad("max_memory", f"{text!r}: must be a size such as 512M or 2G")
     return size

@@ -13,8 +13,8 @@ from penstock.cli.app import Session, command
 
 __all__ = ["workers"]
 
-COLUMNS = ("worker", "host", "pid", "version", "concurrency", "since", "seen", "queues")
-HELD = ("id", "queue", "handler", "attempt", "delivered", "progress")
+WORKER_COLUMNS = ("worker", "host", "pid", "version", "concurrency", "since", "seen", "queues")
+HELD_JOB_COLUMNS = ("id", "queue", "handler", "attempt", "delivered", "progress")
 
 
 @command("workers")
@@ -50,16 +50,16 @@ def _print(found: Sequence[WorkerView], *, jobs: bool) -> None:
         (*facts(one), output.moment(one.since), output.moment(one.seen), ", ".join(one.queues))
         for one in found
     ]
-    output.table(COLUMNS, rows, right="pid concurrency")
+    output.table(WORKER_COLUMNS, rows, right="pid concurrency")
     if jobs:
         _print_jobs(found)
 
 
 def _print_jobs(found: Sequence[WorkerView]) -> None:
     rows = [
-        (one.name, *(output.job_cell(job, name) for name in HELD))
+        (one.name, *(output.job_cell(job, name) for name in HELD_JOB_COLUMNS))
         for one in found
         for job in one.jobs
     ]
     output.write("")
-    output.table(("worker", "job", *HELD[1:]), rows, right="attempt")
+    output.table(("worker", "job", *HELD_JOB_COLUMNS[1:]), rows, right="attempt")

@@ -28,9 +28,9 @@ from penstock.core.values.caught import summary_of
 __all__ = ["OpenTelemetry"]
 
 Attributes = dict[str, str | int | bool]
-WELL = frozenset({"done", "snoozed", "cancelled", "settled"})
+SUCCESSFUL_OUTCOMES = frozenset({"done", "snoozed", "cancelled", "settled"})
 """Outcomes of a run that are no failure, even if an exception led to them."""
-MOST_LINKS = 128
+MAX_LINKS = 128
 """Most links of a span that an SDK keeps by default."""
 
 
@@ -95,7 +95,7 @@ class OpenTelemetry(Middleware):
                 finally:
                     if span.is_recording():
                         span.set_attribute("penstock.job.outcome", event.outcome)
-                        if bad := event.counts.keys() - WELL:
+                        if bad := event.counts.keys() - SUCCESSFUL_OUTCOMES:
                             failed(span, event.error or min(bad))
         finally:
             contexts.detach(token)
@@ -125,7 +125,7 @@ class OpenTelemetry(Middleware):
             origin = trace.get_current_span(propagator.extract(headers, Context()))
             if origin.get_span_context().is_valid:
                 links[key] = Link(origin.get_span_context())
-                if len(links) == MOST_LINKS:
+                if len(links) == MAX_LINKS:
                     break
         return list(links.values())
 

@@ -25,7 +25,7 @@ from penstock.errors import BadArgument
 
 __all__ = ["Prometheus"]
 
-SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800, 3600)
+BUCKETS_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800, 3600)
 """The bounds of both histograms, in seconds."""
 
 
@@ -69,10 +69,16 @@ class Prometheus(Middleware):
         self._enqueued = metric(Counter, "enqueued", "Jobs added.", by_queue)
         self._jobs = metric(Counter, "jobs", "Jobs run, by outcome.", [*by_handler, "outcome"])
         self._handling = metric(
-            Histogram, "handling_seconds", "Time a handler took.", by_handler, buckets=SECONDS
+            Histogram,
+            "handling_seconds",
+            "Time a handler took.",
+            by_handler,
+            buckets=BUCKETS_SECONDS,
         )
         text = "Time from enqueue to first delivery."
-        self._queueing = metric(Histogram, "queueing_seconds", text, by_queue, buckets=SECONDS)
+        self._queueing = metric(
+            Histogram, "queueing_seconds", text, by_queue, buckets=BUCKETS_SECONDS
+        )
         text = "Jobs whose handler runs now."
         self._running = metric(Gauge, "running", text, by_handler, multiprocess_mode="livesum")
 

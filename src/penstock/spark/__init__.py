@@ -21,7 +21,7 @@ __all__ = [
     "register",
 ]  # fmt: skip
 
-PLACES = {
+LAZY_MODULES = {
     "Drained": "drain_driver", "PenstockDataSource": "source", "drain": "drain_driver",
     "enqueue_partition": "sink",
 }  # fmt: skip
@@ -40,6 +40,6 @@ def register(spark: Any) -> None:
 
 def __getattr__(name: str) -> Any:
     """Import modules that need pyspark when one of their names is used."""
-    if name not in PLACES:
+    if name not in LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{LAZY_MODULES[name]}"), name)

@@ -18,9 +18,9 @@ __all__ = ["Batches"]
 
 logger = get_logger("penstock")
 
-STEP = 500
+JOBS_PER_ASSIGN = 500
 """Jobs that one script adds to a batch: it takes the server some ms."""
-PAGE = 1000
+ASSIGNED_PER_PAGE = 1000
 
 
 class Batches:
@@ -60,7 +60,7 @@ class Batches:
     def take(self, batch: int, most: int) -> int | None:
         """Reserve this batch, or load it if it exists; return its number of jobs, None = no job."""
         while True:
-            reply = self._assign(batch, most, STEP)
+            reply = self._assign(batch, most, JOBS_PER_ASSIGN)
             if reply.sealed:
                 return self._load(batch)
             if reply.jobs == 0 and reply.next != 0:
@@ -89,7 +89,7 @@ class Batches:
         held = defaultdict(list, self.held if self.batch == batch else {})
         start = sum(map(len, held.values()))
         while True:
-            reply = self._run("assigned", self._fence, batch, start, PAGE)
+            reply = self._run("assigned", self._fence, batch, start, ASSIGNED_PER_PAGE)
             if not isinstance(reply, Assigned):
                 return None
             self.epoch = reply.epoch.decode()
@@ -104,8 +104,8 @@ class Batches:
     def _groups(self) -> Iterator[tuple[str, list[bytes]]]:
         """Yield receipts and job numbers, as one call takes them."""
         for receipt, numbers in self.held.items():
-            for at in range(0, len(numbers), PAGE):
-                yield receipt, numbers[at : at + PAGE]
+            for at in range(0, len(numbers), ASSIGNED_PER_PAGE):
+                yield receipt, numbers[at : at + ASSIGNED_PER_PAGE]
 
     def finish(self, batch: int) -> int:
         """Acknowledge the jobs of a finished batch, perhaps again; return how many were held."""

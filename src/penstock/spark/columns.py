@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from penstock.core.jobs.job import Counters, parse_counters
 from penstock.core.jobs.record import Record, parse_record
-from penstock.core.values.ids import TO_ORDERED, ttl_code
+from penstock.core.jobs.views import NEVER_MS
+from penstock.core.values.ids import BASE64_TO_ORDERED, ttl_code
 from penstock.errors import UndecodableBody
 from penstock.spark.errors import OptionError
 from penstock.spark.source import SCHEMA
@@ -35,28 +36,29 @@ __all__ = ["Origin", "Page", "Replies", "Shape", "id_column", "pages", "times_an
 
 T = TypeVar("T")
 
-NEVER = 2**53 - 1
-"""The due time of a job that waits for the end of another one."""
-NUMBER_BYTES = 24
-PAGE = 4000
-PAGE_BYTES = 4 << 20
+JOB_NUMBER_BYTES = 24
+JOBS_PER_PAGE = 4000
+BYTES_PER_PAGE = 4 << 20
 """Replies are joined until a page has so many jobs or bytes: a small page costs as much."""
-_MIDDLE = np.dtype([("high", ">u2"), ("low", ">u4"), ("sequence", ">u4"), ("place", "V8")])
+ID_MIDDLE = np.dtype([("high", ">u2"), ("low", ">u4"), ("sequence", ">u4"), ("place", "V8")])
 """The middle of an id: the time in two parts, the sequence, crc and epoch."""
-_PLACES: Any = np.zeros((NUMBER_BYTES, 2))
-_PLACES[:13, 0], _PLACES[14:, 1] = 10.0 ** np.arange(12, -1, -1), 10.0 ** np.arange(9, -1, -1)
+DIGIT_WORTHS: Any = np.zeros((JOB_NUMBER_BYTES, 2))
+DIGIT_WORTHS[:13, 0], DIGIT_WORTHS[14:, 1] = (
+    10.0 ** np.arange(12, -1, -1),
+    10.0 ** np.arange(9, -1, -1),
+)
 """The worth of each digit of a number for its time and its sequence: exact, as below 2 ** 53."""
 Ints = Any
 """A numpy array of int64."""
 Replies = Iterator[tuple["Origin", list[bytes]]]
-_TIME = pa.timestamp("us", tz="UTC")
-_MAP = pa.map_(pa.string(), pa.string())
-TYPES = {
-    "string": pa.string(), "binary": pa.binary(), "int": pa.int32(), "timestamp": _TIME,
-    "map<string,string>": _MAP,
+TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
+HEADERS_TYPE = pa.map_(pa.string(), pa.string())
+ARROW_TYPES = {
+    "string": pa.string(), "binary": pa.binary(), "int": pa.int32(), "timestamp": TIMESTAMP_TYPE,
+    "map<string,string>": HEADERS_TYPE,
 }  # fmt: skip
 """Spark's names of the types of columns, and Arrow's types."""
-_OF_RECORD = ("id", "headers", "dedup_id", "expires_at", "owner")
+RECORD_COLUMNS = ("id", "headers", "dedup_id", "expires_at", "owner")
 """Columns that need the values of the jobs, without bodies."""
 
 
@@ -99,18 +101,18 @@ class Shape:
                 raise OptionError("schema", name, f"must be one of {', '.join(known)}")
             if found != known[name] and (name, found) != ("payload", "string"):
                 raise OptionError("schema", f"{name} {found}", f"must be of type {known[name]}")
-            columns.append(pa.field(name, TYPES[found], field.nullable))
+            columns.append(pa.field(name, ARROW_TYPES[found], field.nullable))
         if not columns:
             raise OptionError("schema", None, f"must have one or more of {', '.join(known)}")
         self.target = pa.schema(columns)
         names = self.target.names
-        self.full = 2 if "payload" in names else int(any(n in _OF_RECORD for n in names))
+        self.full = 2 if "payload" in names else int(any(n in RECORD_COLUMNS for n in names))
 
     def batch(self, page: Page) -> pa.RecordBatch:
         """Return the jobs of a page."""
         wanted = zip(self.target.names, self.target.types, strict=True)
         try:
-            columns = [COLUMNS[name](page).cast(kind) for name, kind in wanted]
+            columns = [COLUMN_BUILDERS[name](page).cast(kind) for name, kind in wanted]
         except pa.ArrowInvalid:
             raise _no_text(page) from None
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
@@ -123,7 +125,7 @@ def pages(replies: Replies) -> Iterator[Page]:
         for _, more in group:
             elements += more
             size += sum(map(len, more[origin.width - 1 :: origin.width]))
-            if len(elements) >= origin.width * PAGE or size >= PAGE_BYTES:
+            if len(elements) >= origin.width * JOBS_PER_PAGE or size >= BYTES_PER_PAGE:
                 yield Page(origin, elements)
                 elements, size = [], 0
         if elements:
@@ -239,13 +241,13 @@ def _constant(value: str | None, page: Page) -> pa.Array:
 
 
 def _instants(ms: pa.Array) -> pa.Array:
-    return pc.multiply(ms, 1000).view(_TIME)
+    return pc.multiply(ms, 1000).view(TIMESTAMP_TYPE)
 
 
 def times_and_sequences(numbers: Sequence[bytes]) -> tuple[Ints, Ints]:
     """Return time and sequence of each number."""
-    text = np.frombuffer(b"".join(numbers), np.uint8).reshape(-1, NUMBER_BYTES)
-    found = ((text - float(ord("0"))) @ _PLACES).astype(np.int64)
+    text = np.frombuffer(b"".join(numbers), np.uint8).reshape(-1, JOB_NUMBER_BYTES)
+    found = ((text - float(ord("0"))) @ DIGIT_WORTHS).astype(np.int64)
     return found[:, 0], found[:, 1]
 
 
@@ -255,10 +257,10 @@ def id_column(origin: Origin, times: Ints, sequences: Ints, codes: pa.Array | st
     Args:
         codes: the last four digits, of each id or of all.
     """
-    packed: Any = np.empty(len(times), _MIDDLE)
+    packed: Any = np.empty(len(times), ID_MIDDLE)
     packed["high"], packed["low"], packed["sequence"] = times >> 32, times & 0xFFFFFFFF, sequences
     packed["place"] = np.void(origin.packed)
-    text = b2a_base64(packed.tobytes(), newline=False).translate(TO_ORDERED)
+    text = b2a_base64(packed.tobytes(), newline=False).translate(BASE64_TO_ORDERED)
     ends: Any = np.arange(0, len(text) + 1, 24, dtype=np.int32)
     middles = pa.StringArray.from_buffers(len(times), pa.py_buffer(ends), pa.py_buffer(text))
     return pc.binary_join_element_wise(f"D-{origin.node}", middles, codes, "-")
@@ -305,8 +307,8 @@ def _dedup_ids(page: Page) -> pa.Array:
 def _times_in(page: Page, *places: str) -> pa.Array:
     """Return the times in scores; null elsewhere, and if a job waits for another."""
     if page.origin.place not in places:
-        return pa.nulls(page.count, _TIME)
-    return _instants(pa.array(page.times, mask=page.times >= NEVER))
+        return pa.nulls(page.count, TIMESTAMP_TYPE)
+    return _instants(pa.array(page.times, mask=page.times >= NEVER_MS))
 
 
 def _expires(page: Page) -> pa.Array:
@@ -321,12 +323,14 @@ def _owners(page: Page) -> pa.Array:
     return owners.column(lambda owner: owner.decode("utf-8", "replace") or None, pa.string())
 
 
-COLUMNS: dict[str, Callable[[Page], pa.Array]] = {
+COLUMN_BUILDERS: dict[str, Callable[[Page], pa.Array]] = {
     "id": _ids,
     "queue": lambda page: _constant(page.origin.queue, page),
     "state": _states,
     "payload": lambda page: page.split.bodies,
-    "headers": lambda page: page.records.column(lambda one: list(one.headers.items()), _MAP),
+    "headers": lambda page: page.records.column(
+        lambda one: list(one.headers.items()), HEADERS_TYPE
+    ),
     "attempt": lambda page: page.counters.column(lambda n: 1 + n.nacks + n.crashes, pa.int32()),
     "nacks": lambda page: page.counters.column(lambda n: n.nacks, pa.int32()),
     "crashes": lambda page: page.counters.column(lambda n: n.crashes, pa.int32()),

@@ -22,7 +22,7 @@ from penstock.core.values.checks import (
 )
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
-from penstock.spark.drain_task import COUNTS, KEYS, AckTask, DrainOutput, DrainTask
+from penstock.spark.drain_task import FIGURE_NAMES, KEYS_SCHEMA, AckTask, DrainOutput, DrainTask
 from penstock.spark.options import Connection
 from penstock.spark.shards import open_on_driver
 from penstock.worker.handlers import Handlers
@@ -35,7 +35,7 @@ Ack = Literal["task", "output"]
 """When a job is acknowledged: after its handler, or after its result is written."""
 FIGURES_DDL = "receipts string"
 SUCCESS_FILE = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
-UNIQUE = ("id", "receipts")
+RESERVED_COLUMNS = ("id", "receipts")
 """Columns whose values do not repeat: a dictionary of them only costs time."""
 
 
@@ -183,7 +183,7 @@ class _DrainJob:
         texts = f.collect_list(f.expr("CASE WHEN id IS NULL THEN receipts END"))
         made = made.observe(told, f.array_join(texts, "\n").alias("figures"))
         write = made.where("id IS NOT NULL").write
-        for name in UNIQUE:
+        for name in RESERVED_COLUMNS:
             write.option(f"parquet.enable.dictionary#{name}", "false")
         try:
             write.parquet(run)
@@ -250,7 +250,7 @@ def _fields(schema: str | None) -> list[Field]:
         made = to_arrow_schema(StructType.fromDDL(schema or "result string"), **zone)
     except Exception as error:  # noqa: BLE001  # of the JVM, or of the server of Connect
         raise _bad_argument("schema", schema, "must be columns as DDL", error) from None
-    taken = {*KEYS.names}
+    taken = {*KEYS_SCHEMA.names}
     for name in made.names:
         if name.lower() in taken or made.names.count(name) > 1:
             raise BadArgument("schema", schema, f"has the column {name!r} twice")
@@ -267,9 +267,11 @@ def _sum(texts: Iterable[str]) -> Counter[str]:
     """Return the sum of the figures of tasks."""
     total = Counter[str]()
     for text in texts:
-        total.update(dict(zip(COUNTS, map(int, text.split()), strict=True)))
+        total.update(dict(zip(FIGURE_NAMES, map(int, text.split()), strict=True)))
     return total
 
 
 def _drained(total: Counter[str], runs: Sequence[str] = ()) -> Drained:
-    return Drained(**{name: total[name] for name in COUNTS if name != "cut"}, runs=tuple(runs))
+    return Drained(
+        **{name: total[name] for name in FIGURE_NAMES if name != "cut"}, runs=tuple(runs)
+    )

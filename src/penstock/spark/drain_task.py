@@ -37,13 +37,13 @@ from penstock.worker.handlers import Handlers
 from penstock.worker.registered import AnyHandler
 from penstock.worker.results import Done, Result
 
-__all__ = ["COUNTS", "FIGURES", "KEYS", "AckTask", "DrainOutput", "DrainTask"]
+__all__ = ["FIGURES_SCHEMA", "FIGURE_NAMES", "KEYS_SCHEMA", "AckTask", "DrainOutput", "DrainTask"]
 
 logger = get_logger("penstock")
 
-COUNTS = ("taken", "done", "failed", "dead", "released", "lost", "cut")
+FIGURE_NAMES = ("taken", "done", "failed", "dead", "released", "lost", "cut")
 """Figures of a task; `cut` is 1 if the task has left jobs that can be taken."""
-OUTCOMES = {
+OUTCOMES_OF_FIGURE = {
     "done": ("done", "settled"),
     "failed": ("retried",),
     "dead": ("dead", "rejected", "failed"),  # failed: delivered at most once
@@ -51,28 +51,28 @@ OUTCOMES = {
     "lost": ("lost",),
 }
 """Outcomes of a worker, by figure. Jobs that it hands back were not begun, and don't count."""
-FIRST = 16
+FIRST_HELD_JOBS = 16
 """Most jobs that a task holds at first. If handlers are slow, other tasks can take the rest."""
-SEEN = 100
+SEEN_JOBS = 100
 """Most waiting jobs whose age is compared with that of the drain."""
-TRIAL, QUICK = 100, 0.4
+TRIAL_JOBS, QUICK_TRIAL_SECONDS = 100, 0.4
 """A task that does this number of jobs within these seconds holds more jobs from then on."""
-LOOK = 0.1
+WORKER_LOOK_INTERVAL = 0.1
 """Seconds between two looks at a worker and its results."""
-SILENCE = 10.0
+MAX_UNHEALTHY_SECONDS = 10.0
 """Seconds for which a worker may be unhealthy before its task fails."""
-SAMPLE = 10.0
+JOB_LOG_PAUSE = 10.0
 """Fewest seconds between two log records of one kind about jobs."""
-KEYS = pa.schema([("id", pa.string()), ("attempt", pa.int32()), ("receipts", pa.string())])
+KEYS_SCHEMA = pa.schema([("id", pa.string()), ("attempt", pa.int32()), ("receipts", pa.string())])
 """The columns before the results.
 
 `receipts` has the `HeldJobs` of a batch, in its last row: it is written where all its rows are. A
 row without an id has the figures of its task as receipts.
 """
-FIGURES = pa.schema([KEYS.field("receipts")])
-WAITING = 10_000
+FIGURES_SCHEMA = pa.schema([KEYS_SCHEMA.field("receipts")])
+MAX_WAITING_RESULTS = 10_000
 """Results that wait for Spark; if there are more, the handlers wait, too."""
-USUAL = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
+EXACT_TYPES = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
 """Columns whose usual values need no trial conversion."""
 to_json = json.JSONEncoder(ensure_ascii=False).encode
 Row = Sequence[Any]
@@ -119,7 +119,7 @@ class DrainTask:
         results = None if output is None else DrainResults(output)
         began = monotonic()
         ends = began + (math.inf if output is None else output.seconds)
-        size, most = min(FIRST, self.batch_size), min(TRIAL, share)
+        size, most = min(FIRST_HELD_JOBS, self.batch_size), min(TRIAL_JOBS, share)
         with new_client(self.connection) as made:
             jobs = made.open(self.connection.queue)
             while tally["cut"] and most > 0 and (monotonic() < ends or not tally["taken"]):
@@ -135,12 +135,12 @@ class DrainTask:
                 tally.update(figures_of(status.stats.counts))
                 tally["cut"] = int(worker.stopping or status.taken >= most)
                 most = share - tally["taken"]
-                if monotonic() - began < QUICK:
+                if monotonic() - began < QUICK_TRIAL_SECONDS:
                     size = self.batch_size
         if results is not None:
             tally["lost"] += results.lost
             tally["done"] -= results.kept  # the driver counts them when they are acknowledged
-        yield figures(tally, FIGURES if results is None else results.schema)
+        yield figures(tally, FIGURES_SCHEMA if results is None else results.schema)
 
     def _worker(self, made: Penstock, size: int, most: float) -> Worker:
         return Worker(
@@ -158,7 +158,7 @@ class DrainTask:
 def figures_of(counts: Mapping[str, int]) -> Counter[str]:
     """Return the figures for the outcomes that a worker has counted."""
     found = Counter[str]()
-    for figure, outcomes in OUTCOMES.items():
+    for figure, outcomes in OUTCOMES_OF_FIGURE.items():
         found[figure] = sum(counts.get(outcome, 0) for outcome in outcomes)
     found["taken"] = found.total()
     return found
@@ -175,14 +175,14 @@ def watched(worker: Worker, ends: float) -> Generator[None, None, None]:
     worker.start()
     healthy_at = monotonic()
     try:
-        while not over.wait(LOOK):
+        while not over.wait(WORKER_LOOK_INTERVAL):
             yield
             now = monotonic()
             if now > ends and not worker.stopping and worker.status().taken:
                 worker.stop()  # a round that takes no job would be the last one
             if worker.healthy():
                 healthy_at = now
-            elif now > healthy_at + SILENCE:
+            elif now > healthy_at + MAX_UNHEALTHY_SECONDS:
                 raise Unreachable(f"{worker!r}: the server does not answer")
         worker.join()
         yield
@@ -194,13 +194,13 @@ def watched(worker: Worker, ends: float) -> Generator[None, None, None]:
 
 def samples() -> Callable[[logging.LogRecord], bool]:
     """Return a filter for log records about jobs: few of each kind pass."""
-    limit = RateLimit(SAMPLE, monotonic)
+    limit = RateLimit(JOB_LOG_PAUSE, monotonic)
     return lambda record: not hasattr(record, "job_id") or limit.allows(record.msg)
 
 
 def figures(tally: Counter[str], schema: pa.Schema) -> pa.RecordBatch:
     """Return a row with the figures as a text; its other columns are null."""
-    text = " ".join([str(tally[name]) for name in COUNTS])
+    text = " ".join([str(tally[name]) for name in FIGURE_NAMES])
     return pa.RecordBatch.from_pylist([{"receipts": text}], schema)
 
 
@@ -226,7 +226,7 @@ class AckTask:
                 done = outcomes.count(Outcome.DONE) + outcomes.count(Outcome.HINTED)
                 tally.update(done=done, lost=len(held) - done)
             tally["cut"] = int(self._has_freed(queue))
-        yield figures(tally, FIGURES)
+        yield figures(tally, FIGURES_SCHEMA)
 
     def _has_freed(self, queue: Queue) -> bool:
         """Return whether the acks have freed other jobs: of their keys, or the callback of a batch.
@@ -236,7 +236,7 @@ class AckTask:
         """
         if queue.stats().settings.rate:
             return False
-        return any(view.now - view.created > self.age for view in queue.peek(SEEN))
+        return any(view.now - view.created > self.age for view in queue.peek(SEEN_JOBS))
 
 
 class HeldJobs(NamedTuple):
@@ -334,11 +334,11 @@ class DrainResults:
     """
 
     def __init__(self, output: DrainOutput) -> None:
-        self.schema = pa.schema([*KEYS, *output.fields])
+        self.schema = pa.schema([*KEYS_SCHEMA, *output.fields])
         self._output, self._hold = output, output.hold_ms / 1000
         self._names = [column.name for column in output.fields]
         self._kinds = [column.type for column in output.fields]
-        self._usual = [USUAL.get(kind) for kind in self._kinds]
+        self._usual = [EXACT_TYPES.get(kind) for kind in self._kinds]
         self._nothing = None, (None,) * len(self._names)
         self._waiting = deque[Any]()
         self._kind: Kind | None = None
@@ -353,7 +353,7 @@ class DrainResults:
         Raises:
             TypeError: a result does not fit the schema.
         """
-        if len(self._waiting) > 3 * WAITING:
+        if len(self._waiting) > 3 * MAX_WAITING_RESULTS:
             self._room.clear()
             self._room.wait(1)
         try:

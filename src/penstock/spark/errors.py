@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.core.values.urls import HIDDEN
+from penstock.core.values.urls import NOT_SHOWN
 from penstock.errors import BadArgument, PenstockError
 
-__all__ = ["HIDDEN", "OptionError", "RowError", "StagesLost", "Unreachable", "WrongServer"]
+__all__ = ["NOT_SHOWN", "OptionError", "RowError", "StagesLost", "Unreachable", "WrongServer"]
 
 
 class OptionError(BadArgument):

@@ -24,8 +24,8 @@ from penstock.wire.codes import Code
 
 __all__ = ["Settler", "delivery_maker", "outcomes_of"]
 
-RECEIPT = re.compile("[1-9][0-9]*-[0-9a-f]{3}").fullmatch
-Place = tuple[str, int, str]
+match_receipt = re.compile("[1-9][0-9]*-[0-9a-f]{3}").fullmatch
+IdOrigin = tuple[str, int, str]
 """Node, crc and epoch of job ids: jobs with the same ones are settled together."""
 
 
@@ -66,7 +66,7 @@ class Settler:
     def __init__(self, options: Write, fields: Fields, found: OpenShards) -> None:
         self._options = options
         self._places = columns_of(fields, options)
-        self._waiting = defaultdict[Place, list[JobName]](list)
+        self._waiting = defaultdict[IdOrigin, list[JobName]](list)
         self._shards = {(one.node, one.ops.crc): one.queue for one in found}
         self._crcs = frozenset(crc for _, crc in self._shards)
         self._counts = Counter({"rows": 0})
@@ -91,7 +91,7 @@ class Settler:
             if len(names) >= self._options.batch_size:
                 self._settle(place, self._waiting.pop(place))
 
-    def _named(self, job_id: Any, receipt: Any) -> tuple[Place, JobName]:
+    def _named(self, job_id: Any, receipt: Any) -> tuple[IdOrigin, JobName]:
         try:
             parsed = parse_id(job_id)
             if parsed.crc not in self._crcs:
@@ -101,11 +101,11 @@ class Settler:
         place = (parsed.node, parsed.crc, parsed.epoch)
         if not receipt:
             return place, job_id
-        if not RECEIPT(receipt):
+        if not match_receipt(receipt):
             raise RowError("receipt", receipt, "must be a receipt of the source", self._row)
         return place, delivery_maker(self._options.queue, *place, receipt)(parsed.number)
 
-    def _settle(self, place: Place, names: list[JobName]) -> None:
+    def _settle(self, place: IdOrigin, names: list[JobName]) -> None:
         node, crc, _ = place
         shard = self._shards.get((node, crc))
         if shard is None:

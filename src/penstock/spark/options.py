@@ -19,13 +19,21 @@ from typing import Any, TypeVar
 
 from penstock.core.values.checks import MAX_DURATION_MS, MAX_LEASE_MS, check_count
 from penstock.errors import BadArgument
-from penstock.spark.errors import HIDDEN, OptionError
+from penstock.spark.errors import NOT_SHOWN, OptionError
 from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name
 
-__all__ = ["OPTIONS", "Connection", "Read", "Stream", "Write", "spelled"]
+__all__ = ["SPARK_OPTIONS", "Connection", "Read", "Stream", "Write", "spelled"]
 
 C = TypeVar("C", bound="Connection")
-SPANS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+MS_PER_UNIT = {
+    "": 1000,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 STATES = ("ready", "scheduled", "parked", "active", "dead")
 
 
@@ -65,9 +73,9 @@ def span(high_ms: int = MAX_DURATION_MS, *, low_ms: int = 1) -> Callable[[str], 
 
     def parse(value: str) -> int:
         found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]*)", value.strip().lower())
-        if found is None or found[2] not in SPANS:
+        if found is None or found[2] not in MS_PER_UNIT:
             raise ValueError("must be seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
-        ms = math.ceil(round(float(found[1]) * SPANS[found[2]], 6))
+        ms = math.ceil(round(float(found[1]) * MS_PER_UNIT[found[2]], 6))
         if not low_ms <= ms <= high_ms:
             raise ValueError(f"must be at least {low_ms} ms and at most {high_ms // 1000} s")
         return ms
@@ -127,16 +135,16 @@ def _parsed(one: Field[Any], value: str) -> Any:
         return one.metadata["parse"](value)
     except ValueError as error:
         reason = error.reason if isinstance(error, BadArgument) else str(error)
-        raise OptionError(spelled(one.name), value if one.repr else HIDDEN, reason) from None
+        raise OptionError(spelled(one.name), value if one.repr else NOT_SHOWN, reason) from None
 
 
 def _unknown(name: str) -> OptionError:
     if name.lower() in ("path", "paths"):
         return OptionError("queue", None, 'must be empty: name the queue by .option("queue", …)')
-    if name.lower() in OPTIONS:
+    if name.lower() in SPARK_OPTIONS:
         return OptionError(name, None, "can't be used here: only options of the connection can")
-    close = difflib.get_close_matches(name.lower(), OPTIONS, n=1)
-    hint = f"; did you mean {spelled(OPTIONS[close[0]].name)!r}?" if close else ""
+    close = difflib.get_close_matches(name.lower(), SPARK_OPTIONS, n=1)
+    hint = f"; did you mean {spelled(SPARK_OPTIONS[close[0]].name)!r}?" if close else ""
     return OptionError(name, None, f"unknown{hint}")
 
 
@@ -170,7 +178,7 @@ class Connection:
         values: dict[str, Any] = {}
         for name, value in given.items():
             one = known.get(name.lower())
-            if one is None and (strict or name.lower() not in IGNORED):
+            if one is None and (strict or name.lower() not in KNOWN_OPTIONS):
                 raise _unknown(name)
             if one is not None and value is not None:
                 values[one.name] = _parsed(one, str(value))
@@ -186,7 +194,7 @@ class Connection:
         if len(ways) > 1:
             raise OptionError(ways[1], None, f"can't be used together with {ways[0]}")
         if len(set(self.nodes)) < len(self.nodes):
-            raise OptionError("nodes", HIDDEN, "must not have the same URL twice")
+            raise OptionError("nodes", NOT_SHOWN, "must not have the same URL twice")
         if self.password_env and self.password_file:
             raise OptionError("passwordFile", None, "can't be used together with passwordEnv")
 
@@ -279,7 +287,7 @@ class Stream(Source):
         return MAX_LEASE_MS if self.lease_policy == "sticky" else self.lease_duration
 
 
-OPTIONS = {**Write.options(), **Read.options(), **Stream.options()}
+SPARK_OPTIONS = {**Write.options(), **Read.options(), **Stream.options()}
 """Every option of every group, by its lower-cased name."""
-IGNORED = {*OPTIONS, "checkpointlocation", "queryname", "outputmode"}
+KNOWN_OPTIONS = {*SPARK_OPTIONS, "checkpointlocation", "queryname", "outputmode"}
 """Options of other groups, and those that Spark adds itself."""

@@ -46,36 +46,40 @@ Column = Any
 """A list, or an Arrow array."""
 Head = tuple[bytes, bytes, int | str]
 """The header of a record before and behind its dedup id, and its delay."""
-ROWS = 1000
+ROWS_PER_CHUNK = 1000
 """Rows that are converted at a time."""
-DIGEST = 15
+DIGEST_BYTES = 15
 """Bytes of a stable id: a multiple of three, so that base64 adds no padding."""
 LAST_US = 1000 << 42
 """The latest time of a job."""
 ID_FIELD = b";d=" + ID_PLACEHOLDER
-PLAIN_ID = re.compile(r"[-\w.~]{1,1024}", re.ASCII).fullmatch
+match_plain_id = re.compile(r"[-\w.~]{1,1024}", re.ASCII).fullmatch
 """Matches ids that are not escaped in records."""
-TO_JSON = "selectExpr('to_json(struct(*)) AS payload') and payloadFormat=json"
+JSON_ADVICE = "selectExpr('to_json(struct(*)) AS payload') and payloadFormat=json"
 """The way to write other columns, as errors tell it."""
 
 STARTS = ("delay", "ready_at")
-POLICY = {"max_attempts": "max_attempts", "backoff": "base", "backoff_cap": "cap"}
+RETRY_RULES = {"max_attempts": "max_attempts", "backoff": "base", "backoff_cap": "cap"}
 """Columns of the job's retry policy, and the arguments of `RetryPolicy`."""
-WHOLE = ("byte", "short", "integer", "long")
-SPANS = (*WHOLE, "float", "double", "decimal", "daytimeinterval")
-ENQUEUE = {
-    "payload": ("binary", "string"), "id": ("string", *WHOLE), "delay": SPANS,
-    "ready_at": ("timestamp",), "ttl": SPANS, "lease": SPANS, "max_attempts": WHOLE,
-    "backoff": SPANS, "backoff_cap": SPANS, "headers": ("map<string,string>",),
-    "key": ("string", *WHOLE), "priority": WHOLE, "result_ttl": SPANS,
+INTEGER_TYPES = ("byte", "short", "integer", "long")
+DURATION_TYPES = (*INTEGER_TYPES, "float", "double", "decimal", "daytimeinterval")
+ENQUEUE_COLUMNS = {
+    "payload": ("binary", "string"), "id": ("string", *INTEGER_TYPES), "delay": DURATION_TYPES,
+    "ready_at": ("timestamp",), "ttl": DURATION_TYPES, "lease": DURATION_TYPES,
+    "max_attempts": INTEGER_TYPES, "backoff": DURATION_TYPES, "backoff_cap": DURATION_TYPES,
+    "headers": ("map<string,string>",), "key": ("string", *INTEGER_TYPES),
+    "priority": INTEGER_TYPES, "result_ttl": DURATION_TYPES,
 }  # fmt: skip
-RULES = {name: name for name in ENQUEUE if name in OPTIONS and name != "key"} | {"ready_at": "at"}
+RULES = {name: name for name in ENQUEUE_COLUMNS if name in OPTIONS and name != "key"} | {
+    "ready_at": "at"
+}
 """Columns of the job's options, and the arguments of an enqueue."""
-ARGUMENTS = {argument: name for name, argument in {**RULES, **POLICY}.items()}
-NAMED = {"id": ("string",)}
-HELD = {"id": ("string",), "receipt": ("string",)}
-TYPES: Mapping[str, Types] = {
-    "enqueue": ENQUEUE, "ack": HELD, "nack": HELD, "redrive": NAMED, "delete": NAMED,
+ARGUMENTS = {argument: name for name, argument in {**RULES, **RETRY_RULES}.items()}
+ID_COLUMNS = {"id": ("string",)}
+RECEIPT_COLUMNS = {"id": ("string",), "receipt": ("string",)}
+COLUMNS_OF_OPERATION: Mapping[str, Types] = {
+    "enqueue": ENQUEUE_COLUMNS, "ack": RECEIPT_COLUMNS, "nack": RECEIPT_COLUMNS,
+    "redrive": ID_COLUMNS, "delete": ID_COLUMNS,
 }  # fmt: skip
 """The columns of each operation, with the types that they may have (`DataType.typeName`)."""
 
@@ -92,7 +96,7 @@ class Encoded(NamedTuple):
 def columns_of(fields: Fields, options: Write) -> dict[str, int]:
     """Return the index of each meaning, by names and types; without types values are checked."""
     names = [name for name, _ in fields]
-    types = TYPES[options.operation]
+    types = COLUMNS_OF_OPERATION[options.operation]
     places = _named_places(names, options)
     meanings = {name.replace("_", ""): name for name in types}
     for index, name in enumerate(names):
@@ -103,7 +107,7 @@ def columns_of(fields: Fields, options: Write) -> dict[str, int]:
     if others := [name for index, name in enumerate(names) if index not in places.values()]:
         reason = f"operation={options.operation} takes {', '.join(types)}, not {', '.join(others)}"
         if options.operation == "enqueue":
-            reason += f". Put others into the payload by {TO_JSON}"
+            reason += f". Put others into the payload by {JSON_ADVICE}"
         raise BadArgument("columns", names, reason)
     return places
 
@@ -121,7 +125,7 @@ def _named_places(names: Sequence[str], options: Write) -> dict[str, int]:
             reason = "names two columns: rename one" if found else "names no column"
             reason += f"; the columns are {', '.join(names) or 'none'}"
             if meaning == "payload" and not found:
-                reason += f". Put them into the payload by {TO_JSON}"
+                reason += f". Put them into the payload by {JSON_ADVICE}"
             raise OptionError(f"{meaning}Column", name, reason)
         if name:
             places[meaning] = found[0]
@@ -172,14 +176,14 @@ class Encoder:
         self._queue = options.queue
         self._attempt = "" if "id" in places else attempt
         place = b"" if "id" in places else where.partition.to_bytes(8, "big")
-        self._hash = blake2b(write + place, digest_size=DIGEST)
+        self._hash = blake2b(write + place, digest_size=DIGEST_BYTES)
         self._seen: dict[int, int] = {}
         self._row = 0
         window = None if self._attempt else options.dedup_window / 1000
         self._dedup = Dedup(str, window=window)  # a row is no body: the id is inserted
         # Times often differ in each row. Only with a ttl they depend on another column.
         self._start = next((name for name in STARTS if name in places and "ttl" not in places), "")
-        self._others = tuple(n for n in (*RULES, *POLICY) if n in places and n != self._start)
+        self._others = tuple(n for n in (*RULES, *RETRY_RULES) if n in places and n != self._start)
 
     def records(self, source: Iterable[Any]) -> Iterator[Encoded]:
         """Yield the records of rows, some at a time."""
@@ -243,7 +247,7 @@ class Encoder:
             state.update(line)
             digests.append(state.digest())
         texts = urlsafe_b64encode(b"".join(digests))
-        size = DIGEST // 3 * 4
+        size = DIGEST_BYTES // 3 * 4
         return [texts[at : at + size] for at in range(0, len(texts), size)]
 
     def _heads(self, given: Mapping[str, Column], count: int) -> list[Head]:
@@ -305,7 +309,7 @@ def _remembered(find: Any, *args: Any) -> Any:
 def _head(dedup: Dedup, is_json: bool, columns: tuple[str, ...], *values: Any) -> Head:
     pairs = zip(columns, values, strict=True)
     found = {name: value for name, value in pairs if value is not None}
-    policy = _arguments(POLICY, found)
+    policy = _arguments(RETRY_RULES, found)
     retry = RetryPolicy(**policy) if policy else None
     made = prepared(**_arguments(RULES, found), retry=retry, dedup=dedup, many=True)
     front, _, tail = (made.coded_head if is_json else made.head).partition(ID_FIELD)
@@ -325,7 +329,7 @@ def _start_of(argument: str, value: Any) -> int | str:
 
 
 def _name(value: Any) -> bytes:
-    if type(value) is str and PLAIN_ID(value):
+    if type(value) is str and match_plain_id(value):
         return value.encode()
     return escaped(_label("id", value)).encode()
 
@@ -392,10 +396,10 @@ def batches(source: Iterable[Any]) -> Iterator[Sequence[Column]]:
     iterator = iter(source)
     for first in iterator:
         if hasattr(first, "num_rows"):
-            for at in range(0, first.num_rows, ROWS):
-                yield first.slice(at, ROWS).columns
+            for at in range(0, first.num_rows, ROWS_PER_CHUNK):
+                yield first.slice(at, ROWS_PER_CHUNK).columns
         else:
-            rows = [first, *islice(iterator, ROWS - 1)]
+            rows = [first, *islice(iterator, ROWS_PER_CHUNK - 1)]
             yield [list(column) for column in zip(*rows, strict=True)]
 
 

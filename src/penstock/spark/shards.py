@@ -25,10 +25,10 @@ from penstock.client._sync.queue import Queue
 from penstock.core.calls.call import Call
 from penstock.core.calls.failures import passing
 from penstock.core.jobs.logs import get_logger
-from penstock.core.nodes.node_list import URL, others
+from penstock.core.nodes.node_list import URL_PATTERN, others
 from penstock.core.values.urls import check_url
 from penstock.errors import BadArgument, NodesUnavailable, QueueMissing
-from penstock.spark.errors import HIDDEN, OptionError, Unreachable, WrongServer
+from penstock.spark.errors import NOT_SHOWN, OptionError, Unreachable, WrongServer
 from penstock.spark.options import Connection
 
 __all__ = [
@@ -88,14 +88,14 @@ def new_client(options: Connection) -> Penstock:
             retry_for=options.retry_for / 1000,
         )
     except BadArgument as error:
-        raise OptionError(name, HIDDEN, error.reason) from None
+        raise OptionError(name, NOT_SHOWN, error.reason) from None
 
 
 def _completed(name: str, url: str, secret: str | None) -> str:
     """Return the URL with the password, and with time limits."""
-    found = URL.fullmatch(check_url(name, url))
+    found = URL_PATTERN.fullmatch(check_url(name, url))
     if found is None:
-        raise BadArgument(name, HIDDEN, "must be a URL such as redis://host:6379/0")
+        raise BadArgument(name, NOT_SHOWN, "must be a URL such as redis://host:6379/0")
     scheme, user, place, query = found.groups(default="")
     if name == "url" and ":" in user:
         logger.warning("option 'url' has a password: use urlEnv, passwordEnv or passwordFile")
@@ -115,7 +115,7 @@ def _password(options: Connection) -> str | None:
         return Path(options.password_file).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "must be a text file"
-        shown = options.password_file if "/" in options.password_file else HIDDEN
+        shown = options.password_file if "/" in options.password_file else NOT_SHOWN
         raise OptionError("passwordFile", shown, f"can't be read here: {reason}") from None
 
 
@@ -124,7 +124,7 @@ def _from_environment(name: str, variable: str) -> str:
     if not value:
         is_name = variable.isidentifier() and variable.isupper()  # else it may be the secret itself
         reason = "is not set here: set it before Spark starts, on the driver and each executor"
-        raise OptionError(name, variable if is_name else HIDDEN, reason)
+        raise OptionError(name, variable if is_name else NOT_SHOWN, reason)
     return value
 
 

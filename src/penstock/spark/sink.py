@@ -30,14 +30,14 @@ from penstock.spark.shards import OpenShards, open_shards
 __all__ = ["Packer", "RecordBatch", "Sink", "enqueue_partition", "patiently"]
 
 K = TypeVar("K")
-Place = tuple[str, int, str]
+PartitionPlace = tuple[str, int, str]
 """Node, number of the partition (0 if there is none), and queue."""
 
-HELD_BYTES = 16 << 20
+MAX_HELD_BYTES = 16 << 20
 """Memory of the batches that are being filled; when it is used up, all of them are sent."""
-RECORD_BYTES = 150
+RECORD_OVERHEAD_BYTES = 150
 """Memory that a record takes besides its bytes."""
-PAUSE_LOOK = 0.5
+PAUSE_LOOK_INTERVAL = 0.5
 """Seconds between two looks at a paused queue."""
 
 
@@ -92,7 +92,7 @@ class Packer(Generic[K]):
         """Take records with their keys, and send batches that are full."""
         batch, last = RecordBatch(), object()
         for key, record, delay in zip(keys, records, delays, strict=True):
-            size = len(record) + RECORD_BYTES
+            size = len(record) + RECORD_OVERHEAD_BYTES
             if key is not last:
                 batch, last = self._open[key], key
             if batch.records and batch.size + size > CHUNK_BYTES:
@@ -105,7 +105,7 @@ class Packer(Generic[K]):
             if len(batch.records) >= self._rows:
                 self._flush(key)
                 last = object()
-            elif self._held > HELD_BYTES:
+            elif self._held > MAX_HELD_BYTES:
                 self.finish()
                 last = object()
 
@@ -128,9 +128,9 @@ class Sink:
     def __init__(self, options: Write, nodes: Sequence[str], found: OpenShards) -> None:
         self._options = options
         self._nodes = tuple(nodes)
-        self._packer = Packer[Place](options, self._send)
+        self._packer = Packer[PartitionPlace](options, self._send)
         self._shards = {options.queue: found}
-        self._whole: dict[str, Place] = {}
+        self._whole: dict[str, PartitionPlace] = {}
         durable = Durable(options.replicas, timeout=options.replication_timeout / 1000)
         self._terms = prepared(durable=durable, dedup=Dedup("-"))  # the records are finished
         self._added = 0
@@ -155,7 +155,7 @@ class Sink:
             found.check(self._options, whole=False)
             self._shards[name] = found
 
-    def _place(self, queue: str, key: str) -> Place:
+    def _place(self, queue: str, key: str) -> PartitionPlace:
         nodes, count = self._nodes, self._shards[queue].partitions
         node = preferred(key, nodes) if len(nodes) > 1 else nodes[0]
         place = (node, partition_of(key, count) if count > 1 else 0, queue)
@@ -163,7 +163,7 @@ class Sink:
             self._whole[queue] = place
         return place
 
-    def _send(self, batches: Mapping[Place, RecordBatch]) -> None:
+    def _send(self, batches: Mapping[PartitionPlace, RecordBatch]) -> None:
         """Add batches together; then those that were refused, one by one."""
         each = [
             (self._shards[name].find(node, number).queue, batch)
@@ -211,7 +211,7 @@ def patiently(options: Write, total: int, put: Callable[[int, int, float], int])
             if limit:
                 n, block = max(1, min(total - done, limit // 8)), deadline - now
             else:
-                sleep(min(PAUSE_LOOK, deadline - now))
+                sleep(min(PAUSE_LOOK_INTERVAL, deadline - now))
 
 
 def _stuck(options: Write, refusal: Exception, done: int, total: int) -> str:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import WrongEpoch
-from penstock.spark.columns import COLUMNS, Origin, Page, Replies, Shape, pages
+from penstock.spark.columns import COLUMN_BUILDERS, Origin, Page, Replies, Shape, pages
 from penstock.spark.options import Read
 from penstock.spark.shards import OpenShard, ShardAddress, open_listed, open_shards
 
@@ -31,18 +31,18 @@ logger = get_logger("penstock")
 
 ROWS_A_SLICE = 100_000
 """Jobs of a Spark partition, unless `numPartitions` is given."""
-MOST_SLICES = 64
-SLACK = 0.1
+MAX_SLICES = 64
+SPAN_SLACK = 0.1
 """No shard is cut for less than this part of a slice."""
-PIECES = 8
+PIECES_PER_SLICE = 8
 """Pieces into which the stream is divided, for each slice."""
-HIGHEST = "9999999999999-9999999999"
+HIGHEST_NUMBER = "9999999999999-9999999999"
 """Higher than every job number."""
-END = f"{2**53 - 1} {HIGHEST}"
+END_OF_SET = f"{2**53 - 1} {HIGHEST_NUMBER}"
 """The end of a sorted set."""
-FEWEST_MS, MOST_MS = 10**12, 10**13 - 1
+FIRST_NUMBER_MS, LAST_NUMBER_MS = 10**12, 10**13 - 1
 """The times that a number can have: from 2001 on, with 13 digits."""
-A_MS = 10**10
+NUMBERS_PER_MS = 10**10
 """Places in the stream within a ms: a sequence has ten digits."""
 
 
@@ -63,9 +63,11 @@ def bounds(options: Read) -> tuple[str, str]:
     Each is the highest number of the ms before a time. Numbers are compared as text.
     """
     times = (options.enqueued_after, options.enqueued_before)
-    last = [None if ms is None else min(max(ms - 1, FEWEST_MS), MOST_MS) for ms in times]
-    low, high = ("" if ms is None else f"{ms}-{HIGHEST[14:]}" for ms in last)
-    return low, high or HIGHEST
+    last = [
+        None if ms is None else min(max(ms - 1, FIRST_NUMBER_MS), LAST_NUMBER_MS) for ms in times
+    ]
+    low, high = ("" if ms is None else f"{ms}-{HIGHEST_NUMBER[14:]}" for ms in last)
+    return low, high or HIGHEST_NUMBER
 
 
 class ShardPlan:
@@ -88,17 +90,17 @@ class ShardPlan:
         Parked and held jobs come last. So a job that goes to `scheduled` during the read has
         probably been looked for there before, and is not read twice.
         """
-        now = f"{self._origin[-1]} {HIGHEST}"
+        now = f"{self._origin[-1]} {HIGHEST_NUMBER}"
         last = self._command("HGET", self._keys["meta"], "last")
         low, high = bounds(options)
         for states, place, start, end in (
-            ({"scheduled"}, "scheduled", now, END),
+            ({"scheduled"}, "scheduled", now, END_OF_SET),
             ({"ready"}, "scheduled", "", now),
             ({"ready"}, "ready", low, min(high, last.decode() if last else "")),
-            ({"parked"}, "parked", "", END),
+            ({"parked"}, "parked", "", END_OF_SET),
             ({"dead"}, "dead", "", now),
-            ({"ready", "active"}, "active", "", END),
-            ({"active"}, "once", "", END),
+            ({"ready", "active"}, "active", "", END_OF_SET),
+            ({"active"}, "once", "", END_OF_SET),
         ):
             if states.intersection(options.states) and (ranks := self._ranks(place, start, end)):
                 yield SnapshotRange(*self._origin, place, start, end), ranks
@@ -144,14 +146,17 @@ class ShardPlan:
         first = self._job("XRANGE", whole.start or "-", whole.end)
         last = self._job("XREVRANGE", whole.end, number_at(first))
         pieces = [(first - last, first, last)]
-        while len(pieces) < PIECES * (len(shares) + 1) and pieces[0][0] < 0:
+        while len(pieces) < PIECES_PER_SLICE * (len(shares) + 1) and pieces[0][0] < 0:
             _, first, last = heapq.heappop(pieces)
             middle = (first + last) // 2
             before = self._job("XREVRANGE", number_at(middle), number_at(first))
             after = self._job("XRANGE", number_at(middle + 1), number_at(last))
             heapq.heappush(pieces, (first - before, first, before))
             heapq.heappush(pieces, (after - last, after, last))
-        ends = sorted((last, last // A_MS - first // A_MS + 1) for _, first, last in pieces)
+        ends = sorted(
+            (last, last // NUMBERS_PER_MS - first // NUMBERS_PER_MS + 1)
+            for _, first, last in pieces
+        )
         passed = list(itertools.accumulate(ms for _, ms in ends))
         return [number_at(ends[bisect_left(passed, share * passed[-1])][0]) for share in shares]
 
@@ -163,7 +168,7 @@ class ShardPlan:
 
 def number_at(place: int) -> str:
     """Return the number at a place in the stream."""
-    return "{}-{}".format(*divmod(place, A_MS))
+    return "{}-{}".format(*divmod(place, NUMBERS_PER_MS))
 
 
 def _order(place: str) -> tuple[float, str]:
@@ -178,12 +183,12 @@ def share_out(plans: Sequence[ShardPlan], wanted: int | None) -> list[InputParti
     A slice is a list of ranges, perhaps of several structures and shards.
     """
     jobs, end = sum(plan.jobs for plan in plans), 0.0
-    most = min(jobs, wanted or min(-(-jobs // ROWS_A_SLICE), MOST_SLICES))
+    most = min(jobs, wanted or min(-(-jobs // ROWS_A_SLICE), MAX_SLICES))
     slices: list[list[SnapshotRange]] = [[] for _ in range(most)]
     for plan in plans:
         start, end = end, end + plan.jobs * most / jobs  # in slices
-        first = min(int(start + SLACK), most - 1)
-        inner = range(first + 1, int(end - SLACK) + 1)
+        first = min(int(start + SPAN_SLACK), most - 1)
+        inner = range(first + 1, int(end - SPAN_SLACK) + 1)
         parts = plan.divide([(edge - start) / (end - start) for edge in inner])
         for number, part in enumerate(parts, first):
             slices[number] += part
@@ -241,17 +246,17 @@ class SnapshotReader(DataSourceReader):
         if one.place != "ready":
             checks.append(self._was_there(page, one.asof))
         if page.is_delivered:
-            states = COLUMNS["state"](page).to_pylist()
+            states = COLUMN_BUILDERS["state"](page).to_pylist()
             checks += [_new(page.numbers, seen), (state in self.options.states for state in states)]
         if self.options.id_prefix:
-            ids = COLUMNS["id"](page)
+            ids = COLUMN_BUILDERS["id"](page)
             checks.append(pc.starts_with(ids, self.options.id_prefix).to_pylist())
         return page.keep([all(found) for found in zip(*checks, strict=True)])
 
     def _was_there(self, page: Page, asof: int) -> Iterator[bool]:
         """Yield for each job True if it was there, and is between the wanted times."""
         low, high = bounds(self.options)
-        below, most = low.encode(), min(high, f"{asof}-{HIGHEST[14:]}").encode()
+        below, most = low.encode(), min(high, f"{asof}-{HIGHEST_NUMBER[14:]}").encode()
         notes = page.split.notes
         shown = [b""] * page.count if notes is None else notes.to_pylist()
         for number, note in zip(page.numbers, shown, strict=True):

@@ -37,7 +37,7 @@ from penstock.wire.replies import CommitEnded, CommitGone, StageGone
 __all__ = ["StagedAttempt", "StagedCommit", "shard_of"]
 
 logger = get_logger("penstock")
-KEPT_MS = 30 * 86_400_000
+STAGED_JOBS_MS = 30 * 86_400_000
 """Shortest time for which a named batch is remembered: a query may be stopped for that long."""
 MORE_THAN_A_CHUNK = 1000
 Attempt = tuple[str, int]
@@ -107,7 +107,7 @@ class StagedCommit:
         self._options = options
         self._shard = shard_of(options, at.node, open_shards(options))
         self._at = at
-        self._kept = max(KEPT_MS, options.dedup_window) if is_named else options.stage_ttl
+        self._kept = max(STAGED_JOBS_MS, options.dedup_window) if is_named else options.stage_ttl
         self._wait = Wait(options.replicas, options.replication_timeout, options.replicas or 0)
         self._short: NotReplicated | None = None
         self._added = 0

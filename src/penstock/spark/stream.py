@@ -43,9 +43,9 @@ logger = get_logger("penstock")
 
 ROWS_A_PARTITION = 12_500
 """Jobs of a Spark partition, unless `numPartitions` is given."""
-THREADS = 8
+PLAN_THREADS = 8
 """Most shards that the driver calls at a time."""
-MOST_JOBS = 10_000_000
+MAX_JOBS_PER_BATCH = 10_000_000
 """Most jobs of a batch without a limit."""
 Offset = dict[str, Any]
 Counts = dict[str, int]
@@ -188,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ready: Counts = {}
         if len(found) > 1 or limit is None:
             ready = self._on_usable(found, lambda key: found[key].shard.queue.stats().ready)
-        left = min(most for most in (limit, self._left, MOST_JOBS) if most is not None)
+        left = min(most for most in (limit, self._left, MAX_JOBS_PER_BATCH) if most is not None)
         equal = -(-left // max(1, len(found)))
         turns = {key: (at - self._turn) % len(found) for at, key in enumerate(found)}
         self._turn += 1
@@ -295,7 +295,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _on_each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
         """Call a function with the key of each shard, for some of them at a time."""
-        with ThreadPoolExecutor(THREADS) as pool:
+        with ThreadPoolExecutor(PLAN_THREADS) as pool:
             return dict(zip(keys, pool.map(do, keys), strict=True))
 
     def _start_heartbeat(self) -> None:

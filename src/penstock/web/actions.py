@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from penstock.core.values.checks import PauseSide
 from penstock.web.pages import filter_of
-from penstock.web.runs import ACTIONS, ActionName, BulkAction, act
+from penstock.web.runs import ACTIONS_OF_STATE, ActionName, BulkAction, act
 from penstock.web.shapes import job_path, queue_path
 from penstock.web.site import Refused, Site, one_of
 
@@ -32,7 +32,7 @@ async def jobs(site: Site, request: Request) -> Response:
     chosen = filter_of(form)
     whole = form.get("all")
     action = one_of(ActionName, "action", whole or form.get("action"))
-    if action not in ACTIONS[chosen.state]:
+    if action not in ACTIONS_OF_STATE[chosen.state]:
         raise Refused(400, f"{action} is no action on {chosen.state} jobs.")
     if whole:
         run = site.runs.create(queue, action, chosen, request.state.user)

@@ -17,7 +17,7 @@ from penstock.core.values.checks import check_flag
 from penstock.errors import BadArgument
 from penstock.web import actions, pages
 from penstock.web.files import answer_static
-from penstock.web.security import LOOPBACK, Auth, Guard, Options, check_auth, check_hosts
+from penstock.web.security import LOOPBACK_NAMES, Auth, Guard, Options, check_auth, check_hosts
 from penstock.web.site import Site
 
 __all__ = ["app"]
@@ -28,7 +28,7 @@ def app(
     *,
     write: bool = False,
     auth: Auth | None = None,
-    hosts: Sequence[str] = LOOPBACK,
+    hosts: Sequence[str] = LOOPBACK_NAMES,
     hide_bodies: bool = False,
 ) -> Starlette:
     """Return the web page as an ASGI application, to serve or to mount in another one.

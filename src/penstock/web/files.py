@@ -14,7 +14,12 @@ from starlette.responses import Response
 __all__ = ["answer_static", "read_template"]
 
 PACKAGE = resources.files("penstock.web")
-TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
+CONTENT_TYPES = {
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+    "txt": "text/plain",
+}
 """The media types of static files, by the ends of their names."""
 
 
@@ -39,7 +44,7 @@ def static_files() -> dict[str, StaticFile]:
 
 
 def _static_file(name: str, content: bytes) -> StaticFile:
-    media_type = TYPES.get(name.rpartition(".")[2], "application/octet-stream")
+    media_type = CONTENT_TYPES.get(name.rpartition(".")[2], "application/octet-stream")
     return StaticFile(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 

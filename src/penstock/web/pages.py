@@ -14,7 +14,7 @@ from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.views import JobView, QueueStats, ScanPage
 from penstock.core.values.checks import StateName
 from penstock.errors import BadJobId, JobCancelled, JobExpired, JobFailed, ResultGone, ResultTimeout
-from penstock.web.runs import ACTIONS, Filter
+from penstock.web.runs import ACTIONS_OF_STATE, Filter
 from penstock.web.shapes import body_text
 from penstock.web.site import Refused, Site, one_of
 from penstock.web.timeline import timeline_of
@@ -32,19 +32,19 @@ __all__ = [
     "workers",
 ]
 
-ROWS = 50
+JOBS_PER_PAGE_ABOUT = 50
 """Jobs on a page, about."""
-STEPS = 5
+MAX_SEARCH_STEPS = 5
 """Most steps of the search for one page."""
-STEP = 200
+JOBS_PER_SEARCH_STEP = 200
 """Jobs that a step looks at."""
-SEARCH_TIME = 0.05
+SEARCH_SECONDS = 0.05
 """Seconds after which a search begins no further step."""
-QUEUES = 100
+QUEUES_PER_PAGE = 100
 """Queues on a page."""
-PREVIEW = 120
+PREVIEW_BYTES = 120
 """Bytes of a body in a list."""
-SORTS = (*get_args(StateName), "oldest")
+SORT_COLUMNS = (*get_args(StateName), "oldest")
 
 
 async def overview(site: Site, request: Request) -> Response:
@@ -52,7 +52,7 @@ async def overview(site: Site, request: Request) -> Response:
     sample, query = await site.sampler.sample(), request.query_params
     wanted, sort = query.get("q", ""), query.get("sort", "name")
     found = [one for one in sample.queues.values() if wanted.casefold() in one.name.casefold()]
-    if sort in SORTS:
+    if sort in SORT_COLUMNS:
         found.sort(key=lambda one: (-(getattr(one, sort) or 0), one.name))
     else:
         found.sort(key=lambda one: one.name)
@@ -65,10 +65,10 @@ async def overview(site: Site, request: Request) -> Response:
         "_overview.html" if live else "overview.html",
         sample=sample,
         series=site.sampler.series,
-        found=found[start : start + QUEUES],
+        found=found[start : start + QUEUES_PER_PAGE],
         start=start,
         total=len(found),
-        next_start=start + QUEUES if start + QUEUES < len(found) else None,
+        next_start=start + QUEUES_PER_PAGE if start + QUEUES_PER_PAGE < len(found) else None,
         wanted=wanted,
         sort=sort,
         sorts=["name", *states, "oldest"],
@@ -107,7 +107,7 @@ async def queue(site: Site, request: Request) -> Response:
         now=page.jobs[0].now if page.jobs else time.time(),
         order=order,
         cursor=cursor,
-        actions=ACTIONS[chosen.state],
+        actions=ACTIONS_OF_STATE[chosen.state],
         handler_field=HANDLER,
         **values,
     )
@@ -115,19 +115,19 @@ async def queue(site: Site, request: Request) -> Response:
 
 async def _search(queue: Any, chosen: Filter, cursor: str, *, newest: bool) -> ScanPage:
     """Return about 50 jobs, or those among the next 1,000 that match."""
-    found, until = ScanPage(cursor, [], []), time.monotonic() + SEARCH_TIME
-    for _ in range(STEPS):
+    found, until = ScanPage(cursor, [], []), time.monotonic() + SEARCH_SECONDS
+    for _ in range(MAX_SEARCH_STEPS):
         page = await queue.find(
             chosen.state,
             found.cursor,
-            STEP if chosen else ROWS,
+            JOBS_PER_SEARCH_STEP if chosen else JOBS_PER_PAGE_ABOUT,
             newest=newest,
-            body=PREVIEW,
+            body=PREVIEW_BYTES,
             **chosen.options,
         )
         ids, jobs = found.ids + page.ids, found.jobs + page.jobs
         found = ScanPage(page.cursor, ids, jobs, page.unreachable, found.looked + page.looked)
-        if page.cursor == "0" or len(jobs) >= ROWS or time.monotonic() > until:
+        if page.cursor == "0" or len(jobs) >= JOBS_PER_PAGE_ABOUT or time.monotonic() > until:
             break
     return found
 
@@ -142,7 +142,7 @@ async def job(site: Site, request: Request) -> Response:
     if view is None:
         told = f"Job {printable(name)} is gone: it has ended, or its queue was deleted."
         raise Refused(404, told)
-    state = view.state if view.state in ACTIONS else None
+    state = view.state if view.state in ACTIONS_OF_STATE else None
     return site.page(
         request,
         "job.html",
@@ -151,7 +151,7 @@ async def job(site: Site, request: Request) -> Response:
         handler=view.headers.get(HANDLER),
         body="" if site.options.hide_bodies else body_text(view.raw, view.codec),
         result=await _result(site, view),
-        actions=ACTIONS.get(view.state, ()) if view.finished is None else (),  # type: ignore[call-overload]  # of any state
+        actions=ACTIONS_OF_STATE.get(view.state, ()) if view.finished is None else (),  # type: ignore[call-overload]  # of any state
         state=state,
     )
 
@@ -184,7 +184,7 @@ async def schedules(site: Site, request: Request) -> Response:
 
 async def batches(site: Site, request: Request) -> Response:
     """Show the batches of all queues."""
-    return await _of_queues(site, request, "batches", "batches", QUEUES)
+    return await _of_queues(site, request, "batches", "batches", QUEUES_PER_PAGE)
 
 
 async def _of_queues(
@@ -202,10 +202,10 @@ async def _of_queues(
     sample = await site.sampler.sample()
     names = sorted(name for name, one in sample.queues.items() if getattr(one, figure))
     found = []
-    for name in names[:QUEUES]:
+    for name in names[:QUEUES_PER_PAGE]:
         queue = await site.client.open(name)
         found += [(name, one) for one in (await getattr(queue, kind)())[:most]]
-    return site.page(request, f"{kind}.html", found=found, left=len(names) - QUEUES)
+    return site.page(request, f"{kind}.html", found=found, left=len(names) - QUEUES_PER_PAGE)
 
 
 async def nodes(site: Site, request: Request) -> Response:

@@ -15,12 +15,12 @@ from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.values.checks import StateName
 from penstock.core.values.urls import redacted
 
-__all__ = ["ACTIONS", "ActionName", "BulkAction", "Filter", "Runs", "act"]
+__all__ = ["ACTIONS_OF_STATE", "ActionName", "BulkAction", "Filter", "Runs", "act"]
 
 logger = get_logger("penstock.web")
 
 ActionName = Literal["redrive", "promote", "cancel", "delete"]
-ACTIONS: dict[StateName, tuple[ActionName, ...]] = {
+ACTIONS_OF_STATE: dict[StateName, tuple[ActionName, ...]] = {
     "ready": ("cancel", "delete"),
     "scheduled": ("promote", "cancel", "delete"),
     "parked": ("cancel", "delete"),
@@ -28,13 +28,13 @@ ACTIONS: dict[StateName, tuple[ActionName, ...]] = {
     "dead": ("redrive", "delete"),
 }
 """The actions on jobs of each state."""
-STEP = 200
+JOBS_PER_RUN_STEP = 200
 """Jobs of one step of a run: the server takes about 5 ms for them."""
-REST = 3.0
+REST_PER_STEP = 3.0
 """Pause after a step, in lengths of the step: a run uses a quarter of a core at most."""
-KEPT = 50
+KEPT_RUNS = 50
 """Runs that are remembered."""
-STOP_WAIT = 1.0
+RUN_STOP_TIMEOUT = 1.0
 """Seconds in which the step of a run has to end when the run is stopped."""
 
 
@@ -138,7 +138,7 @@ class Runs:
         self, queue: AsyncQueue, action: ActionName, chosen: Filter, user: str
     ) -> BulkAction | None:
         """Create a run that counts its jobs; None = too many are under way."""
-        if len(self._runs) >= KEPT:
+        if len(self._runs) >= KEPT_RUNS:
             oldest = next((one for one in self._runs.values() if not one.is_moving), None)
             if oldest is None:
                 return None
@@ -156,7 +156,7 @@ class Runs:
     async def stop(self, run: BulkAction) -> None:
         """Stop a run after the step that is under way."""
         _ask_to_stop(run)
-        await self.settle(run, STOP_WAIT)
+        await self.settle(run, RUN_STOP_TIMEOUT)
 
     async def settle(self, run: BulkAction, seconds: float) -> None:
         """Wait until a run pauses or has ended, but not longer than so many seconds."""
@@ -169,7 +169,7 @@ class Runs:
         for run in self._runs.values():
             _ask_to_stop(run)
         if self._tasks:
-            _, late = await asyncio.wait(self._tasks.values(), timeout=STOP_WAIT)
+            _, late = await asyncio.wait(self._tasks.values(), timeout=RUN_STOP_TIMEOUT)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -215,13 +215,15 @@ class Runs:
         chosen, cursor, status = run.filter, "0", run.status
         while run.status == status:
             began = time.monotonic()
-            page = await run.queue.find(chosen.state, cursor, STEP, newest=True, **chosen.options)
+            page = await run.queue.find(
+                chosen.state, cursor, JOBS_PER_RUN_STEP, newest=True, **chosen.options
+            )
             run.looked += page.looked
             yield page.ids
             cursor = page.cursor
             if cursor == "0":
                 return
-            await asyncio.sleep(REST * (time.monotonic() - began))
+            await asyncio.sleep(REST_PER_STEP * (time.monotonic() - began))
 
 
 def _ask_to_stop(run: BulkAction) -> None:

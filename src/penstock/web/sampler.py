@@ -15,15 +15,15 @@ from penstock.core.jobs.views import QueueStats
 
 __all__ = ["Point", "Rates", "Sample", "Sampler", "Series"]
 
-INTERVAL = 2.0
+SAMPLE_INTERVAL = 2.0
 """Seconds between two samples, at least."""
-PER_QUEUE = 0.01
+SAMPLE_INTERVAL_PER_QUEUE = 0.01
 """Seconds between two samples for each queue: reading one takes the server about 70 µs."""
-POINTS = 90
+POINTS_PER_QUEUE = 90
 """Length of the memory of each queue."""
-SMOOTHING = 10.0
+RATE_SECONDS = 10.0
 """Seconds over which a rate is taken."""
-MOST = 2_000
+MAX_SAMPLED_QUEUES = 2_000
 """The most queues that are read."""
 
 
@@ -61,14 +61,14 @@ class Series:
     """
 
     epoch: str | None
-    points: deque[Point] = field(default_factory=lambda: deque(maxlen=POINTS))
+    points: deque[Point] = field(default_factory=lambda: deque(maxlen=POINTS_PER_QUEUE))
 
     def rates(self) -> Rates:
         """Return the rates over the last ten seconds, or since the point before the last one."""
         if len(self.points) < 2:
             return Rates(0.0, 0.0, 0.0)
         *earlier, last = self.points
-        recent = (point for point in earlier if last.at - point.at <= SMOOTHING)
+        recent = (point for point in earlier if last.at - point.at <= RATE_SECONDS)
         return _between(next(recent, earlier[-1]), last)
 
     def done(self) -> list[float]:
@@ -141,7 +141,9 @@ class Sampler:
             if self._last is None or self._is_stale or self._clock() >= self._due:
                 self._is_stale, self._due = False, 0.0
                 self._last = await self._read()
-                self._due = self._clock() + max(INTERVAL, PER_QUEUE * len(self._last.queues))
+                self._due = self._clock() + max(
+                    SAMPLE_INTERVAL, SAMPLE_INTERVAL_PER_QUEUE * len(self._last.queues)
+                )
             return self._last
 
     def forget(self) -> None:
@@ -155,7 +157,7 @@ class Sampler:
             queues.update((one.name, one) for one in page.queues)
             missed.update(page.unreachable, *(one.unreachable for one in page.queues))
             cursor = page.cursor
-            if cursor == "0" or len(queues) >= MOST:
+            if cursor == "0" or len(queues) >= MAX_SAMPLED_QUEUES:
                 break
         self._note(queues)
         return Sample(queues, tuple(sorted(missed)), cursor == "0")

@@ -21,16 +21,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import BadArgument
 
-__all__ = ["LOOPBACK", "Auth", "Guard", "Options", "is_loopback", "token_of"]
+__all__ = ["LOOPBACK_NAMES", "Auth", "Guard", "Options", "is_loopback", "token_of"]
 
 AuthCall: TypeAlias = Callable[[Request], "str | Awaitable[str | None] | None"]
 Auth: TypeAlias = "tuple[str, str] | AuthCall"
 """A user name and a password, or a function that returns the user's name; None = refused."""
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """Hosts that name this machine."""
-COOKIE = "penstock_csrf"
-HEADERS = {
+CSRF_COOKIE = "penstock_csrf"
+SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
         "object-src 'none'"
@@ -105,7 +105,7 @@ def token_of(options: Options, cookie: str) -> str:
 
 def is_token(request: Request, options: Options, token: str) -> bool:
     """Return True if a form has the token of its user."""
-    cookie = request.cookies.get(COOKIE, "")
+    cookie = request.cookies.get(CSRF_COOKIE, "")
     expected = token_of(options, cookie)
     return bool(cookie) and hmac.compare_digest(expected.encode(), token.encode())
 
@@ -131,7 +131,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         request = Request(scope, receive)
-        cookie = request.cookies.get(COOKIE)
+        cookie = request.cookies.get(CSRF_COOKIE)
         given = cookie or secrets.token_hex(16)
         guarded = self._guarded(send, None if cookie else self._cookie(request, given))
         refused = self._refused(request)
@@ -181,13 +181,13 @@ class Guard:
     def _cookie(self, request: Request, value: str) -> str:
         path = request.scope.get("root_path") or "/"
         secure = "; Secure" if request.url.scheme == "https" else ""
-        return f"{COOKIE}={value}; Path={path}; HttpOnly; SameSite=Strict{secure}"
+        return f"{CSRF_COOKIE}={value}; Path={path}; HttpOnly; SameSite=Strict{secure}"
 
     def _guarded(self, send: Send, cookie: str | None) -> Send:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 keep = "max-age=3600" if "etag" in headers else "no-store"
                 headers.setdefault("cache-control", keep)

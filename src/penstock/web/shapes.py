@@ -13,10 +13,19 @@ from markupsafe import Markup
 from penstock.core.jobs.logs import byte_size, printable, span
 from penstock.core.jobs.views import JobView
 
-__all__ = ["FILTERS", "body_text", "job_path", "preview", "queue_path", "rate", "sparkline", "when"]
+__all__ = [
+    "TEMPLATE_FILTERS",
+    "body_text",
+    "job_path",
+    "preview",
+    "queue_path",
+    "rate",
+    "sparkline",
+    "when",
+]
 
-WIDTH, HEIGHT = 120, 28
-SHOWN = 65_536
+SPARKLINE_WIDTH, SPARKLINE_HEIGHT = 120, 28
+MAX_SHOWN_BYTES = 65_536
 """The most characters of a body that a page shows."""
 
 
@@ -54,18 +63,19 @@ def sparkline(values: Sequence[float], seconds: float) -> Markup:
     """Draw values as a line in SVG."""
     if len(values) < 2:
         return Markup('<svg class="spark" viewBox="0 0 {} {}" aria-hidden="true"></svg>').format(
-            WIDTH, HEIGHT
+            SPARKLINE_WIDTH, SPARKLINE_HEIGHT
         )
     top = max(*values, 0.001)
     points = " ".join(
-        f"{index * WIDTH / (len(values) - 1):.1f},{HEIGHT - 2 - value / top * (HEIGHT - 4):.1f}"
+        f"{index * SPARKLINE_WIDTH / (len(values) - 1):.1f},"
+        f"{SPARKLINE_HEIGHT - 2 - value / top * (SPARKLINE_HEIGHT - 4):.1f}"
         for index, value in enumerate(values)
     )
     label = f"{rate(min(values))} to {rate(max(values))} per second in the last {span(seconds)}"
     return Markup(
         '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
         'aria-label="{}"><polyline points="{}"></polyline></svg>'
-    ).format(WIDTH, HEIGHT, label, points)
+    ).format(SPARKLINE_WIDTH, SPARKLINE_HEIGHT, label, points)
 
 
 def preview(job: JobView) -> str:
@@ -78,11 +88,11 @@ def body_text(raw: bytes, codec: str) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        return _cut(repr(raw[:SHOWN])[2:-1], len(raw) > SHOWN)
-    if codec == "json" and len(raw) <= SHOWN:
+        return _cut(repr(raw[:MAX_SHOWN_BYTES])[2:-1], len(raw) > MAX_SHOWN_BYTES)
+    if codec == "json" and len(raw) <= MAX_SHOWN_BYTES:
         with suppress(ValueError, RecursionError):
             text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    return _cut(printable(text[:SHOWN], keep="\n\t"), len(text) > SHOWN)
+    return _cut(printable(text[:MAX_SHOWN_BYTES], keep="\n\t"), len(text) > MAX_SHOWN_BYTES)
 
 
 def _cut(text: str, more: bool) -> str:
@@ -111,7 +121,7 @@ def lines(text: str) -> str:
     return printable(text, keep="\n\t")
 
 
-FILTERS = {
+TEMPLATE_FILTERS = {
     "lines": lines,
     "count": count,
     "rate": rate,

@@ -31,8 +31,8 @@ from penstock.web.security import Options, is_token
 
 __all__ = ["Endpoint", "Refused", "Site", "one_of"]
 
-FORM_BYTES = 256 * 1024
-NOTES = {
+MAX_FORM_BYTES = 256 * 1024
+DONE_NOTES = {
     "pause": "Paused.",
     "resume": "Resumed.",
     "trigger": "A job was added.",
@@ -81,7 +81,7 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._env.filters.update(shapes.FILTERS)
+        self._env.filters.update(shapes.TEMPLATE_FILTERS)
         self._env.globals.update(
             sparkline=shapes.sparkline,
             preview=shapes.preview,
@@ -149,7 +149,7 @@ class Site:
         body = b""
         async for chunk in request.stream():
             body += chunk
-            if len(body) > FORM_BYTES:
+            if len(body) > MAX_FORM_BYTES:
                 raise Refused(413, "The form is too large.")
         try:
             fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=2000)
@@ -206,6 +206,6 @@ def _note_of(request: Request) -> str:
     note = request.query_params.get("note", "")
     found = re.fullmatch("(redrive|promote|cancel|delete)-([0-9]{1,9})-([0-9]{1,9})", note)
     if found is None:
-        return NOTES.get(note, "")
+        return DONE_NOTES.get(note, "")
     action, done, named = found.groups()
     return f"{action.capitalize()}: done for {int(done):,} of {int(named):,} jobs."

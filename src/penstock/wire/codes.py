@@ -1,8 +1,8 @@
 """The codes with which replies begin, each with its meaning.
 
 A code belongs to the whole call, or to one job in it. protocol/core.md shows this table,
-`tools/replies.py` refuses a header with a code that is not in it; `core/calls/refusals.py` makes
-errors of them.
+`tools/replies.py` refuses a header with a code that is not in it, and `core/calls/refusals.py`
+makes errors of them.
 """
 
 from __future__ import annotations

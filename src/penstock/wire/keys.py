@@ -17,11 +17,12 @@ from penstock.errors import BadArgument
 
 __all__ = [
     "DEFAULT_PREFIX",
-    "KINDS",
+    "KEY_KINDS",
+    "KINDS_PER_CALL",
     "PRIORITY_SPAN",
     "SCORE_ORIGIN_MS",
-    "SLOTS",
-    "STAGING",
+    "SLOT_COUNT",
+    "STAGING_KINDS",
     "QueueKeys",
     "check_prefix",
     "check_queue_name",
@@ -44,29 +45,31 @@ __all__ = [
 ]
 
 DEFAULT_PREFIX = "penstock"
-KINDS = (
+KEY_KINDS = (
     "ready", "held", "active", "scheduled", "urgent", "once", "dead",
     "tally", "expiry", "finished", "members", "batches", "dedup", "windows", "meta", "wake",
     "space", "ticks", "schedules", "parked", "tickets",
 )  # fmt: skip
-STAGING = ("staged", "writes")
-"""Index and promises of staged writes; they outlive an idle queue, as none of KINDS does."""
+STAGING_KINDS = ("staged", "writes")
+"""Index and promises of staged writes; they outlive an idle queue, as none of KEY_KINDS does."""
+KINDS_PER_CALL = ("stage", "commit", "checkpoint")
+"""Kinds of keys of which a queue has many: each call names its own."""
 MAX_NAME_BYTES = 1024
 SCORE_ORIGIN_MS = 1_735_689_600_000
 """2025-01-01: scores of `active` and `once` count from there, so they are exact until 2094."""
 PRIORITY_SPAN = 1 << 42
 """A score in `scheduled` is lower by this much for each priority of a job that is ready."""
-SLOTS = 16384
+SLOT_COUNT = 16384
 """Number of slots of a Redis Cluster."""
 
-MOST_PARTITIONS = 256
+MAX_PARTITIONS = 256
 """Each one that is waited for costs a consumer a look every few seconds."""
-BETWEEN = "\0/"
+PARTITION_SEPARATOR = "\0/"
 """Separator of the name of a queue and the number of a partition: no name has a NUL."""
 
-ENTRY = re.compile(rb"[0-9a-f]{16}")
+REGISTRY_ENTRY = re.compile(rb"[0-9a-f]{16}")
 """A field of the registry: checksum of the queue's name, and epoch."""
-_UNSAFE = re.compile(r"[{}%\x00-\x1f\x7f]")
+UNSAFE_IN_NAME = re.compile(r"[{}%\x00-\x1f\x7f]")
 
 
 def check_queue_name(name: object) -> str:
@@ -97,7 +100,7 @@ def check_prefix(prefix: object) -> str:
         BadArgument: otherwise.
     """
     fits = isinstance(prefix, str) and prefix.isprintable() and 1 <= len(prefix) <= 100
-    if not isinstance(prefix, str) or not fits or _UNSAFE.search(prefix):
+    if not isinstance(prefix, str) or not fits or UNSAFE_IN_NAME.search(prefix):
         raise BadArgument(
             "prefix", prefix, "must be 1 to 100 characters, without braces, % and control bytes"
         )
@@ -111,7 +114,7 @@ def queue_crc(name: str) -> int:
 
 def tag(name: str) -> str:
     """Return the hash tag of a queue: its name with braces and control bytes percent-encoded."""
-    return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02X}", name)
+    return UNSAFE_IN_NAME.sub(lambda found: f"%{ord(found.group()):02X}", name)
 
 
 def partition_name(name: str, number: int) -> str:
@@ -135,7 +138,7 @@ def _ending(number: int) -> str:
     """
     place = int(f"{number:08b}"[::-1], 2)
     for letters in product(ascii_lowercase, repeat=3):
-        ending = f"{BETWEEN}{number:03d}-{''.join(letters)}"
+        ending = f"{PARTITION_SEPARATOR}{number:03d}-{''.join(letters)}"
         if key_slot(ending.encode()) >> 6 == place:
             return ending
     raise AssertionError(number)  # three letters are enough for every number below 256
@@ -143,7 +146,7 @@ def _ending(number: int) -> str:
 
 def split_name(name: str) -> tuple[str, int | None]:
     """Split a name of the registry into the name of a queue and the number of a partition."""
-    whole, between, ending = name.partition(BETWEEN)
+    whole, between, ending = name.partition(PARTITION_SEPARATOR)
     number = ending[:3]
     return (whole, int(number)) if between and number.isdecimal() else (name, None)
 
@@ -151,7 +154,7 @@ def split_name(name: str) -> tuple[str, int | None]:
 def is_listed_name(name: str) -> bool:
     """Return True if this is the name of a queue or of a partition, as the registry has it."""
     whole, number = split_name(name)
-    if number is not None and (number >= MOST_PARTITIONS or name != partition_name(whole, number)):
+    if number is not None and (number >= MAX_PARTITIONS or name != partition_name(whole, number)):
         return False
     return "\0" not in whole and 0 < len(whole.encode()) <= MAX_NAME_BYTES
 
@@ -159,7 +162,7 @@ def is_listed_name(name: str) -> bool:
 def registry_entry(field: bytes, name: bytes) -> tuple[str, str] | None:
     """Return name and epoch of an entry of the registry; None = it is of another form."""
     text = name.decode("utf-8", "replace")
-    if not ENTRY.fullmatch(field) or int(field[:8], 16) != queue_crc(text):
+    if not REGISTRY_ENTRY.fullmatch(field) or int(field[:8], 16) != queue_crc(text):
         return None
     return (text, field[8:].decode()) if is_listed_name(text) else None
 
@@ -187,7 +190,7 @@ class QueueKeys:
         self.name = name if partition is None else partition_name(name, partition)
         self.prefix = check_prefix(prefix)
         self._base = f"{prefix}:{{{tag(self.name)}}}:"
-        self.names = {kind: (self._base + kind).encode() for kind in (*KINDS, *STAGING)}
+        self.names = {kind: (self._base + kind).encode() for kind in (*KEY_KINDS, *STAGING_KINDS)}
 
     def __getitem__(self, kind: str) -> bytes:
         return self.names[kind]
@@ -216,7 +219,7 @@ def key_slot(key: bytes) -> int:
         end = key.find(b"}", start + 1)
         if end > start + 1:
             key = key[start + 1 : end]
-    return binascii.crc_hqx(key, 0) % SLOTS
+    return binascii.crc_hqx(key, 0) % SLOT_COUNT
 
 
 def registry_key(prefix: str) -> bytes:

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 __all__ = ["Bound", "Script", "all_scripts", "header_field", "parts", "script"]
 
-DEFAULTS = {
+META_DEFAULTS = {
     **dict.fromkeys(
         (
             "alarm",
@@ -160,7 +160,9 @@ def _bind_meta(fields: tuple[tuple[str, str], ...]) -> str:
         f"'@' .. {field[1:]}" if field.startswith("@") else f"'{field}'" for field, _ in fields
     )
     lines = f"local {names} = unpack(redis.call('HMGET', meta, {quoted}))\n"
-    defaults = {name: DEFAULTS[field].format(name) for field, name in fields if field in DEFAULTS}
+    defaults = {
+        name: META_DEFAULTS[field].format(name) for field, name in fields if field in META_DEFAULTS
+    }
     if defaults:
         lines += f"{', '.join(defaults)} = {', '.join(defaults.values())}\n"
     return lines

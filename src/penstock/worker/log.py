@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from textwrap import dedent
 from typing import Literal, TypeAlias
 
-from penstock.core.jobs.logs import USUAL, get_logger, hidden, indented, printable
+from penstock.core.jobs.logs import STANDARD_ATTRIBUTES, get_logger, hidden, indented, printable
 
 __all__ = [
     "JsonFormatter",
@@ -33,7 +33,9 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as text."""
-        fields = [f" {k}={_value(v)}" for k, v in vars(record).items() if k not in USUAL]
+        fields = [
+            f" {k}={_value(v)}" for k, v in vars(record).items() if k not in STANDARD_ATTRIBUTES
+        ]
         start = f"{_time(record)} {record.process} {record.levelname} {record.name}"
         lines = [printable(hidden(f"{start}: {record.getMessage()}")) + "".join(fields)]
         if record.exc_info:
@@ -61,7 +63,7 @@ class JsonFormatter(logging.Formatter):
             "message": hidden(record.getMessage()),
         }
         for name, value in vars(record).items():
-            if name not in USUAL:
+            if name not in STANDARD_ATTRIBUTES:
                 shown.setdefault(name, hidden(value) if isinstance(value, str) else value)
         if record.exc_info:
             shown["traceback"] = hidden(self.formatException(record.exc_info))

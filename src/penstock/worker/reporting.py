@@ -17,10 +17,10 @@ from penstock.core.calls.failures import about_server
 from penstock.core.flows import Effect, StoreHint
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, counts_of, data_of, number_of, reservation_of, term_of
-from penstock.core.jobs.logs import TRACE, Fields, get_logger, span
+from penstock.core.jobs.logs import TRACE_FIELD, Fields, get_logger, span
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.record import FIRST_FIELDS, KEPT_FIELD
+from penstock.core.jobs.record import FIRST_FIELDS_BYTES, KEPT_FIELD
 from penstock.core.jobs.results import count_fitting, results_of
 from penstock.errors import WrongEpoch
 from penstock.worker.concerns import CHANGED_QUEUE_ERRORS, is_certain, is_damage, run_call
@@ -166,7 +166,9 @@ def report(
     is_one = len(reports[verdict]) == 1 and most == JOBS_PER_CALL
     finished = reports[verdict] if is_one else _split_first(reports, verdict, most)
     jobs, results = [job for done in finished for job in done.jobs], None
-    if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
+    if verdict.kind == "ack" and any(
+        KEPT_FIELD in data_of(job)[:FIRST_FIELDS_BYTES] for job in jobs
+    ):
         finished = yield from _report_until_rest_fits(
             state, poll, reports, verdict=verdict, finished=finished, most=most
         )
@@ -366,7 +368,7 @@ def _fate(done: Finished, job: Delivery, outcome: Outcome, *, is_repeated: bool)
     if outcome is Outcome.DEAD:
         if verdict.logged != "last":
             text = "%s has used up its attempts: %s: a dead letter"
-            trace = {TRACE: verdict.trace} if verdict.logged else {}
+            trace = {TRACE_FIELD: verdict.trace} if verdict.logged else {}
             logger.error(text, job.id, verdict.text, extra=Fields(job, **trace))
         return "dead"
     if outcome is Outcome.REFUSED:

@@ -383,7 +383,7 @@ class TickRun:
             ticker.refused.pop(new.name, None)
             if outcome.code is None:
                 waiting.append(new)
-            elif outcome.code == flows.REPLACED:
+            elif outcome.code == flows.SCHEDULE_OUTDATED:
                 text = "schedule %r stays as it is: a later version has replaced this one; %s"
                 self.log.warning(text, new.name, "schedule(..., force=True) brings it back")
             elif outcome.home is self.ops:

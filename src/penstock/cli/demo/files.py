@@ -12,8 +12,8 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 __all__ = ["Listing", "digest", "list_files", "path_name", "path_of", "standard_library"]
 
-NOT_OURS = {"site-packages", "dist-packages", "__pycache__"}
-BLOCK = 1 << 20
+SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__"}
+BLOCK_BYTES = 1 << 20
 
 Listing = dict[str, tuple[int, int]]
 """Name of a file -> its size and time of change when it was listed."""
@@ -46,7 +46,7 @@ def list_files(root: Path, suffix: str = "") -> Listing:
 
 def _walk(root: Path, suffix: str) -> Iterator[tuple[str, tuple[int, int]]]:
     for directory, folders, files in os.walk(root):
-        folders[:] = sorted(set(folders) - NOT_OURS)
+        folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)
         for file in sorted(files):
             path = Path(directory, file)
             if file.endswith(suffix) and path.is_file() and not path.is_symlink():
@@ -64,7 +64,7 @@ def digest(path: Path) -> dict[str, Any]:
     size = lines = 0
     sha = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
+        while block := file.read(BLOCK_BYTES):
             size, lines = size + len(block), lines + block.count(b"\n")
             sha.update(block)
     return {"size": size, "lines": lines, "sha256": sha.hexdigest()}

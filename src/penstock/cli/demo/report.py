@@ -13,11 +13,11 @@ from penstock.worker.statistics import Summary
 
 __all__ = ["DemoReport", "DemoVerdict", "Kill", "Memory", "check", "print_report"]
 
-KEPT_KEYS = 2
+MAX_KEPT_KEYS = 2
 """Keys that may be left: the wake lists of the two queues."""
-KEPT_BYTES = 4 << 10
+MAX_KEPT_BYTES = 4 << 10
 """Bytes by which the keys may have grown, such as those of a few more producers."""
-SHOWN = 20
+LISTED_FILES = 20
 
 
 class DemoVerdict(NamedTuple):
@@ -134,8 +134,8 @@ class DemoReport:
         """True if the jobs have left no keys and no bytes in keys."""
         before, after = self.memory["before"], self.memory["after"]
         return (
-            after.keys - before.keys <= KEPT_KEYS
-            and after.key_bytes - before.key_bytes <= KEPT_BYTES
+            after.keys - before.keys <= MAX_KEPT_KEYS
+            and after.key_bytes - before.key_bytes <= MAX_KEPT_BYTES
         )
 
     @property
@@ -148,7 +148,7 @@ class DemoReport:
         """Return the report for JSON."""
         found = asdict(self)
         del found["verdict"], found["pickup"]
-        names = {kind: some[:SHOWN] for kind, some in self.verdict._asdict().items()}
+        names = {kind: some[:LISTED_FILES] for kind, some in self.verdict._asdict().items()}
         p50, p99 = round(self.pickup.p50, 3), round(self.pickup.p99, 3)
         return {
             "ok": self.ok,
@@ -187,8 +187,8 @@ def print_report(report: DemoReport) -> None:
     output.table(("", "result", ""), rows, right="result")
     for kind, names in report.verdict._asdict().items():
         if names:
-            more = ", ..." if len(names) > SHOWN else ""
-            output.write(f"{kind} ({len(names)}): {', '.join(names[:SHOWN])}{more}")
+            more = ", ..." if len(names) > LISTED_FILES else ""
+            output.write(f"{kind} ({len(names)}): {', '.join(names[:LISTED_FILES])}{more}")
 
 
 def _memory(used: Memory, end: str = "") -> tuple[str, str]:

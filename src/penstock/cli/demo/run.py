@@ -13,21 +13,21 @@ from penstock import Penstock
 from penstock.cli.demo.files import Listing
 from penstock.cli.demo.report import DemoReport, Kill, Memory, check
 from penstock.cli.demo.screen import Screen
-from penstock.cli.demo.worker import FILES, LEASE, RESULTS
+from penstock.cli.demo.worker import DEMO_LEASE, FILES_QUEUE, RESULTS_QUEUE
 from penstock.cli.demo.workers import DemoWorkers
 from penstock.cli.output import Failed
 from penstock.worker.statistics import summary
 
 __all__ = ["DemoRun", "batch_of", "keys", "pace_of"]
 
-PROBES = 200
-WARM_UP = 20
-PAUSE = 0.003
+PROBE_COUNT = 200
+WARM_UP_PROBES = 20
+PROBE_PAUSE = 0.003
 """Seconds between two probes, after which the workers are idle again."""
-PATIENCE = 30.0
+RESULT_TIMEOUT = 30.0
 """Seconds without a result after which a run is given up."""
-BIG_ENOUGH = 1000
-WATCHABLE = 2.0
+FILES_WITHOUT_PACE = 1000
+MIN_RUN_SECONDS = 2.0
 """Seconds that a smaller directory takes at least."""
 LONGEST_PACE = 0.4
 
@@ -39,7 +39,11 @@ def batch_of(files: int, workers: int) -> int:
 
 def pace_of(files: int, workers: int) -> float:
     """Return seconds by which each job is made longer: a small directory can be watched."""
-    return 0.0 if files >= BIG_ENOUGH else round(min(LONGEST_PACE, workers * WATCHABLE / files), 4)
+    return (
+        0.0
+        if files >= FILES_WITHOUT_PACE
+        else round(min(LONGEST_PACE, workers * MIN_RUN_SECONDS / files), 4)
+    )
 
 
 def victim_of(listing: Listing) -> str:
@@ -108,8 +112,8 @@ class DemoRun:
         self.listing = listing
         self.workers = workers
         self.screen = screen
-        self.files = client.queue(FILES)
-        self.results = client.queue(RESULTS)
+        self.files = client.queue(FILES_QUEUE)
+        self.results = client.queue(RESULTS_QUEUE)
         self.gathered = Gathered()
         self.kill: Kill | None = None
         self.killed_at = 0.0
@@ -162,24 +166,26 @@ class DemoRun:
     def _probe(self) -> list[float]:
         """Enqueue single jobs for idle workers; return the ms until the handler of each began."""
         waits = []
-        for number in range(WARM_UP + PROBES):
-            self.screen.note(f"{max(number - WARM_UP, 0)} of {PROBES} single jobs to idle workers")
-            time.sleep(PAUSE)
+        for number in range(WARM_UP_PROBES + PROBE_COUNT):
+            self.screen.note(
+                f"{max(number - WARM_UP_PROBES, 0)} of {PROBE_COUNT} single jobs to idle workers"
+            )
+            time.sleep(PROBE_PAUSE)
             asked = time.monotonic_ns()
-            self.files.enqueue({"probe": number}, lease=LEASE)
+            self.files.enqueue({"probe": number}, lease=DEMO_LEASE)
             while number not in self.gathered.probes:
                 self._gather(0.5)
             waits.append((self.gathered.probes[number] - asked) / 1e6)
         while self.files.stats().active:  # its result comes before it is acknowledged
             self._gather(0.01)
-        self.screen.say(f"{PROBES} single jobs were enqueued to idle workers")
-        return waits[WARM_UP:]
+        self.screen.say(f"{PROBE_COUNT} single jobs were enqueued to idle workers")
+        return waits[WARM_UP_PROBES:]
 
     def _enqueue(self) -> None:
         """Enqueue all jobs. The queue is paused first, so that no job is reserved yet."""
         names = self.listing
         self.files.pause("out")
-        self.files.enqueue_many(({"path": name} for name in names), lease=LEASE)
+        self.files.enqueue_many(({"path": name} for name in names), lease=DEMO_LEASE)
         self.screen.say(f"{len(names)} jobs are enqueued, one for each file")
 
     def _work(self) -> None:
@@ -196,7 +202,7 @@ class DemoRun:
 
     def _finished(self) -> bool:
         complete = len(self.gathered.first) == len(self.listing)
-        if not complete and time.monotonic() - self._news < LEASE + 1:
+        if not complete and time.monotonic() - self._news < DEMO_LEASE + 1:
             return False
         counts = self.files.stats()
         if counts.ready + counts.scheduled + counts.active:
@@ -211,7 +217,7 @@ class DemoRun:
             self.killed_at = time.monotonic()
             told = f"{worker} (process {self.kill.pid}) is killed with SIGKILL, its"
             self.screen.say(
-                f"{told} {self.kill.held} jobs wait until its lease of {LEASE:g} s ends"
+                f"{told} {self.kill.held} jobs wait until its lease of {DEMO_LEASE:g} s ends"
             )
 
     def _gather(self, block: float) -> int:
@@ -224,7 +230,7 @@ class DemoRun:
             self._news = now
         if deaths := self._processes.deaths():
             self.screen.say(deaths)
-        if not self._processes.running or now - self._news > PATIENCE:
+        if not self._processes.running or now - self._news > RESULT_TIMEOUT:
             raise Failed(f"no news from the workers. {deaths}")
         return len(jobs)
 
@@ -238,7 +244,7 @@ class DemoRun:
         self, pickup: Sequence[float], began: float, ended: float, before: Memory, full: Memory
     ) -> DemoReport:
         gathered = self.gathered
-        acked = self.files.stats().acked - WARM_UP - PROBES
+        acked = self.files.stats().acked - WARM_UP_PROBES - PROBE_COUNT
         self.client.sweep()
         firsts = len(gathered.first) - len(gathered.redelivered)
         recovered = None

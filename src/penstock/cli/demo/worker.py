@@ -19,11 +19,11 @@ from typing import Any
 from penstock import EvictionWarning, Handlers, Job, Penstock, Worker
 from penstock.cli.demo.files import digest, path_of
 
-__all__ = ["FILES", "LEASE", "RESULTS", "main", "result_of"]
+__all__ = ["DEMO_LEASE", "FILES_QUEUE", "RESULTS_QUEUE", "main", "result_of"]
 
-FILES = "files"
-RESULTS = "results"
-LEASE = 2.0
+FILES_QUEUE = "files"
+RESULTS_QUEUE = "results"
+DEMO_LEASE = 2.0
 
 
 def result_of(job: Job, root: Path, pace: float = 0) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     warnings.simplefilter("ignore", EvictionWarning)  # the command has printed it
     with Penstock(given["url"], prefix=given["prefix"], owner=given["owner"]) as client:
-        results = client.queue(RESULTS)
+        results = client.queue(RESULTS_QUEUE)
         handlers = Handlers()
 
         @handlers.chunk(None, size=given["batch"])
@@ -64,7 +64,7 @@ def main() -> None:
             results.enqueue_many([result_of(job, root, given["pace"]) for job in jobs])
 
         results.enqueue({"kind": "ready", "worker": client.owner})
-        Worker(client, FILES, handlers, concurrency=1).run()
+        Worker(client, FILES_QUEUE, handlers, concurrency=1).run()
 
 
 def _end_with(parent: int) -> None:

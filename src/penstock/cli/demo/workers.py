@@ -10,12 +10,12 @@ from pathlib import Path
 
 from penstock import Penstock
 from penstock.cli.demo.report import Kill
-from penstock.cli.demo.worker import FILES
+from penstock.cli.demo.worker import FILES_QUEUE
 
 __all__ = ["DemoWorkers"]
 
 
-COMMAND = (sys.executable, "-m", "penstock.cli.demo.worker")
+WORKER_COMMAND = (sys.executable, "-m", "penstock.cli.demo.worker")
 
 
 class DemoWorkers:
@@ -49,7 +49,7 @@ class DemoWorkers:
         for number in range(1, count + 1):
             name = f"worker-{number}"
             self.running[name] = subprocess.Popen(
-                [*COMMAND, json.dumps({**self._plan, "owner": name})],
+                [*WORKER_COMMAND, json.dumps({**self._plan, "owner": name})],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
@@ -69,7 +69,7 @@ class DemoWorkers:
     def _held_by(self, name: str) -> int:
         # When the server has answered a PING, it has read all that the worker had sent before.
         self._client.backend.node.command("PING")
-        views = self._client.queue(FILES).peek(1000, state="active")
+        views = self._client.queue(FILES_QUEUE).peek(1000, state="active")
         return sum(view.owner == name for view in views)
 
     def deaths(self) -> str:

@@ -74,7 +74,7 @@ def doctor(
 def _examine(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]:
     yield from examined(node, cluster.cluster)
     for one in node.servers:
-        found = examined(one, *server.CHECKS)
+        found = examined(one, *server.SERVER_CHECKS)
         yield from placed(found, "server", one.address) if node.is_cluster else found
     yield from examined(node, server.sentinels)
     yield from named("queues", keys.queues(node, horizon, repair=repair))

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from penstock.cli.doctor.connections import DoctorNode, DoctorServer
 from penstock.cli.doctor.findings import Finding, broken, ok, warning
 from penstock.core.nodes.servers import parse_info
-from penstock.wire.keys import SLOTS
+from penstock.wire.keys import SLOT_COUNT
 
 __all__ = ["cluster"]
 
-FEW = 3
+LISTED_SLOTS = 3
 
 
 def cluster(node: DoctorNode) -> Iterator[Finding]:
@@ -24,14 +24,16 @@ def cluster(node: DoctorNode) -> Iterator[Finding]:
     addresses = sorted(one.address for one in servers)
     data = {"state": state, "slots": served, "primaries": addresses}
     if state != "ok":
-        text = f"the cluster is down ({served} of {SLOTS} slots are served): calls are refused."
+        text = (
+            f"the cluster is down ({served} of {SLOT_COUNT} slots are served): calls are refused."
+        )
         yield broken(text, **data)
     else:
-        level = ok if served == SLOTS else broken
-        yield level(f"{len(servers)} primaries serve {served} of {SLOTS} slots.", **data)
+        level = ok if served == SLOT_COUNT else broken
+        yield level(f"{len(servers)} primaries serve {served} of {SLOT_COUNT} slots.", **data)
     for one in servers:
         if slots := _leaving(one):
-            some = ", ".join(slots[:FEW]) + (", ..." if len(slots) > FEW else "")
+            some = ", ".join(slots[:LISTED_SLOTS]) + (", ..." if len(slots) > LISTED_SLOTS else "")
             text = f"{one.address}: slots are being moved ({some}): their queues pause meanwhile."
             yield warning(text, server=one.address, slots=slots)
     silence = servers[0].config("cluster-node-timeout")

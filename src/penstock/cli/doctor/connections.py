@@ -19,7 +19,7 @@ from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.calls.troubles import raise_explained
 from penstock.core.nodes.cluster import Address, read_slots
 from penstock.core.nodes.servers import ServerFacts, parse_info
-from penstock.wire.keys import SLOTS, QueueKeys, key_slot, node_key, nodes_key
+from penstock.wire.keys import SLOT_COUNT, QueueKeys, key_slot, node_key, nodes_key
 
 __all__ = ["Command", "DoctorNode", "DoctorQueue", "DoctorServer"]
 
@@ -145,7 +145,7 @@ class DoctorNode:
             stack.callback(self._first.close)
             self.is_cluster = self._first.is_cluster()
             owners = {}
-            self._owners = [self._first] * SLOTS
+            self._owners = [self._first] * SLOT_COUNT
             slots = self._first.ask("CLUSTER", "SLOTS") if self.is_cluster else ()
             asked = Address.read(self.address)
             for first, last, owner in read_slots(slots, asked.host if asked else ""):

@@ -19,13 +19,14 @@ from redis.exceptions import ResponseError
 from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import Command, DoctorNode, DoctorQueue
 from penstock.cli.doctor.findings import Finding, broken, named, ok, warning
-from penstock.core.calls.troubles import TYPES
-from penstock.core.jobs.views import SETTING_KINDS, TOTALS
+from penstock.core.calls.troubles import KEY_TYPES
+from penstock.core.jobs.views import NEVER_MS, SETTING_KINDS, TOTALS
 from penstock.core.values.partitions import read_count
 from penstock.core.values.rate import rate_text
 from penstock.wire.keys import (
-    KINDS,
-    STAGING,
+    KEY_KINDS,
+    KINDS_PER_CALL,
+    STAGING_KINDS,
     QueueKeys,
     hints_key,
     node_key,
@@ -39,34 +40,30 @@ from penstock.wire.keys import (
 
 __all__ = ["queues"]
 
-SCAN_KEYS = 1_000_000
-SCAN_SECONDS = 5.0
-QUEUE_SECONDS = 10.0
-PROMISE_SECONDS = 60
+MAX_SCANNED_KEYS = 1_000_000
+MAX_SCAN_SECONDS = 5.0
+MAX_QUEUE_SECONDS = 10.0
+MAX_PROMISE_AGE = 60
 """A committed write that is not published by then has perhaps lost its driver."""
-SAMPLE = 200
-FEW = 20
-NUMBER = re.compile(rb"\d+-\d+")
-DEDUP_ID = re.compile(rb"\A(?:@[^\n]*\n)?[1+][^\n]*?;d=([^;\n]+)")
-APART = re.compile(rb"\A(?:@[^\n]*\n)?\+")
+SAMPLED_JOBS = 200
+SAMPLED_ENTRIES = 20
+JOB_NUMBER = re.compile(rb"\d+-\d+")
+DEDUP_ID_FIELD = re.compile(rb"\A(?:@[^\n]*\n)?[1+][^\n]*?;d=([^;\n]+)")
+RECORD_OF_LARGE_BODY = re.compile(rb"\A(?:@[^\n]*\n)?\+")
 """A record whose body lies apart (protocol/core.md, Large bodies)."""
-NEVER_MS = 2**53 - 1
-"""The due time of a job that waits for the end of others (protocol/dedup.md, batches.md)."""
-NUMBERS = (
+NUMBER_FIELDS = (
     *(name for name, kind in SETTING_KINDS.items() if kind != "rate"),
     *TOTALS.values(), "kept", "kept_bytes", "configured", "made", "seen",
 )  # fmt: skip
 """Fields of meta that are numbers."""
-INDEXES = ("active", "once", "scheduled", "parked", "dead")
-JOBS = ("ready", "held")
-VERSIONS = (b"2", b"3")
+INDEX_KINDS = ("active", "once", "scheduled", "parked", "dead")
+RECORD_KINDS = ("ready", "held")
+QUEUE_VERSIONS = (b"2", b"3")
 """The queue has version 3 since the first job whose result is kept."""
-RESULT = b">"
+RESULT_PREFIX = b">"
 """Beginning of the name of a result."""
-ALONE = (registry_key, node_key, nodes_key, hints_key, workers_key)
+SHARED_KEYS = (registry_key, node_key, nodes_key, hints_key, workers_key)
 """Names of keys that belong to no queue."""
-MANY = ("stage", "commit", "checkpoint")
-"""Kinds of keys of which a queue has many."""
 
 
 @dataclass
@@ -89,7 +86,7 @@ class ScannedKeys:
 def scan(node: DoctorNode) -> ScannedKeys:
     """Read every key under the prefix, as far as time allows."""
     found = ScannedKeys()
-    stop = time.monotonic() + SCAN_SECONDS
+    stop = time.monotonic() + MAX_SCAN_SECONDS
     pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", node.prefix) + ":*"
     for server in node.servers:
         cursor = b""
@@ -98,17 +95,19 @@ def scan(node: DoctorNode) -> ScannedKeys:
             for key in keys:
                 _sort(key, node.prefix, found)
             found.seen += len(keys)
-            late = found.seen >= SCAN_KEYS or time.monotonic() >= stop
+            late = found.seen >= MAX_SCANNED_KEYS or time.monotonic() >= stop
             found.complete = cursor == b"0" or not late
     return found
 
 
 def _sort(key: bytes, prefix: str, found: ScannedKeys) -> None:
-    if key in (one(prefix) for one in ALONE) or key.startswith(worker_key(prefix, "")):
+    if key in (one(prefix) for one in SHARED_KEYS) or key.startswith(worker_key(prefix, "")):
         return
     text = key.decode("utf-8", "backslashreplace")
     shape = re.fullmatch(r":\{([^{}]+)\}:(\w+)(:[0-9a-zA-Z:]+)?", text[len(prefix) :], re.DOTALL)
-    if shape is None or shape[2] not in (MANY if shape[3] else (*KINDS, *STAGING)):
+    if shape is None or shape[2] not in (
+        KINDS_PER_CALL if shape[3] else (*KEY_KINDS, *STAGING_KINDS)
+    ):
         found.unknown.append(text)
     else:
         found.kinds.setdefault(unquote(shape[1]), set()).add(shape[2])
@@ -138,7 +137,7 @@ def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]
     for place, name in zip(flat[::2], flat[1::2], strict=True):
         listed.setdefault(name.decode("utf-8", "backslashreplace"), []).append(place.decode())
     names = sorted({*listed, *found.kinds})
-    stop = time.monotonic() + QUEUE_SECONDS
+    stop = time.monotonic() + MAX_QUEUE_SECONDS
     looked, is_damaged = 0, False
     for name in names:
         if time.monotonic() > stop and not repair:
@@ -148,7 +147,7 @@ def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]
         for finding in _queue(queue, listed.get(name, []), horizon, repair=repair):
             is_damaged |= finding.level == "broken"
             yield finding
-        yield from named("staged", islice(_staged(queue), FEW))
+        yield from named("staged", islice(_staged(queue), SAMPLED_ENTRIES))
     yield _summary(looked, len(names), found, is_damaged)
     yield from named("keys", [_unknown(found)])
 
@@ -222,7 +221,7 @@ def _staged(queue: DoctorQueue) -> Iterator[Finding]:
                 text += f"committed {age} s ago: the write, repeated, adds them if its driver died."
             else:
                 text += f"not committed. They expire in {left} s."
-            level = warning if age is not None and age > PROMISE_SECONDS else ok
+            level = warning if age is not None and age > MAX_PROMISE_AGE else ok
             data = {"writer": writer, "batch": int(batch), "rows": int(rows), "committed_ago": age}
             yield queue.about(level, text, **data)
     except ResponseError as error:
@@ -231,11 +230,13 @@ def _staged(queue: DoctorQueue) -> Iterator[Finding]:
 
 
 def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
-    types = queue.transaction(("TYPE", kind) for kind in KINDS)
-    there = {kind: one.decode() for kind, one in zip(KINDS, types, strict=True) if one != b"none"}
-    wrong = {kind: actual for kind, actual in there.items() if actual != TYPES[kind]}
+    types = queue.transaction(("TYPE", kind) for kind in KEY_KINDS)
+    there = {
+        kind: one.decode() for kind, one in zip(KEY_KINDS, types, strict=True) if one != b"none"
+    }
+    wrong = {kind: actual for kind, actual in there.items() if actual != KEY_TYPES[kind]}
     for kind, actual in wrong.items():
-        text = f": {kind} is a {actual}, not a {TYPES[kind]}: calls are refused."
+        text = f": {kind} is a {actual}, not a {KEY_TYPES[kind]}: calls are refused."
         yield queue.about(broken, text, key=kind, type=actual)
     if wrong:
         return
@@ -245,7 +246,7 @@ def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
     if epoch is None:
         there.pop("finished", None)  # `clear` tells waiting clients; it ends by itself
         yield from _without_meta(queue, list(there), is_listed=bool(fields))
-    elif version not in VERSIONS:
+    elif version not in QUEUE_VERSIONS:
         yield queue.about(broken, f" was written by version {version!r} of the protocol.")
     else:
         if f"{queue_crc(queue.keys.name):08x}{epoch.decode()}" not in fields:
@@ -257,7 +258,7 @@ def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
 def _without_meta(
     queue: DoctorQueue, there: Sequence[str], *, is_listed: bool
 ) -> Iterator[Finding]:
-    if set(there) & set(JOBS):
+    if set(there) & set(RECORD_KINDS):
         text = " has jobs but no meta: an enqueue repairs it if it is listed."
         yield queue.about(broken, text, keys=there)
     elif there:
@@ -270,8 +271,8 @@ def _without_meta(
 
 def _numbers(queue: DoctorQueue) -> Iterator[Finding]:
     """Check the settings and counters; the scripts use the default for what is not a number."""
-    values = queue.ask("HMGET", "meta", *NUMBERS)
-    for number, value in zip(NUMBERS, values, strict=True):
+    values = queue.ask("HMGET", "meta", *NUMBER_FIELDS)
+    for number, value in zip(NUMBER_FIELDS, values, strict=True):
         if value is not None and not value.isdigit():
             remedy = f"HDEL {queue.keys['meta'].decode()} {number}"
             text = f": {number} of meta is ignored, as {value!r} is not a number: {remedy}"
@@ -302,7 +303,7 @@ def _each(
 ) -> Iterator[tuple[bytes, list[Any]]]:
     """Send the same commands for each job. The replies for one job come from one transaction."""
     every = iter(numbers)
-    while page := list(islice(every, SAMPLE)):
+    while page := list(islice(every, SAMPLED_JOBS)):
         replies = queue.transaction(chain.from_iterable(map(about, page)))
         width = len(replies) // len(page)
         yield from ((one, replies[i * width :][:width]) for i, one in enumerate(page))
@@ -310,16 +311,16 @@ def _each(
 
 def _indexes(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that each held job lies in one index, and that each index entry is a held job."""
-    held = queue.ask("HRANDFIELD", "held", SAMPLE)
-    numbers = {name for name in held if not name.startswith((b"=", RESULT))}
-    for index in INDEXES:
-        numbers.update(queue.ask("ZRANGE", index, 0, SAMPLE - 1))
+    held = queue.ask("HRANDFIELD", "held", SAMPLED_JOBS)
+    numbers = {name for name in held if not name.startswith((b"=", RESULT_PREFIX))}
+    for index in INDEX_KINDS:
+        numbers.update(queue.ask("ZRANGE", index, 0, SAMPLED_JOBS - 1))
 
     def about(number: bytes) -> list[Command]:
-        return [("HEXISTS", "held", number), *(("ZSCORE", index, number) for index in INDEXES)]
+        return [("HEXISTS", "held", number), *(("ZSCORE", index, number) for index in INDEX_KINDS)]
 
     for number, (exists, *scores) in _each(queue, numbers, about):
-        found = [index for index, one in zip(INDEXES, scores, strict=True) if one is not None]
+        found = [index for index, one in zip(INDEX_KINDS, scores, strict=True) if one is not None]
         if not exists:
             for index in found:
                 yield number, f"entries of {index} without a job"
@@ -332,12 +333,12 @@ def _records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
 
     Few jobs are read, because the reply contains their records.
     """
-    names = queue.ask("HRANDFIELD", "held", FEW)
-    entries = queue.ask("XRANGE", "ready", "-", "+", "COUNT", FEW)
-    ending = queue.ask("ZRANGE", "expiry", 0, FEW - 1)
+    names = queue.ask("HRANDFIELD", "held", SAMPLED_ENTRIES)
+    entries = queue.ask("XRANGE", "ready", "-", "+", "COUNT", SAMPLED_ENTRIES)
+    ending = queue.ask("ZRANGE", "expiry", 0, SAMPLED_ENTRIES - 1)
     later = (queue.ask("HGET", "held", "=") or b"").split()  # removed by later calls
     found = {*(name.removeprefix(b"=") for name in names), *ending, *(one[0] for one in entries)}
-    numbers = {name for name in found if name and not name.startswith(RESULT)}
+    numbers = {name for name in found if name and not name.startswith(RESULT_PREFIX)}
 
     def about(number: bytes) -> list[Command]:
         return [
@@ -349,7 +350,7 @@ def _records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
 
     for number, (value, waiting, ends, size) in _each(queue, numbers, about):
         records = [*([] if value is None else [value]), *(entry[1][1] for entry in waiting)]
-        is_apart = any(map(APART.match, records))
+        is_apart = any(map(RECORD_OF_LARGE_BODY.match, records))
         if len(records) > 1:
             yield number, "jobs in both ready and held"
         if ends is not None and not records:
@@ -362,9 +363,9 @@ def _records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
 
 def _dedup_ids(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that jobs that have a dedup id, or wait for its end, exist."""
-    page = queue.ask("HSCAN", "dedup", "0", "COUNT", FEW)[1][: 2 * FEW]
+    page = queue.ask("HSCAN", "dedup", "0", "COUNT", SAMPLED_ENTRIES)[1][: 2 * SAMPLED_ENTRIES]
     owners = dict(zip(page[::2], page[1::2], strict=True))
-    names = {number: name for name, value in owners.items() for number in NUMBER.findall(value)}
+    names = {number: name for name, value in owners.items() for number in JOB_NUMBER.findall(value)}
 
     def about(number: bytes) -> list[Command]:
         return [
@@ -374,7 +375,7 @@ def _dedup_ids(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
         ]
 
     for number, (now, held, waiting) in _each(queue, names, about):
-        if number in NUMBER.findall(now or b"") and not held and not waiting:
+        if number in JOB_NUMBER.findall(now or b"") and not held and not waiting:
             yield number, "dedup ids without a job"
 
 
@@ -383,8 +384,10 @@ def _successors(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
 
     The callback of a batch waits for the jobs of the batch.
     """
-    for number in queue.ask("ZRANGE", "scheduled", NEVER_MS, "+inf", "BYSCORE", "LIMIT", 0, FEW):
-        name = DEDUP_ID.search(queue.ask("HGET", "held", number) or b"")
+    for number in queue.ask(
+        "ZRANGE", "scheduled", NEVER_MS, "+inf", "BYSCORE", "LIMIT", 0, SAMPLED_ENTRIES
+    ):
+        name = DEDUP_ID_FIELD.search(queue.ask("HGET", "held", number) or b"")
         dedup_id = name[1] if name else b""
         commands: list[Command] = [
             ("ZSCORE", "scheduled", number),
@@ -392,14 +395,14 @@ def _successors(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
             ("HGET", "dedup", dedup_id),
         ]
         score, calls_back, value = queue.transaction(commands)
-        waits = calls_back or number in NUMBER.findall(value or b"")[1:]
+        waits = calls_back or number in JOB_NUMBER.findall(value or b"")[1:]
         if score and float(score) >= NEVER_MS and not waits:
             yield number, "jobs that wait for the end of a job that does not exist"
 
 
 def _urgent(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that a job whose priority is noted in urgent waits for its time."""
-    numbers = queue.ask("ZRANGE", "urgent", 0, SAMPLE - 1)
+    numbers = queue.ask("ZRANGE", "urgent", 0, SAMPLED_JOBS - 1)
     for number, (score,) in _each(queue, numbers, lambda one: [("ZSCORE", "scheduled", one)]):
         if score is None or float(score) < 0:
             yield number, "entries of urgent without a job that waits"

@@ -10,16 +10,16 @@ from penstock.cli.doctor.connections import DoctorNode, DoctorServer
 from penstock.cli.doctor.findings import Finding, broken, ok, warning
 from penstock.cli.output import size, span
 from penstock.client._sync.transport.sentinel import SentinelAnswer
-from penstock.core.nodes.servers import OLDEST
+from penstock.core.nodes.servers import OLDEST_REDIS
 from penstock.core.values.urls import host_and_port
 from penstock.errors import UnsupportedServer
 from penstock.wire.scripts import all_scripts
 
-__all__ = ["CHECKS", "sentinels"]
+__all__ = ["SERVER_CHECKS", "sentinels"]
 
-NEARLY_FULL = 0.9
-CLOCK_SLACK = 1.0
-LAG = 10
+MEMORY_WARNING_SHARE = 0.9
+CLOCK_WARNING_SECONDS = 1.0
+REPLICA_LAG_SECONDS = 10
 
 
 def version(server: DoctorServer) -> Iterator[Finding]:
@@ -31,12 +31,12 @@ def version(server: DoctorServer) -> Iterator[Finding]:
     except UnsupportedServer as error:
         yield broken(f"{error}.", **data)
     else:
-        needed = ".".join(map(str, OLDEST))
+        needed = ".".join(map(str, OLDEST_REDIS))
         text = f"{facts.name} can run all scripts (they need Redis {needed} or newer)."
         yield ok(text, **data)
 
 
-FSYNC = {
+FINDING_OF_FSYNC = {
     "always": (ok, "every write is on disk before it is answered."),
     "everysec": (ok, "a crash of the machine loses up to a second or two."),
     "no": (warning, "a crash of the machine loses what the operating system had not written yet."),
@@ -57,7 +57,7 @@ def _append_only(server: DoctorServer) -> Finding:
         text = "the last write to the append-only file failed: new jobs are lost in a restart."
         return broken(text, aof=True)
     policy = server.config("appendfsync")
-    level, text = FSYNC.get(policy, FSYNC[None])
+    level, text = FINDING_OF_FSYNC.get(policy, FINDING_OF_FSYNC[None])
     text = f"append-only file, appendfsync {policy}: {text}"
     return level(text, aof=True, appendfsync=policy)
 
@@ -82,7 +82,7 @@ def memory(server: DoctorServer) -> Iterator[Finding]:
     level = broken if facts.evicts else warning
     if risks := facts.warnings():
         text = f"{risks[0]}."
-    elif limit and used > NEARLY_FULL * limit:
+    elif limit and used > MEMORY_WARNING_SHARE * limit:
         text = f"{bound} used: at maxmemory an enqueue is refused, consumers go on."
     else:
         level, text = ok, f"{bound}; nothing is evicted ({policy})."
@@ -136,7 +136,7 @@ def _replica(line: str) -> Finding:
     name = host_and_port(told.get("ip", "?"), told.get("port", "?"))
     state, lag = told.get("state", "?"), int(told.get("lag", -1))
     level, text = ok, f"replica {name} is online, lag {lag} s."
-    if state != "online" or lag > LAG:
+    if state != "online" or lag > REPLICA_LAG_SECONDS:
         level = warning
         text = f"replica {name} is {state}, last heard from {lag} s ago: it confirms nothing."
     return level(text, replica=name, state=state, lag=lag)
@@ -168,7 +168,7 @@ def clock(server: DoctorServer) -> Iterator[Finding]:
     """Compare the clock of the server, by which all times go, with ours."""
     ahead, trip = times.read_clock(server)
     level, text = ok, f"the server's clock and ours differ by {abs(ahead) * 1000:.0f} ms."
-    if abs(ahead) > CLOCK_SLACK + trip:
+    if abs(ahead) > CLOCK_WARNING_SECONDS + trip:
         level = warning
         text = f"the server's clock is {times.beside_ours(ahead)}: enqueue(at=...) goes by it."
     yield level(text, ahead=round(ahead, 6), round_trip=round(trip, 6))
@@ -183,4 +183,4 @@ def scripts(server: DoctorServer) -> Iterator[Finding]:
     yield ok(text, loaded=names, of=len(every))
 
 
-CHECKS = (version, persistence, memory, evicted, replicas, clock, scripts)
+SERVER_CHECKS = (version, persistence, memory, evicted, replicas, clock, scripts)

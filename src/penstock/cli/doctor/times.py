@@ -17,10 +17,10 @@ __all__ = ["HORIZON_DAYS", "beside_ours", "check_clock", "read_clock", "repaired
 
 HORIZON_DAYS = 3660
 """Longest delay and window, unless the user gives another number."""
-PLACES = ("active", "once", "scheduled", "dead", "expiry", "windows", "meta")
-CLOCK_SLACK = 60.0
+KINDS_WITH_TIMES = ("active", "once", "scheduled", "dead", "expiry", "windows", "meta")
+MAX_REPAIR_CLOCK_SKEW = 60.0
 """Seconds by which the clocks may differ in a repair."""
-PASSES = 5
+MAX_REPAIR_PASSES = 5
 DAY_MS = 86_400_000
 
 
@@ -44,7 +44,7 @@ def check_clock(server: DoctorServer) -> None:
         Failed: the clock of the server, or ours, is wrong.
     """
     ahead, _ = read_clock(server)
-    if abs(ahead) > CLOCK_SLACK:
+    if abs(ahead) > MAX_REPAIR_CLOCK_SKEW:
         raise Failed(
             f"the clock of the server {server.address} is {beside_ours(ahead)}: correct the wrong"
             " clock first. Nothing was repaired, as correct times might be changed"
@@ -54,7 +54,7 @@ def check_clock(server: DoctorServer) -> None:
 def too_far(queue: DoctorQueue, days: int) -> Iterator[Finding]:
     """Check the latest times of each structure for values too far in the future."""
     try:
-        pages = {place: _page(queue, place, 0, days, write=False)[0] for place in PLACES}
+        pages = {place: _page(queue, place, 0, days, write=False)[0] for place in KINDS_WITH_TIMES}
     except ResponseError as error:
         yield queue.about(warning, f": its times could not be checked: {error}")
         return
@@ -82,9 +82,9 @@ def _numbers(queue: DoctorQueue) -> Iterator[Finding]:
 def repaired(queue: DoctorQueue, days: int) -> Iterator[Finding]:
     """Bring back times that lie ahead (protocol/maintenance.md, Repairing times)."""
     total = 0
-    for _ in range(PASSES):  # jobs move while pages are read
+    for _ in range(MAX_REPAIR_PASSES):  # jobs move while pages are read
         before = total
-        for place in PLACES:
+        for place in KINDS_WITH_TIMES:
             skip = 0
             while skip >= 0:
                 found, skip = _page(queue, place, skip, days, write=True)

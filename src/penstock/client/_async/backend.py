@@ -22,7 +22,7 @@ from penstock.core.calls.config import ClientConfig, check_sources
 from penstock.core.calls.failures import passing
 from penstock.core.calls.operations import Taken
 from penstock.core.jobs.logs import get_logger
-from penstock.core.nodes.state import REFRESH
+from penstock.core.nodes.state import NODE_LIST_MAX_AGE
 from penstock.core.values.checks import check_flag
 from penstock.core.values.confirmations import Wait
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed, NodesUnavailable
@@ -192,7 +192,7 @@ class AsyncBackend:
                 raise  # or the call would wait as long again
             logger.debug("the list of nodes can't be read: %s", error)
             return False
-        self.look_at = monotonic() + REFRESH
+        self.look_at = monotonic() + NODE_LIST_MAX_AGE
         return found
 
     def join(self) -> AsyncNodeClient | AsyncFederation:

@@ -21,7 +21,7 @@ from penstock.client._async.settling import check_jobs, extend_each, log_late
 from penstock.client.clock import monotonic
 from penstock.client.gathering import Gathering  # async only
 from penstock.core.calls.operations import QueueOps
-from penstock.core.calls.operations.producing import PLAIN_BYTES
+from penstock.core.calls.operations.producing import MAX_PLAIN_BYTES
 from penstock.core.calls.refusals import NotPlain
 from penstock.core.enqueuing.chunks import chunks
 from penstock.core.enqueuing.options import (
@@ -45,7 +45,7 @@ from penstock.core.jobs.job import (
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.marks import check_trace
 from penstock.core.jobs.merge import with_outcomes
-from penstock.core.jobs.outcomes import OUTCOMES, Outcome, Settled
+from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
 from penstock.core.jobs.record import RECORD, check_size
 from penstock.core.values import stable
 from penstock.core.values.checks import (
@@ -182,7 +182,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         now, ops = monotonic(), self.ops
         if now >= self.backend.taking_until and not await self._may_add():
             return await self._add(record, options)  # the queue lies on several nodes now
-        is_plain = options.is_plain and len(record) <= PLAIN_BYTES and not ops.producing
+        is_plain = options.is_plain and len(record) <= MAX_PLAIN_BYTES and not ops.producing
         if not is_plain or now < ops.plain_from:
             return await self._add_fully(record, options)
         try:
@@ -209,7 +209,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
     async def _add_fully(self, record: bytes, options: Prepared) -> Enqueued:
         """Add a record with any options: in one direct call if the queue exists and has room."""
         ops = self.ops
-        if len(record) > PLAIN_BYTES:
+        if len(record) > MAX_PLAIN_BYTES:
             check_size(len(record))
         try:
             try:
@@ -472,7 +472,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         codes = await self.backend.node.run(call)
         if not codes or (call.resent and codes[0] == Code.GONE):
             return Outcome.DONE
-        return OUTCOMES[codes[0]]
+        return OUTCOME_OF_CODE[codes[0]]
 
     async def ack_and_reserve(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0

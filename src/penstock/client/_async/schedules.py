@@ -71,10 +71,10 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
         new = new_schedule(name, job, spec, self.ops.codec)
         check_flag("force", force)
         what = await self._store_schedule(new, force=force)
-        if what == flows.REPLACED:
+        if what == flows.SCHEDULE_OUTDATED:
             reason = f"schedule {name!r} had this form before: force=True brings it back"
             raise BadArgument("force", force, reason)
-        return what != flows.SAME
+        return what != flows.SCHEDULE_UNCHANGED
 
     async def _store_schedule(self, new: NewSchedule, *, force: bool) -> int:
         """Store a schedule. Returns: as `flows.schedule`."""

@@ -12,7 +12,7 @@ from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.jobs.merge import Answers, told, with_outcomes
-from penstock.core.jobs.outcomes import OUTCOMES, Outcome, Settled
+from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
 from penstock.core.values.checks import BATCH
 from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.core.values.ids import parse_id
@@ -180,7 +180,7 @@ async def extend_each(
         call = queue.ops.extend(names[start : start + BATCH], span, late=late)
         reply = await queue.backend.node.run(call)
         results += [
-            OUTCOMES[until] if until <= Code.DIED else (until - reply.now) / 1000
+            OUTCOME_OF_CODE[until] if until <= Code.DIED else (until - reply.now) / 1000
             for until in reply.untils
         ]
     return results

@@ -13,7 +13,7 @@ from penstock.core import flows
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations.producing import Added, updates
 from penstock.core.enqueuing.options import Prepared
-from penstock.core.nodes.state import LOOK
+from penstock.core.nodes.state import FLAG_MAX_AGE
 from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
 
@@ -98,7 +98,7 @@ def add_when_room(
     """
     until = math.inf if options.block is None else monotonic() + options.block
     while True:
-        span = max(0.0, min(LOOK, until - monotonic()))
+        span = max(0.0, min(FLAG_MAX_AGE, until - monotonic()))
         flow = flows.enqueue(
             queue.ops,
             records,

@@ -23,7 +23,7 @@ from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.results import value_of
 from penstock.core.jobs.views import (
-    RECEIPT,
+    RECEIPT_PLACE,
     DedupStatus,
     JobResult,
     JobView,
@@ -31,7 +31,7 @@ from penstock.core.jobs.views import (
     ScanPage,
     Settings,
 )
-from penstock.core.nodes.merging import STORED
+from penstock.core.nodes.merging import STORED_SETTINGS
 from penstock.core.values.checks import (
     BATCH,
     JOB_CURSOR,
@@ -589,7 +589,7 @@ class QueueAdmin:
     def _stored(self) -> list[bytes | None]:
         """Return the settings as stored, with the time of their last change."""
         found: list[bytes | None] = self.backend.node.command(
-            "HMGET", self.ops.keys["meta"], *STORED
+            "HMGET", self.ops.keys["meta"], *STORED_SETTINGS
         )
         return found
 
@@ -623,7 +623,7 @@ class QueueAdmin:
     def _receipt_of(self, job: Delivery) -> str | None:
         try:
             [found] = self.backend.node.run(self.ops.showing([job])).jobs
-            return (found[RECEIPT].decode() or None) if found else None
+            return (found[RECEIPT_PLACE].decode() or None) if found else None
         except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
             logger.info("the holder of %s is not known: %s", job.id, error)
             return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.jobs.job import Delivery, progress_of, sent_progress
-from penstock.core.jobs.logs import ONCE, log_failure
+from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.outcomes import Outcome
 from penstock.core.values.caught import summary_of
@@ -165,7 +165,7 @@ class Job(Delivery):
     def _fail(self, error: Exception) -> None:
         text = summary_of(error)
         if self.at_most_once:
-            log_failure(self, text, error, ending=ONCE)
+            log_failure(self, text, error, ending=AT_MOST_ONCE_NOTE)
             return
         outcome = self.queue.nack([self], error=text, trace=trace_of(error))[0]
         log_failure(self, text, error, ending="a dead letter" if outcome is Outcome.DEAD else "")

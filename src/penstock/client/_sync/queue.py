@@ -21,7 +21,7 @@ from penstock.client._sync.searching import QueueSearch
 from penstock.client._sync.settling import check_jobs, extend_each, log_late
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps
-from penstock.core.calls.operations.producing import PLAIN_BYTES
+from penstock.core.calls.operations.producing import MAX_PLAIN_BYTES
 from penstock.core.calls.refusals import NotPlain
 from penstock.core.enqueuing.chunks import chunks
 from penstock.core.enqueuing.options import (
@@ -45,7 +45,7 @@ from penstock.core.jobs.job import (
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.marks import check_trace
 from penstock.core.jobs.merge import with_outcomes
-from penstock.core.jobs.outcomes import OUTCOMES, Outcome, Settled
+from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
 from penstock.core.jobs.record import RECORD, check_size
 from penstock.core.values import stable
 from penstock.core.values.checks import (
@@ -175,7 +175,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         now, ops = monotonic(), self.ops
         if now >= self.backend.taking_until and not self._may_add():
             return self._add(record, options)  # the queue lies on several nodes now
-        is_plain = options.is_plain and len(record) <= PLAIN_BYTES and not ops.producing
+        is_plain = options.is_plain and len(record) <= MAX_PLAIN_BYTES and not ops.producing
         if not is_plain or now < ops.plain_from:
             return self._add_fully(record, options)
         try:
@@ -191,7 +191,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
     def _add_fully(self, record: bytes, options: Prepared) -> Enqueued:
         """Add a record with any options: in one direct call if the queue exists and has room."""
         ops = self.ops
-        if len(record) > PLAIN_BYTES:
+        if len(record) > MAX_PLAIN_BYTES:
             check_size(len(record))
         try:
             try:
@@ -450,7 +450,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         codes = self.backend.node.run(call)
         if not codes or (call.resent and codes[0] == Code.GONE):
             return Outcome.DONE
-        return OUTCOMES[codes[0]]
+        return OUTCOME_OF_CODE[codes[0]]
 
     def ack_and_reserve(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -15,16 +15,16 @@ from penstock.wire.scripts import Script
 if TYPE_CHECKING:
     from penstock.core.calls.operations.base import Operations
 
-__all__ = ["Call", "Reply", "longest_pause"]
+__all__ = ["Call", "RawReply", "longest_pause"]
 
 R_co = TypeVar("R_co", covariant=True)
-Reply: TypeAlias = list[Any]
+RawReply: TypeAlias = list[Any]
 """A reply of a script as it comes from the server."""
-LONG = 65_536
+LONG_CALL_BYTES = 65_536
 """Bytes of arguments that each server takes at once."""
-SOON = 0.25
+EARLY_RETRY_PAUSE = 0.25
 """Longest pause between two tries of a call, in seconds, in the first second."""
-LATER = 1.0
+LATE_RETRY_PAUSE = 1.0
 """Longest pause between two tries of a call, in seconds, after the first second."""
 
 
@@ -53,7 +53,7 @@ class Call(Generic[R_co]):
     script: Script
     head: tuple[bytes, ...]
     args: tuple[Packable, ...]
-    parse: Callable[[Sequence[Any]], R_co]
+    parse: Callable[[RawReply], R_co]
     queue: QueueKeys | None = None
     wait: Wait | None = None
     role_lease: RoleLease | None = None
@@ -67,7 +67,7 @@ class Call(Generic[R_co]):
     @property
     def is_long(self) -> bool:
         """True if a server might refuse it for its size."""
-        return sum(map(len, self.args)) > LONG
+        return sum(map(len, self.args)) > LONG_CALL_BYTES
 
     def doubt(self) -> None:
         """Note that the call may have run: now its confirmations decide."""
@@ -93,11 +93,13 @@ class Call(Generic[R_co]):
 def longest_pause(tries: int, elapsed: float) -> float:
     """Return the longest pause, in seconds, before the next try; a random part of it is used.
 
-    A few ms at first, and never more than `SOON` in the first second: most outages are short, and a
-    call should not take much longer than the outage.
+    A few ms at first, and never more than `EARLY_RETRY_PAUSE` in the first second: most outages are
+    short, and a call should not take much longer than the outage.
 
     Args:
         tries: how many have failed.
         elapsed: seconds since the first one failed.
     """
-    return min(SOON if elapsed < 1 else LATER, 0.005 * 2.0 ** min(tries, 10))
+    return min(
+        EARLY_RETRY_PAUSE if elapsed < 1 else LATE_RETRY_PAUSE, 0.005 * 2.0 ** min(tries, 10)
+    )

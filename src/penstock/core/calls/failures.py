@@ -29,12 +29,12 @@ from penstock.errors import (
     ServerError,
 )
 
-FAILURES = (RedisConnectionError, RedisTimeoutError, ProtocolError)
+CONNECTION_ERRORS = (RedisConnectionError, RedisTimeoutError, ProtocolError)
 """Errors of a call without an answer."""
-UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError, OutcomeUnknown)
-CHANGES = (AskError, ClusterDownError, TryAgainError)
+CERTAIN_ERRORS = (AuthenticationError, AuthorizationError, MaxConnectionsError, OutcomeUnknown)
+SLOT_ERRORS = (AskError, ClusterDownError, TryAgainError)
 """Errors of a cluster about a slot that has moved (MOVED is an AskError) or is in migration."""
-PASSING = (
+PASSING_REFUSAL = (
     r"(?:^|-)(?:READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED|BUSY|MISCONF|TRYAGAIN) "
     r"|WAIT cannot be used with replica"
 )
@@ -98,8 +98,8 @@ def transient(error: BaseException) -> bool:
     """
     if isinstance(error, ResponseError):
         codes = (ReadOnlyError, MasterDownError, TryAgainError)
-        return isinstance(error, codes) or re.search(PASSING, str(error)) is not None
-    return isinstance(error, FAILURES) and not isinstance(error, UNLESS)
+        return isinstance(error, codes) or re.search(PASSING_REFUSAL, str(error)) is not None
+    return isinstance(error, CONNECTION_ERRORS) and not isinstance(error, CERTAIN_ERRORS)
 
 
 def loses_reply(error: BaseException | None) -> bool:
@@ -113,7 +113,7 @@ def loses_reply(error: BaseException | None) -> bool:
 
 def passing(error: BaseException) -> bool:
     """Return True for a transient failure, and for that of a cluster which is changing."""
-    return isinstance(error, CHANGES) or transient(error)
+    return isinstance(error, SLOT_ERRORS) or transient(error)
 
 
 def refuses_command(error: ResponseError) -> bool:
@@ -138,4 +138,4 @@ def about_server(error: BaseException) -> bool:
     """
     if isinstance(error, ServerError):
         return not isinstance(error, NotPermitted)  # which may allow other keys
-    return passing(error) or isinstance(error, (*FAILURES, OSError))
+    return passing(error) or isinstance(error, (*CONNECTION_ERRORS, OSError))

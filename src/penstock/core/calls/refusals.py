@@ -28,9 +28,9 @@ from penstock.wire.scripts import Bound
 
 __all__ = ["REFUSALS", "NotPlain", "Unstaged", "refusal"]
 
-SECONDS = ("lease", "ttl")
+ARGUMENTS_IN_SECONDS = ("lease", "ttl")
 """Arguments that scripts read in ms, and callers give in seconds."""
-FORMS = {
+ARGUMENT_RULES = {
     **dict.fromkeys(("delay", "window"), "must be ms, at most 3162240000000 (100 years)"),
     **dict.fromkeys(
         ("delays", "kept"), "must be ms, at most 3162240000000 (100 years), separated by blanks"
@@ -92,8 +92,8 @@ def refusal(queue: str, raw: Sequence[Any], bounds: Iterable[Bound]) -> Penstock
         bounds: those of the script.
     """
     code, _, *told = raw
-    if code in TEXTS:
-        kind, text = TEXTS[code]
+    if code in ERROR_OF_CODE:
+        kind, text = ERROR_OF_CODE[code]
         return kind(text.format(queue=repr(queue)))
     if code == Code.NEWER:
         return _newer(queue, told[0])
@@ -121,7 +121,7 @@ def refusal(queue: str, raw: Sequence[Any], bounds: Iterable[Bound]) -> Penstock
     return _malformed(name, value, bounds)
 
 
-TEXTS: dict[int, tuple[type[PenstockError], str]] = {
+ERROR_OF_CODE: dict[int, tuple[type[PenstockError], str]] = {
     Code.MISSING: (QueueMissing, "queue {queue} does not exist"),
     Code.DAMAGED: (MetaLost, "queue {queue} has jobs but no meta key: run penstock doctor"),
     Code.CLOSED: (
@@ -152,8 +152,8 @@ def _newer(queue: str, version: bytes) -> PenstockError:
 
 
 def _malformed(name: str, value: str, bounds: Iterable[Bound]) -> PenstockError:
-    if name in FORMS:
-        is_ms = name in SECONDS and value.isdecimal()
-        return BadArgument(name, int(value) / 1000 if is_ms else value, FORMS[name])
+    if name in ARGUMENT_RULES:
+        is_ms = name in ARGUMENTS_IN_SECONDS and value.isdecimal()
+        return BadArgument(name, int(value) / 1000 if is_ms else value, ARGUMENT_RULES[name])
     least, most = next((one.least, one.most) for one in bounds if one.name == name)
     return BadArgument(name, value, f"must be a whole number from {least} to {most}")

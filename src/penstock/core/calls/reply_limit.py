@@ -25,24 +25,24 @@ COUNT_ARGUMENT = {
     "assigned": "count",
 }  # fmt: skip
 """The argument that bounds the reply of a script."""
-TAKES = "n"
+TAKING_ARGUMENT = "n"
 """That argument of the scripts that take jobs."""
 ARGS_PER_JOB = {"show": 1, "recover": 2}
 """The number of arguments for each job that these scripts are about."""
-REDUCTION = 4
+LOSS_DIVISOR = 4
 """A loss divides the number of jobs by this."""
-FIRST_PAUSE = 60.0
+FIRST_GROWTH_PAUSE = 60.0
 """Seconds after a loss until twice as many are asked for; twice as long if a larger size is lost
 again."""
-LONGEST_PAUSE = 240.0
-ONE_EVENT = 5.0
+LONGEST_GROWTH_PAUSE = 240.0
+ONE_EVENT_SECONDS = 5.0
 """Seconds in which the losses of several calls are one event, such as a restart of the server."""
 SECOND_LOSS_WINDOW = 600.0
 """Seconds after a loss in which another event may point at the size."""
 EXCUSED_LOSSES = 2
 """Losses in a row of windows that replies of the same size excuse. A third one may be that of a
 single large job, which comes back each time its lease has ended."""
-COMPLAINT = 60.0
+LOG_PAUSE = 60.0
 """Fewest seconds between two log records about a queue: of one job, of several."""
 
 
@@ -60,7 +60,7 @@ class ReplyLimit:
         self._lost_kind = ""
         self._lost_at = -math.inf
         self._excused = 0
-        self._pause = FIRST_PAUSE
+        self._pause = FIRST_GROWTH_PAUSE
         self._slowed_at = -math.inf
         self._grow_at = 0.0
         self._silent_until = {True: 0.0, False: 0.0}
@@ -81,23 +81,23 @@ class ReplyLimit:
         is_repeated, call.losses = call.losses > 0, call.losses + 1
         if not (self._is_suspicious(call, size, now) or is_repeated):
             return False
-        if is_repeated and now > self._slowed_at + ONE_EVENT:
+        if is_repeated and now > self._slowed_at + ONE_EVENT_SECONDS:
             self._slowed_at = now
             if self.most:  # it has grown since, and the size is too large again
-                self._pause = min(2 * self._pause, LONGEST_PAUSE)
+                self._pause = min(2 * self._pause, LONGEST_GROWTH_PAUSE)
         self._grow_at = now + self._pause
-        self.most = min(max(1, size // REDUCTION), self.most or size)
+        self.most = min(max(1, size // LOSS_DIVISOR), self.most or size)
         resize(call, self.most)
         is_one = size == 1
         if now < self._silent_until[is_one]:
             return False
-        self._silent_until[is_one] = now + COMPLAINT
+        self._silent_until[is_one] = now + LOG_PAUSE
         return True
 
     def _is_suspicious(self, call: Call[object], size: int, now: float) -> bool:
         """Note a loss; return True if losses of earlier events make it suspicious."""
         since = now - self._lost_at
-        if since < ONE_EVENT:
+        if since < ONE_EVENT_SECONDS:
             return False
         if since > SECOND_LOSS_WINDOW:
             self.suspected_size = self._excused = 0
@@ -113,7 +113,7 @@ class ReplyLimit:
         if _kind_of(call) != self._lost_kind:
             return
         size = size_of(call)
-        if self._lost_kind == TAKES:
+        if self._lost_kind == TAKING_ARGUMENT:
             size = len(getattr(result, "taken", result).deliveries)
         if size >= self.suspected_size > 0:
             self.suspected_size = 0
@@ -125,7 +125,7 @@ class ReplyLimit:
             self.most *= 2
             self._grow_at += self._pause
             if self.most > BATCH:
-                self.most, self._pause = 0, FIRST_PAUSE
+                self.most, self._pause = 0, FIRST_GROWTH_PAUSE
         if self.most:
             resize(call, self.most)
 

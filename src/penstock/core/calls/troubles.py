@@ -30,9 +30,9 @@ from penstock.errors import (
     ServerUnreachable,
 )
 
-__all__ = ["TYPES", "ScriptsRefused", "raise_explained", "reason_of", "wrong_type"]
+__all__ = ["KEY_TYPES", "ScriptsRefused", "raise_explained", "reason_of", "wrong_type"]
 
-TYPES = {
+KEY_TYPES = {
     "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
     "dead": "zset", "tally": "hash", "expiry": "zset", "finished": "stream", "dedup": "hash",
     "windows": "zset", "meta": "hash", "wake": "list", "space": "list", "ticks": "zset",
@@ -40,14 +40,14 @@ TYPES = {
     "members": "hash", "batches": "hash",
 }  # fmt: skip
 """The types of a queue's keys, as the command TYPE names them."""
-PREAMBLE = r"^Error (-?\d+) (?:while )?connecting to \S+\. "
-NEEDED = (
+CONNECT_PREAMBLE = r"^Error (-?\d+) (?:while )?connecting to \S+\. "
+NEEDED_PERMISSIONS = (
     "+@read +@write +@blocking +client|id +client|unblock +evalsha +info +ping +script|load "
     "+time +wait"
 )
 """The rules that allow all commands of the scripts (protocol/core.md, Access, has the fewest)."""
-COMMAND = r"run the '([^']+)' command"
-UNKNOWN = r"(?:unknown|unsupported) command\W+([\w|]+)"
+DENIED_COMMAND = r"run the '([^']+)' command"
+UNKNOWN_COMMAND = r"(?:unknown|unsupported) command\W+([\w|]+)"
 
 
 class ScriptsRefused(ResponseError):
@@ -57,7 +57,7 @@ class ScriptsRefused(ResponseError):
 def reason_of(error: BaseException) -> str:
     """Return the message of redis-py's error without what it repeats of the address."""
     text = " ".join(str(error).split())
-    found = re.match(PREAMBLE, text)
+    found = re.match(CONNECT_PREAMBLE, text)
     if found and "Connect call failed" in text:  # asyncio's text has only the address
         return os.strerror(int(found[1]))
     return text[found.end() if found else 0 :].rstrip(".")
@@ -71,9 +71,9 @@ def wrong_type(kind: str, key: bytes, actual: str) -> str:
         key: its name.
         actual: its type, as the command TYPE names it.
     """
-    if actual in ("none", TYPES.get(kind, actual)):
+    if actual in ("none", KEY_TYPES.get(kind, actual)):
         return ""
-    return f"key {key.decode()!r} has the wrong type: it is a {actual}, not a {TYPES[kind]}"
+    return f"key {key.decode()!r} has the wrong type: it is a {actual}, not a {KEY_TYPES[kind]}"
 
 
 def raise_explained(error: BaseException, address: str, *, tls: bool = False) -> None:
@@ -127,7 +127,7 @@ def _raise_refused(error: ResponseError, address: str) -> None:
         raise ReadOnlyReplica(told) from None
     if isinstance(error, ScriptsRefused):
         raise NotPermitted(_lacking("SCRIPT LOAD", address, f" ({text})")) from None
-    if found := re.search(UNKNOWN, text):
+    if found := re.search(UNKNOWN_COMMAND, text):
         raise NotPermitted(_lacking(found[1], address)) from None
     is_forbidden = isinstance(error, NoPermissionError) or "ACL failure in script" in text
     if is_forbidden or "user executing the script can't" in text:  # Redis 6.2 names no command
@@ -147,7 +147,7 @@ def _forbidden(text: str, address: str) -> str:
             f"{address}: this user may not use the keys of penstock: allow them with "
             "ACL SETUSER <user> ~penstock:* (or ~PREFIX:*)"
         )
-    found = re.search(COMMAND, text)
+    found = re.search(DENIED_COMMAND, text)
     if found:
         return (
             f"{address}: this user may not run the command {found[1]!r}: allow it with "
@@ -155,5 +155,5 @@ def _forbidden(text: str, address: str) -> str:
         )
     return (
         f"{address}: this user may not run a command that the scripts use: ACL LOG on the server "
-        f"names it; ACL SETUSER <user> {NEEDED} allows all of them"
+        f"names it; ACL SETUSER <user> {NEEDED_PERMISSIONS} allows all of them"
     )

@@ -4,7 +4,13 @@ A flow yields an effect, is sent the answer, and returns its result; the client 
 protocol/core.md says what a crash after each step leaves.
 """
 
-from penstock.core.flows.consuming import AGAIN, LINGER, Sources, recover, reserve
+from penstock.core.flows.consuming import (
+    EXPIRED_JOBS_GRACE,
+    SILENT_QUEUE_PAUSE,
+    Sources,
+    recover,
+    reserve,
+)
 from penstock.core.flows.effects import (
     Cancelled,
     CloseConnections,
@@ -24,15 +30,15 @@ from penstock.core.flows.effects import (
 )
 from penstock.core.flows.producing import create_and_run, enqueue, new_epoch, withdraw
 from penstock.core.flows.roles import acquire
-from penstock.core.flows.schedules import REPLACED, SAME, schedule
+from penstock.core.flows.schedules import SCHEDULE_OUTDATED, SCHEDULE_UNCHANGED, schedule
 from penstock.core.flows.waiting import POLL_INTERVAL
 
 __all__ = [
-    "AGAIN",
-    "LINGER",
+    "EXPIRED_JOBS_GRACE",
     "POLL_INTERVAL",
-    "REPLACED",
-    "SAME",
+    "SCHEDULE_OUTDATED",
+    "SCHEDULE_UNCHANGED",
+    "SILENT_QUEUE_PAUSE",
     "Cancelled",
     "CloseConnections",
     "Effect",

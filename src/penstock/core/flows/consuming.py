@@ -20,19 +20,18 @@ from penstock.core.flows.effects import (
     SweepDue,
     WaitResult,
 )
-from penstock.core.flows.waiting import POLL_INTERVAL, poll_interval
+from penstock.core.flows.waiting import POLL_INTERVAL, Clock, poll_interval
 from penstock.core.jobs.job import ops_of
 from penstock.core.values.checks import BATCH
 from penstock.core.values.confirmations import Wait
 from penstock.errors import CannotSync, DeliveryNotReplicated, PenstockError, ServerError
 from penstock.wire import replies
 
-__all__ = ["AGAIN", "LINGER", "Sources", "recover", "reserve"]
+__all__ = ["EXPIRED_JOBS_GRACE", "SILENT_QUEUE_PAUSE", "Sources", "recover", "reserve"]
 
-Clock = Callable[[], float]
-AGAIN = 8.0
+SILENT_QUEUE_PAUSE = 8.0
 """Seconds for which a consumer does not ask a queue that did not answer, while others do."""
-LINGER = 0.2
+EXPIRED_JOBS_GRACE = 0.2
 """Seconds for which a consumer whose time is over still looks behind expired jobs."""
 
 
@@ -84,7 +83,7 @@ def reserve(
     """
     clock = sources.clock
     deadline = math.inf if block is None else clock() + block
-    watch = _Watch(sources, n, max(deadline, clock() + LINGER), seen)
+    watch = _Watch(sources, n, max(deadline, clock() + EXPIRED_JOBS_GRACE), seen)
     asked, lap = watch.queues, clock() + poll_interval(watch.queues, "consumer")
     while True:
         yield from watch.ask(asked)
@@ -269,7 +268,7 @@ class _Watch:
         self.failure = error
         self._due.pop(ops, None)  # it may be up again before the wait
         if ops.home is None:  # else the state of its node says when to ask it again
-            self._barred[ops] = self._due[ops] = self._sources.clock() + AGAIN
+            self._barred[ops] = self._due[ops] = self._sources.clock() + SILENT_QUEUE_PAUSE
             self._sources.noted(ops, None)
 
     def wait(self, until: float) -> Generator[Effect, Any, WaitResult]:

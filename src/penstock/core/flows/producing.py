@@ -15,7 +15,7 @@ from penstock.core.calls.operations.producing import Added
 from penstock.core.calls.refusals import REFUSALS
 from penstock.core.flows import waiting
 from penstock.core.flows.effects import Effect, EndWait, Listen, Register, Run, SweepDue, Unregister
-from penstock.core.flows.waiting import poll_interval
+from penstock.core.flows.waiting import Clock, poll_interval
 from penstock.core.values.confirmations import Confirmed
 from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
 from penstock.wire.codes import Code
@@ -23,7 +23,6 @@ from penstock.wire.codes import Code
 __all__ = ["create_and_run", "enqueue", "new_epoch", "withdraw"]
 
 R = TypeVar("R", bound=Any)
-Clock = Callable[[], float]
 
 
 def new_epoch() -> str:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import partial
 from typing import Any
 
 from penstock.core.calls.operations import QueueOps
 from penstock.core.flows.effects import Cancelled, Effect, Rest, Run
 from penstock.core.flows.producing import create_and_run
+from penstock.core.flows.waiting import Clock
 from penstock.core.values.roles import RoleLease
 from penstock.errors import QueueInUse
 
 __all__ = ["acquire"]
 
-Clock = Callable[[], float]
-FIRST_LOOK, LAST_LOOK = 0.1, 2.5
+FIRST_ROLE_PAUSE, LONGEST_ROLE_PAUSE = 0.1, 2.5
 """Seconds between two tries to take a role that another client holds: the first, the longest."""
 
 
@@ -38,7 +38,7 @@ def acquire(
         QueueInUse: another client holds it.
     """
     deadline = math.inf if block is None else clock() + block
-    pause = FIRST_LOOK
+    pause = FIRST_ROLE_PAUSE
     try:
         while True:
             try:
@@ -49,7 +49,7 @@ def acquire(
                     raise
                 left = taken.left
             yield Rest(min(deadline, clock() + min(pause, left)))
-            pause = min(pause * 2, LAST_LOOK)
+            pause = min(pause * 2, LONGEST_ROLE_PAUSE)
     except Cancelled:  # the role may be taken, and the reply lost
         yield Run(ops.resign(role_lease))
         raise

@@ -15,9 +15,9 @@ from penstock.core.flows.producing import create_and_run
 if TYPE_CHECKING:
     from penstock.core.enqueuing.schedules import NewSchedule
 
-__all__ = ["REPLACED", "SAME", "StoreOutcome", "schedule", "schedule_on"]
+__all__ = ["SCHEDULE_OUTDATED", "SCHEDULE_UNCHANGED", "StoreOutcome", "schedule", "schedule_on"]
 
-SAME, REPLACED = 0, 3
+SCHEDULE_UNCHANGED, SCHEDULE_OUTDATED = 0, 3
 """Results of `schedule`: it has this value already; this value was replaced before."""
 
 
@@ -27,8 +27,8 @@ def schedule(
     """Create a schedule, or replace its value; make the queue first if need be.
 
     Returns:
-        `SAME` = it has this value already, `REPLACED` = this value was replaced before, and nothing
-        changed; 1 = it is new, 2 = it had another value.
+        `SCHEDULE_UNCHANGED` = it has this value already; `SCHEDULE_OUTDATED` = this value was
+        replaced before, and nothing changed; 1 = it is new, 2 = it had another value.
 
     Raises:
         UnsupportedVersion, QueueDamaged.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from penstock.core.calls.operations import QueueOps
 
-__all__ = ["POLL_INTERVAL", "poll_interval"]
+__all__ = ["POLL_INTERVAL", "Clock", "poll_interval"]
 
+Clock: TypeAlias = Callable[[], float]
+"""Returns monotonic seconds."""
 POLL_INTERVAL = 4.0
 """Seconds after which an idle consumer or producer calls again, without a token."""
 

@@ -19,8 +19,8 @@ from penstock.core.values.ids import parse_id
 from penstock.wire.keys import is_listed_name
 
 __all__ = [
-    "MOST",
-    "MOST_MS",
+    "MAX_HINTS",
+    "MAX_HINT_MS",
     "Hint",
     "Intent",
     "hint_of",
@@ -30,14 +30,14 @@ __all__ = [
     "together",
 ]
 
-MOST = 10_000
+MAX_HINTS = 10_000
 """Limit of the hints on one node."""
-MOST_MS = 0xFFFF * 60_000
+MAX_HINT_MS = 0xFFFF * 60_000
 """Validity of a hint for a job without ttl: the longest ttl in an id, 45 days."""
-SKEW_MS = 300_000
+MAX_CLOCK_SKEW_MS = 300_000
 """Difference of the clocks of two nodes up to which no hint is removed too early."""
-KINDS = ("ack", "delete", "bury")
-NUMBER = "[1-9][0-9]{0,14}-[1-9][0-9]{9}"
+HINT_KINDS = ("ack", "delete", "bury")
+HINT_NUMBER = "[1-9][0-9]{0,14}-[1-9][0-9]{9}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: in
         parsed = parse_id(name)
         epoch, number, receipt, once = parsed.epoch, parsed.number, "", parsed.at_most_once
         ttl = None if parsed.ttl_minutes is None else parsed.ttl_minutes * 60_000
-    until = now + MOST_MS if ttl is None else int(number[:-11]) + ttl + SKEW_MS
+    until = now + MAX_HINT_MS if ttl is None else int(number[:-11]) + ttl + MAX_CLOCK_SKEW_MS
     if once or until <= now:
         return None
     window = "-" if intent.window_ms is None else str(intent.window_ms)
@@ -126,11 +126,11 @@ def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: in
 def read_hint(field: str, value: str) -> Hint | None:
     """Parse a hint; None = this version does not know its form."""
     about, rest = field.split(" ", 5), value.split(" ", 2)
-    if len(about) != 6 or len(rest) != 3 or about[1] not in KINDS or not rest[0].isdecimal():
+    if len(about) != 6 or len(rest) != 3 or about[1] not in HINT_KINDS or not rest[0].isdecimal():
         return None
     node, kind, epoch, number, receipt, queue = about
     until, window, reason = rest
-    if (window != "-" and not window.isdecimal()) or not re.fullmatch(NUMBER, number):
+    if (window != "-" and not window.isdecimal()) or not re.fullmatch(HINT_NUMBER, number):
         return None
     if not is_listed_name(queue):
         return None

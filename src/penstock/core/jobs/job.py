@@ -34,7 +34,7 @@ class Counters(NamedTuple):
     error: str
 
 
-FIRST = Counters(1, 0, 0, 0, "")
+FIRST_DELIVERY = Counters(1, 0, 0, 0, "")
 OWN_TERMS = frozenset({b";l", b";t"})
 """How the fields of a record begin if the job has a lease or a ttl of its own."""
 
@@ -45,7 +45,7 @@ def parse_counters(text: bytes) -> Counters:
     A plus after the first number says that this number is set aside for the next delivery.
     """
     if not text:
-        return FIRST
+        return FIRST_DELIVERY
     parts = text.split(b" ", 4)
     error = parts[4].decode("utf-8", "replace") if len(parts) > 4 else ""
     made = int(parts[0][:-1]) - 1 if parts[0].endswith(b"+") else int(parts[0])

@@ -20,10 +20,10 @@ from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.middleware import HANDLER
 
 __all__ = [
-    "FIELDS",
-    "ONCE",
-    "TRACE",
-    "USUAL",
+    "AT_MOST_ONCE_NOTE",
+    "LOG_FIELDS",
+    "STANDARD_ATTRIBUTES",
+    "TRACE_FIELD",
     "Fields",
     "RateLimit",
     "byte_size",
@@ -34,17 +34,21 @@ __all__ = [
     "span",
 ]
 
-FIELDS = ("job_id", "queue", "handler", "worker", "attempt")
+LOG_FIELDS = ("job_id", "queue", "handler", "worker", "attempt")
 """The fields that a record about a job has."""
-ONCE = "delivered at most once, it is not tried again"
+AT_MOST_ONCE_NOTE = "delivered at most once, it is not tried again"
 """Why the failure of such a job is its last one."""
-TRACE = "traceback"
+TRACE_FIELD = "traceback"
 """The field for the text of a traceback whose exception is not kept; it becomes `exc_text`."""
-USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+}
 """The attributes that every record has; the others were given as `extra`."""
-SECRETS = re.compile(r"(?<=://)[^\s@/'\"]*:\S*(?=@)|(?<=password=)[^\s&'\"]+")
+SECRET_PATTERN = re.compile(r"(?<=://)[^\s@/'\"]*:\S*(?=@)|(?<=password=)[^\s&'\"]+")
 """Finds user names and passwords of URLs."""
-HIDDEN = "***"
+SECRET_MASK = "***"
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -65,7 +69,7 @@ def printable(text: str, keep: str = "") -> str:
 
 def hidden(text: str) -> str:
     """Hide the passwords of URLs in a text."""
-    return SECRETS.sub(HIDDEN, text) if "://" in text else text
+    return SECRET_PATTERN.sub(SECRET_MASK, text) if "://" in text else text
 
 
 def span(seconds: float) -> str:
@@ -119,14 +123,14 @@ class RateLimit:
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
-    trace = vars(record).pop(TRACE, "")
+    trace = vars(record).pop(TRACE_FIELD, "")
     if trace:
         record.exc_text = indented(trace)
     record.msg = printable(hidden(str(record.msg)))
     if isinstance(record.args, tuple):
         record.args = tuple(map(_safe, record.args))
     for name, value in list(vars(record).items()):
-        if name not in USUAL and isinstance(value, str):
+        if name not in STANDARD_ATTRIBUTES and isinstance(value, str):
             setattr(record, name, printable(hidden(value)))
     if record.exc_info and not record.exc_text:
         text = "".join(traceback.format_exception(*record.exc_info))
@@ -196,7 +200,7 @@ class Fields(Mapping[str, object]):
         job = self._job
         handler = job.headers.get(HANDLER)
         own = (job.id, job.queue_name, handler, job.owner, job.attempt)
-        return {**dict(zip(FIELDS, own, strict=True)), **self._more}
+        return {**dict(zip(LOG_FIELDS, own, strict=True)), **self._more}
 
     def __getitem__(self, name: str) -> object:
         return self._all[name]

@@ -14,7 +14,7 @@ from penstock.core.values.checks import check_text
 from penstock.errors import BadArgument
 
 __all__ = [
-    "MAX_TRACE",
+    "MAX_TRACE_BYTES",
     "Failure",
     "Progress",
     "check_trace",
@@ -24,9 +24,9 @@ __all__ = [
     "trace_of",
 ]
 
-MAX_TRACE = 8192
+MAX_TRACE_BYTES = 8192
 """Most bytes of a trace that the scripts keep."""
-MAX_NOTE = 200
+MAX_NOTE_LENGTH = 200
 """Most bytes of the note of a progress; more are cut."""
 OWN_CODE = str(Path(__file__).parents[2]) + os.sep
 """The beginning of the file names of the package."""
@@ -84,7 +84,7 @@ def check_trace(trace: object) -> str:
     """
     if not isinstance(trace, str):
         raise BadArgument("trace", trace, "must be a str")
-    return trace.encode("utf-8", "replace")[-MAX_TRACE:].decode("utf-8", "ignore")
+    return trace.encode("utf-8", "replace")[-MAX_TRACE_BYTES:].decode("utf-8", "ignore")
 
 
 def progress_text(done: float, total: float | None, note: str) -> str:
@@ -97,7 +97,7 @@ def progress_text(done: float, total: float | None, note: str) -> str:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not (value is None and name == "total") and not (is_number and abs(value or 0) < 1e15):
             raise BadArgument(name, value, "must be a number below 1e15")
-    text = " ".join(check_text("note", note, limit=MAX_NOTE).split())
+    text = " ".join(check_text("note", note, limit=MAX_NOTE_LENGTH).split())
     return f"{done:.15g} {'-' if total is None else format(total, '.15g')} {text}"
 
 

@@ -35,7 +35,7 @@ __all__ = [
 
 HANDLER = "handler"
 """The header that names a job's handler."""
-NOTHING: AbstractContextManager[None] = nullcontext()
+NO_CONTEXT: AbstractContextManager[None] = nullcontext()
 NO_ERROR = (None, None, None)
 """The arguments of `__exit__` after a block that has not raised."""
 
@@ -142,12 +142,12 @@ class Middleware:
     def enqueue(self, event: EnqueueEvent) -> AbstractContextManager[None]:
         """Return the context of one call of `enqueue` or `enqueue_many`."""
         del event
-        return NOTHING
+        return NO_CONTEXT
 
     def run(self, event: RunEvent) -> AbstractContextManager[None]:
         """Return the context of one run of a handler."""
         del event
-        return NOTHING
+        return NO_CONTEXT
 
 
 def check_middleware(middleware: object) -> tuple[Middleware, ...]:
@@ -198,7 +198,7 @@ def running(
         judge: the outcome of an error: of the handler, or of a hook.
     """
     if not middleware:
-        return NOTHING
+        return NO_CONTEXT
     return _Nested((one.run(event) for one in middleware), event, judge)
 
 

@@ -6,8 +6,9 @@ import enum
 from collections.abc import Iterable, Sequence
 
 from penstock.core.jobs.job import JobName
+from penstock.errors import CHANGING_OUTCOMES
 
-__all__ = ["OUTCOMES", "Outcome", "Settled"]
+__all__ = ["OUTCOME_OF_CODE", "Outcome", "Settled"]
 
 
 class Outcome(str, enum.Enum):
@@ -42,7 +43,7 @@ class Outcome(str, enum.Enum):
         return self.value
 
 
-OUTCOMES: dict[int, Outcome] = {
+OUTCOME_OF_CODE: dict[int, Outcome] = {
     1: Outcome.DONE,
     2: Outcome.ENDED,
     3: Outcome.DEAD,
@@ -55,8 +56,6 @@ OUTCOMES: dict[int, Outcome] = {
     -13: Outcome.TAKEN,
 }
 """The outcome for each code of a job in a reply. The others are set by the client."""
-CHANGED = (Outcome.DONE, Outcome.DEAD, Outcome.CANCELLED)
-"""Outcomes of jobs that the call has changed."""
 
 
 class Settled(list[Outcome]):
@@ -115,7 +114,7 @@ class Settled(list[Outcome]):
         Args:
             outcomes: which; none given = done, dead or cancelled.
         """
-        wanted = outcomes or CHANGED
+        wanted = outcomes or CHANGING_OUTCOMES
         found = (
             name if isinstance(name, str) else name.id
             for name, outcome in zip(self._names, self, strict=False)
@@ -134,13 +133,13 @@ class Settled(list[Outcome]):
         Args:
             code: of a job with which the first sending was done.
         """
-        outcomes = [Outcome.DONE if one is OUTCOMES[code] else one for one in self]
+        outcomes = [Outcome.DONE if one is OUTCOME_OF_CODE[code] else one for one in self]
         return Settled(self._names, outcomes, self.replicas)
 
     @property
     def done(self) -> int:
         """Number of jobs that the call changed."""
-        return sum(outcome in CHANGED for outcome in self)
+        return sum(outcome in CHANGING_OUTCOMES for outcome in self)
 
     def __repr__(self) -> str:
         return f"<Settled {self.done} of {len(self)}>"

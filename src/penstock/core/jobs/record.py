@@ -23,7 +23,7 @@ from penstock.core.values.policy import MAX_ATTEMPTS, RetryPolicy
 from penstock.errors import BadArgument, UndecodableBody
 
 __all__ = [
-    "FIRST_FIELDS",
+    "FIRST_FIELDS_BYTES",
     "KEPT_FIELD",
     "KEY_PLACEHOLDER",
     "RECORD",
@@ -48,22 +48,22 @@ SCHEDULED_FOR = "scheduled_for"
 """The header of a job of a schedule: the time of its tick, in ms since 1970."""
 KEPT_FIELD = b";k="
 """The field of a job whose result is kept. If the first bytes of a record lack it, none is kept."""
-FIRST_FIELDS = 128
+FIRST_FIELDS_BYTES = 128
 """More bytes than the fields `l`, `t`, `p` and `k` have together."""
 KEY_PLACEHOLDER = "-" * 13
 """Stands for the hash of a key that is computed from each body."""
-MAX_RECORD = 512 * 1024 * 1024
-MAX_HEADER = 16384
+MAX_RECORD_BYTES = 512 * 1024 * 1024
+MAX_HEADER_BYTES = 16384
 """Bytes of a record before its body; the scripts refuse more."""
-STABLE_ID = len(";i=") + 16
+STABLE_ID_FIELD_BYTES = len(";i=") + 16
 """Most bytes of it that a stable id takes."""
-POLICY = re.compile(rb"1[;lt=0-9]*;p=([^,;]*),?([^,;]*),?([^,;]*)(?:,([0-9])(?![^,;]))?")
+POLICY_FIELD = re.compile(rb"1[;lt=0-9]*;p=([^,;]*),?([^,;]*),?([^,;]*)(?:,([0-9])(?![^,;]))?")
 """Where the scripts look for it, and how."""
-USUAL = re.compile(rb"1(;c=json)?(?:;i=([-0-9A-Z_a-z]*))?")
-_SAFE = " !\"#$&'()*+,-./:<>?@[]^_`{|}~"
+PLAIN_HEAD = re.compile(rb"1(;c=json)?(?:;i=([-0-9A-Z_a-z]*))?")
+UNESCAPED = " !\"#$&'()*+,-./:<>?@[]^_`{|}~"
 
-_TEXT = frozenset((str,))
-_SCALARS = frozenset((str, int, float, bool, type(None)))
+TEXT_KEY_TYPES = frozenset((str,))
+JSON_SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
 def _parts_of(encoder: json.JSONEncoder) -> Callable[[object, int], Iterable[str]]:
@@ -125,7 +125,7 @@ def parse_json(raw: bytes) -> Any:
         ValueError: it is something else.
     """
     try:
-        return _STRICT.decode(raw.decode())
+        return STRICT_DECODER.decode(raw.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"must be JSON: {error}") from None
 
@@ -134,7 +134,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number of JSON")
 
 
-_STRICT = json.JSONDecoder(parse_constant=_refuse)
+STRICT_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _check_keys(body: Any) -> None:
@@ -146,12 +146,12 @@ def _check_keys(body: Any) -> None:
     left = [body]
     for one in left:  # it grows meanwhile
         if isinstance(one, dict):
-            if not _TEXT.issuperset(map(type, one)):
+            if not TEXT_KEY_TYPES.issuperset(map(type, one)):
                 for key in (key for key in one if not isinstance(key, str)):
                     reason = f"the key {key!r} must be a str for JSON, such as str({key!r})"
                     raise BadArgument("body", body, reason)
             one = one.values()
-        if not _SCALARS.issuperset(map(type, one)):
+        if not JSON_SCALARS.issuperset(map(type, one)):
             left += [part for part in one if isinstance(part, (dict, list, tuple))]
 
 
@@ -161,7 +161,7 @@ def check_size(size: int) -> None:
     Raises:
         BadArgument: 512 MiB or more.
     """
-    if size >= MAX_RECORD:
+    if size >= MAX_RECORD_BYTES:
         raise BadArgument(
             "body", f"<{size} bytes>", "body and headers together must be below 512 MiB"
         )
@@ -245,7 +245,7 @@ def encode_headers(argument: str, headers: object) -> bytes:
         if not (isinstance(name, str) and isinstance(value, str) and name):
             raise BadArgument(argument, headers, "names and values must be str, names not empty")
         try:
-            tail += f";h.{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}"
+            tail += f";h.{quote(name, safe=UNESCAPED)}={quote(value, safe=UNESCAPED)}"
         except UnicodeEncodeError:
             raise BadArgument(argument, headers, "must be encodable as UTF-8") from None
     return tail.encode()
@@ -267,8 +267,8 @@ def check_head(size: int) -> None:
     Raises:
         BadArgument: with its stable id it would have more than 16 KiB.
     """
-    if size > MAX_HEADER - STABLE_ID:
-        most = f"{MAX_HEADER - 100} bytes"
+    if size > MAX_HEADER_BYTES - STABLE_ID_FIELD_BYTES:
+        most = f"{MAX_HEADER_BYTES - 100} bytes"
         reason = f"all headers, with the dedup id, must be at most {most}; put more into the body"
         raise BadArgument("headers", f"<{size} bytes>", reason)
 
@@ -299,7 +299,7 @@ def _number(text: bytes | str, low: int, high: int) -> int | None:
 
 def escaped(text: str) -> str:
     """Escape a text for the header of a record."""
-    return quote(text, safe=_SAFE)
+    return quote(text, safe=UNESCAPED)
 
 
 @dataclass(slots=True, eq=False)
@@ -378,7 +378,7 @@ def parse_record(data: bytes) -> Record:  # noqa: C901  # one branch for each fi
     """Parse a record."""
     head, _, body = data.partition(b"\n")
     record = Record(body)
-    if usual := USUAL.fullmatch(head):  # nearly every record
+    if usual := PLAIN_HEAD.fullmatch(head):  # nearly every record
         record.codec = "json" if usual[1] else ""
         record.stable_id = (usual[2] or b"").decode()
         return record
@@ -391,7 +391,7 @@ def parse_record(data: bytes) -> Record:  # noqa: C901  # one branch for each fi
         elif name == "c":
             record.codec = value
         elif name == "p":
-            found = POLICY.match(head)
+            found = POLICY_FIELD.match(head)
             if found:
                 record.priority = int(found[4] or 0)
                 if found[4] is None or any(found.groups()[:3]):

@@ -26,7 +26,7 @@ NO_VALUE = (b"", "")
 RESULT_BYTES_PER_CALL = 1_048_576
 """Most bytes of values that one call brings, unless it brings one value."""
 
-MISSING = {
+MISSING_VALUE_REASONS = {
     "large": "it was larger than the queue's result_size",
     "full": "the server's memory was full",
     "json": "it could not be written as JSON; the worker's log has the reason",
@@ -117,6 +117,6 @@ def value_of(job_id: str, found: JobResult | None) -> Any:
     if found.state == "expired":
         raise JobExpired(f"job {job_id} expired: its ttl ended before it was done")
     if found.missing:
-        why = MISSING.get(found.missing, found.missing)
+        why = MISSING_VALUE_REASONS.get(found.missing, found.missing)
         raise ResultGone(f"job {job_id} is done, but its value was not kept: {why}")
     return json.loads(found.value) if found.value else None

@@ -13,7 +13,7 @@ from penstock.errors import BadArgument
 
 __all__ = ["Search"]
 
-PARTS: dict[str, tuple[str, ...]] = {
+INDEXES_OF_STATE: dict[str, tuple[str, ...]] = {
     "ready": ("ended", "due", "ready"),
     "scheduled": ("scheduled",),
     "parked": ("parked",),
@@ -21,7 +21,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "dead": ("dead",),
 }
 """The parts of each state, in the order in which a search passes them."""
-CURSOR = r"([a-z]+):((?:-?[0-9]{1,16} )?[0-9]{1,16}-[0-9]{10}|)"
+SEARCH_CURSOR = r"([a-z]+):((?:-?[0-9]{1,16} )?[0-9]{1,16}-[0-9]{10}|)"
 """A part, and a place in it: score and number, in the stream only a number; empty = its start."""
 
 
@@ -61,7 +61,7 @@ class Search:
         """
         if cursor == "0":
             return self._parts()[0], ""
-        found = re.fullmatch(CURSOR, cursor)
+        found = re.fullmatch(SEARCH_CURSOR, cursor)
         if found is None or found.group(1) not in self._parts():
             reason = f'must be the cursor of a page of {self.state} jobs, or "0" to begin'
             raise BadArgument("cursor", cursor, reason)
@@ -75,5 +75,5 @@ class Search:
         return f"{behind[0]}:" if behind else "0"
 
     def _parts(self) -> tuple[str, ...]:
-        parts = PARTS[self.state]
+        parts = INDEXES_OF_STATE[self.state]
         return parts[::-1] if self.newest else parts

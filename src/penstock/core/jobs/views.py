@@ -16,7 +16,8 @@ from penstock.core.values.rate import rate_text
 from penstock.wire import replies
 
 __all__ = [
-    "RECEIPT",
+    "NEVER_MS",
+    "RECEIPT_PLACE",
     "SETTING_KINDS",
     "TOTALS",
     "DedupStatus",
@@ -34,8 +35,8 @@ __all__ = [
     "read_view",
 ]
 
-NEVER = 9_007_199_254_740
-"""Due time, in seconds, of a job that waits for another job to end (protocol/dedup.md)."""
+NEVER_MS = 2**53 - 1
+"""Due time of a job that waits for the end of others (protocol/dedup.md, batches.md)."""
 MAX_STEP_MS = 30 * 86_400_000
 """A role that ends later than its lease by more than this was written by a wrong clock: it has
 ended (protocol/maintenance.md, A wrong clock)."""
@@ -452,7 +453,7 @@ class QueuePage:
     unreachable: tuple[str, ...] = ()
 
 
-RECEIPT, BATCH = 11, 12
+RECEIPT_PLACE, BATCH_PLACE = 11, 12
 """Places of two items of a job in the reply of `show`."""
 
 
@@ -472,7 +473,7 @@ def read_view(
     name = "active" if state == b"once" else state.decode()
     at = int(score) / 1000
     created = int(number[:-11])
-    batch = entry[BATCH] if len(entry) > BATCH else b""
+    batch = entry[BATCH_PLACE] if len(entry) > BATCH_PLACE else b""
     was = int(delivered)
     counters = parse_counters(counts)
     ttl = ttl_code(record.ttl_ms, at_most_once=once)
@@ -488,7 +489,7 @@ def read_view(
         retry=record.retry,
         now=now / 1000,
         created=created / 1000,
-        due=at if name == "scheduled" and at < NEVER else None,
+        due=at if name == "scheduled" and at < NEVER_MS // 1000 else None,
         lease=record.span_ms(lease_ms) / 1000,
         lease_until=at if state == b"active" else None,
         expires=None if record.ttl_ms is None else (created + record.ttl_ms) / 1000,
@@ -508,20 +509,20 @@ def read_view(
         trace=trace,
         stable_id=record.stable_id or job_id,
         key_hash=record.key_hash or None,
-        finished=at if len(entry) > RECEIPT and entry[RECEIPT] == b"kept" else None,
+        finished=at if len(entry) > RECEIPT_PLACE and entry[RECEIPT_PLACE] == b"kept" else None,
         batch=encode_id(place.node, place.packed, batch, AT_LEAST_ONCE_FOREVER) if batch else None,
         _codec=codec,
     )
 
 
-COUNTS = ("ready", "scheduled", "active", "dead", "unswept")
+STATE_COUNTS = ("ready", "scheduled", "active", "dead", "unswept")
 """The numbers of jobs of `QueueStats`."""
-ASIDE = ("parked", "batches", "staged", "promised", "dependent")
+SIDE_COUNTS = ("parked", "batches", "staged", "promised", "dependent")
 """Other numbers that the script counts."""
 TOTALS = {
     one.name: one.name
     for one in fields(QueueStats)
-    if one.type == "int" and one.name not in (*COUNTS, "kept", *ASIDE)
+    if one.type == "int" and one.name not in (*STATE_COUNTS, "kept", *SIDE_COUNTS)
 } | {"deliveries": "delivered", "postponed": "dequeued"}
 """The totals of `QueueStats`, each with its field of meta."""
 
@@ -531,7 +532,7 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
     fields = {field.decode(): value.decode() for field, value in reply.fields}
     figures: dict[str, Any] = {
         total: number_in(fields.get(field, "")) or 0 for total, field in TOTALS.items()
-    } | {name: getattr(reply, name) for name in (*COUNTS, *ASIDE)}
+    } | {name: getattr(reply, name) for name in (*STATE_COUNTS, *SIDE_COUNTS)}
     configured = number_in(fields.get("configured", ""))
 
     def since(field: str) -> float | None:

@@ -12,13 +12,13 @@ from penstock.core.jobs.views import JobView
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
 
-__all__ = ["LIFE_MS", "WorkerView", "is_worker_id", "read_worker", "worker_entry"]
+__all__ = ["WORKER_ENTRY_MS", "WorkerView", "is_worker_id", "read_worker", "worker_entry"]
 
-LIFE_MS = 40_000
+WORKER_ENTRY_MS = 40_000
 """Time to live of an entry. A worker that was killed is listed for so long at most."""
-MAX_NAMES = 8192
+MAX_NAMES_BYTES = 8192
 """Most bytes of the names of queues in an entry."""
-ID = r"[0-9a-f]{16}"
+WORKER_ID = r"[0-9a-f]{16}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def worker_entry(
 
 
 def _shortened(names: Sequence[str]) -> list[str]:
-    found, left = list[str](), MAX_NAMES
+    found, left = list[str](), MAX_NAMES_BYTES
     for name in names:
         left -= len(name.encode())
         if left < 0:
@@ -92,7 +92,7 @@ def _shortened(names: Sequence[str]) -> list[str]:
 
 def is_worker_id(text: str) -> bool:
     """Return True if this is the id of a worker."""
-    return re.fullmatch(ID, text) is not None
+    return re.fullmatch(WORKER_ID, text) is not None
 
 
 def read_worker(worker_id: str, text: bytes) -> WorkerView | None:

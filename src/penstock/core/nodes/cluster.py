@@ -16,8 +16,8 @@ from penstock.core.values.urls import host_and_port
 from penstock.wire.keys import key_slot
 
 __all__ = [
-    "KEYLESS",
-    "NEAR",
+    "KEYLESS_COMMANDS",
+    "LONGEST_MIGRATION_PAUSE",
     "Address",
     "Patience",
     "SlotRange",
@@ -26,13 +26,13 @@ __all__ = [
     "slot_of",
 ]
 
-HOPS = 5
+MAX_REDIRECTS = 5
 """Redirections that are followed at once; after more of them two nodes may disagree."""
-UNSURE = 300.0
+MAX_REPEAT_SECONDS = 300.0
 """Limit of the seconds for which a call that may have run is repeated; its note stays 600 s."""
-NEAR = 0.1
+LONGEST_MIGRATION_PAUSE = 0.1
 """Limit of the seconds between two tries while a slot is in migration."""
-KEYLESS = frozenset(
+KEYLESS_COMMANDS = frozenset(
     ("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "DEBUG", "ECHO", "FLUSHALL",
      "FLUSHDB", "INFO", "LASTSAVE", "LATENCY", "MEMORY", "MODULE", "PING", "RANDOMKEY", "ROLE",
      "SCAN", "SCRIPT", "SLOWLOG", "TIME", "WAIT")
@@ -86,7 +86,7 @@ def _address(entry: Sequence[Any], asked: str) -> Address:
 def slot_of(command: Sequence[Any]) -> int | None:
     """Return the slot of a plain command's first key; None = it has no key."""
     name = command[0].decode() if isinstance(command[0], bytes) else str(command[0])
-    if len(command) < 2 or name.upper() in KEYLESS:
+    if len(command) < 2 or name.upper() in KEYLESS_COMMANDS:
         return None
     key = command[1]
     return key_slot(key if isinstance(key, bytes) else str(key).encode())
@@ -139,7 +139,7 @@ class Patience:
     def hop(self) -> float | None:
         """Return the seconds until a redirection is followed; None = give up."""
         self._hops += 1
-        return 0.0 if self._hops <= HOPS else self.pause(NEAR)
+        return 0.0 if self._hops <= MAX_REDIRECTS else self.pause(LONGEST_MIGRATION_PAUSE)
 
     def watch(self, keys_left: int) -> None:
         """Note the progress of a migration: as long as that changes the call is tried again."""
@@ -153,6 +153,6 @@ class Patience:
         self._tries += 1
         if self._tries > 1 and now >= self._since + self._retry_for:
             return None
-        if self._lost is not None and now >= self._lost + UNSURE:
+        if self._lost is not None and now >= self._lost + MAX_REPEAT_SECONDS:
             return None
         return self._draw() * min(most, longest_pause(self._tries, now - self._since))

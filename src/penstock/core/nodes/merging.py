@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from penstock.core.jobs.views import (
-    ASIDE,
-    COUNTS,
     SETTING_KINDS,
+    SIDE_COUNTS,
+    STATE_COUNTS,
     TOTALS,
     JobView,
     QueueStats,
@@ -22,9 +22,9 @@ from penstock.errors import BadArgument
 from penstock.wire.keys import PRIORITY_SPAN
 
 __all__ = [
-    "CURSOR",
-    "STORED",
-    "SUMMED",
+    "NODE_CURSOR",
+    "STORED_SETTINGS",
+    "SUMMED_STATS",
     "Partial",
     "merged_peek",
     "merged_stats",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-PLACES: Mapping[str, Callable[[JobView], float]] = {
+PEEK_ORDER: Mapping[str, Callable[[JobView], float]] = {
     "ready": lambda view: (
         (view.created if view.due is None else view.due) - view.priority * PRIORITY_SPAN / 1000
     ),
@@ -58,7 +58,7 @@ class Partial(list[T]):
         self.unreachable = tuple(unreachable)
 
 
-SUMMED = (*COUNTS, *ASIDE, *TOTALS, "kept")
+SUMMED_STATS = (*STATE_COUNTS, *SIDE_COUNTS, *TOTALS, "kept")
 
 
 def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:
@@ -70,7 +70,7 @@ def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -
     """
     there = [stats for stats in found if stats.exists]
     first, is_one = max(there or found, key=_age_of_settings), len(found) == 1
-    sums = {name: sum(getattr(stats, name) for stats in found) for name in SUMMED}
+    sums = {name: sum(getattr(stats, name) for stats in found) for name in SUMMED_STATS}
     return replace(
         first,
         epoch=first.epoch if is_one else None,
@@ -111,7 +111,7 @@ def _age_of_settings(stats: QueueStats) -> float:
     return stats.configured or 0
 
 
-STORED = ("configured", "paused", "closed", *SETTING_KINDS)
+STORED_SETTINGS = ("configured", "paused", "closed", *SETTING_KINDS)
 """Fields of `meta` that are the same on every node; the first is the time of the others."""
 
 
@@ -119,14 +119,14 @@ def to_store(found: Mapping[T, Sequence[bytes | None]]) -> dict[T, list[Any]]:
     """Return for each node the settings to store there, so that all have the latest ones.
 
     Args:
-        found: node -> its values of `STORED`.
+        found: node -> its values of `STORED_SETTINGS`.
     """
 
     def age(values: Sequence[bytes | None]) -> int:
         return number_in((values[0] or b"").decode("utf-8", "replace")) or 0
 
     latest = max(found.values(), key=lambda values: (age(values), [one or b"" for one in values]))
-    fields = [(name, value or b"") for name, value in zip(STORED, latest, strict=True)][1:]
+    fields = [(name, value or b"") for name, value in zip(STORED_SETTINGS, latest, strict=True)][1:]
     result: dict[T, list[Any]] = {}
     for node, values in found.items():
         if age(latest) and list(values[1:]) != list(latest[1:]):
@@ -152,7 +152,7 @@ def merged_peek(
             backwards.
         state, start, n, newest: as of `peek`.
     """
-    key = PLACES[state]
+    key = PEEK_ORDER[state]
     if not newest and start >= 0:
         return list(heapq.merge(*found, key=key))[start : start + n]
     views = list(heapq.merge(*([*reversed(part)] for part in found), key=key))
@@ -161,7 +161,7 @@ def merged_peek(
     return views[start:][:n] if len(views) >= -start else []
 
 
-CURSOR = r"([0-9a-f]{8}(?:-[0-9a-f]{8})?):(.+)"
+NODE_CURSOR = r"([0-9a-f]{8}(?:-[0-9a-f]{8})?):(.+)"
 """Node, optional checksum of the part's name, and the cursor of that part."""
 
 
@@ -171,7 +171,7 @@ def split_cursor(cursor: object) -> tuple[str, str]:
     Raises:
         BadArgument: neither "0" nor the cursor of a page.
     """
-    found = re.fullmatch(CURSOR, cursor) if isinstance(cursor, str) else None
+    found = re.fullmatch(NODE_CURSOR, cursor) if isinstance(cursor, str) else None
     if found is None and cursor != "0":
         raise BadArgument("cursor", cursor, 'must be the cursor of a page, or "0" to begin')
     return (found.group(1), found.group(2)) if found else ("", "0")

@@ -24,17 +24,19 @@ __all__ = [
     "read_entry",
 ]
 
-URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:([^@/?#]*)@)?([^?#]*)(?:\?([^#]*))?", re.IGNORECASE)
-LOCAL = "unix://"
-HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?"
-ADDRESS = (
-    rf"(?P<tls>rediss?)://(?P<host>{HOST})/[0-9]{{1,5}}"
-    rf"|(?P<sentinel>rediss?)\+sentinel://(?P<hosts>{HOST}(?:,{HOST})*)/[^@?#\s]+"
+URL_PATTERN = re.compile(
+    r"([a-z][a-z0-9+.-]*://)(?:([^@/?#]*)@)?([^?#]*)(?:\?([^#]*))?", re.IGNORECASE
+)
+UNIX_SCHEME = "unix://"
+HOST_AND_PORT = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?"
+ADDRESS_PATTERN = (
+    rf"(?P<tls>rediss?)://(?P<host>{HOST_AND_PORT})/[0-9]{{1,5}}"
+    rf"|(?P<sentinel>rediss?)\+sentinel://(?P<hosts>{HOST_AND_PORT}(?:,{HOST_AND_PORT})*)/[^@?#\s]+"
     r"|unix://(?P<path>/[^@?#\s]+)\?db=[0-9]{1,5}"
 )
-ID = r"[0-9a-f]{40}"
-SECRET = r"(?:sentinel_)?(?:username|password|ssl_certfile|ssl_keyfile|ssl_password)"
-OWN = r"host|port|db|path|connection_pool|orig_.*|maint_notifications_pool_handler"
+CLUSTER_NODE_ID = r"[0-9a-f]{40}"
+SECRET_OPTION = r"(?:sentinel_)?(?:username|password|ssl_certfile|ssl_keyfile|ssl_password)"
+ADDRESS_OPTION = r"host|port|db|path|connection_pool|orig_.*|maint_notifications_pool_handler"
 """Settings of a connection that are part of the address."""
 
 
@@ -64,7 +66,7 @@ def merged_members(lists: Iterable[Mapping[str, str]]) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for one in lists:
         for node, text in one.items():
-            entry = read_entry(text) if re.fullmatch(ID, node) else None
+            entry = read_entry(text) if re.fullmatch(CLUSTER_NODE_ID, node) else None
             if entry is not None and (node not in found or entry > found[node]):
                 found[node] = entry
     return found
@@ -88,20 +90,20 @@ def address_of(source: object) -> str:
         source: a URL, or a redis-py client.
     """
     if isinstance(source, str):
-        found = URL.fullmatch(source)
+        found = URL_PATTERN.fullmatch(source)
         if found is None:
             return ""
         scheme, _, place, query = found.groups()
         scheme = scheme.lower()
         number = dict(parse_qsl(query or "")).get("db", "")
-        if scheme == LOCAL:
+        if scheme == UNIX_SCHEME:
             return f"{scheme}{place}?db={number or 0}"
         base, _, last = place.partition("/")
         return f"{scheme}{base}/{number or last or 0}"
     settings = _settings(source)
     number = settings.get("db") or 0
     if "path" in settings:
-        return f"{LOCAL}{settings['path']}?db={number}"
+        return f"{UNIX_SCHEME}{settings['path']}?db={number}"
     if "host" not in settings or type(source).__module__.partition(".")[0] != "redis":
         return ""
     scheme = "rediss" if _is_tls(source) else "redis"
@@ -122,7 +124,7 @@ def learned(address: str, given: Sequence[object], hosts: Sequence[str]) -> obje
     Raises:
         ConfigurationError: the node can't be used.
     """
-    found = re.fullmatch(ADDRESS, address)
+    found = re.fullmatch(ADDRESS_PATTERN, address)
     if found is None:
         raise ConfigurationError(
             "its address must have a scheme, host, port and database, and nothing else"
@@ -156,14 +158,16 @@ def _is_tls(source: object) -> bool:
 
 def _has_secret(source: object) -> bool:
     if isinstance(source, str):
-        found = URL.fullmatch(source)
+        found = URL_PATTERN.fullmatch(source)
         if found is None:
             return False
         _, user, _, query = found.groups(default="")
-        return bool(user) or any(re.fullmatch(SECRET, name) for name, _ in parse_qsl(query))
+        return bool(user) or any(re.fullmatch(SECRET_OPTION, name) for name, _ in parse_qsl(query))
     settings = _settings(source)
     names = [name for name, value in settings.items() if value]
-    return "credential_provider" in names or any(re.fullmatch(SECRET, name) for name in names)
+    return "credential_provider" in names or any(
+        re.fullmatch(SECRET_OPTION, name) for name in names
+    )
 
 
 def _settings(source: object) -> Mapping[str, Any]:
@@ -175,7 +179,7 @@ def _settings(source: object) -> Mapping[str, Any]:
 
 def _joined(address: str, source: str) -> str:
     """Return the URL of `address`, with the user and the options of `source`."""
-    found = URL.fullmatch(source)
+    found = URL_PATTERN.fullmatch(source)
     user, query = (found[2] or "", found[4] or "") if found else ("", "")
     options = [text for text in query.split("&") if text and not text.startswith("db=")]
     scheme, _, place = address.partition("://")
@@ -193,7 +197,9 @@ def _relocated(source: Any, address: str) -> object:
         raise ConfigurationError(f"the settings of a {name} can't be used for other servers")
     place = pools[0].from_url(address)  # type: ignore[attr-defined]  # both of redis-py's have it
     settings = {
-        name: value for name, value in _settings(source).items() if not re.fullmatch(OWN, name)
+        name: value
+        for name, value in _settings(source).items()
+        if not re.fullmatch(ADDRESS_OPTION, name)
     }
     for name in ("host", "port", "db", "path"):
         if name in place.connection_kwargs:

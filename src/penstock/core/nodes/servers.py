@@ -24,9 +24,9 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION = 2
-OLDEST = (6, 2)
-TELLS_SYNCS = (8, 0)
-NEEDED = "this needs Redis 8.0 or newer"
+OLDEST_REDIS = (6, 2)
+REDIS_WITH_FSYNC_COUNTS = (8, 0)
+NEEDS_REDIS_8 = "this needs Redis 8.0 or newer"
 
 
 class EvictionWarning(UserWarning):
@@ -144,10 +144,15 @@ class ServerFacts:
             raise CannotSync("the server does not answer INFO: allow that command for this user")
         if self.number("aof_enabled") != 1:
             raise CannotSync(f"{self.name} has no append-only file: set appendonly yes")
-        if self.fields.get("server_name", "redis") == "redis" and self.version >= TELLS_SYNCS:
+        if (
+            self.fields.get("server_name", "redis") == "redis"
+            and self.version >= REDIS_WITH_FSYNC_COUNTS
+        ):
             return Syncing.WAITAOF  # a compatible server may have another WAITAOF
         if replicas:
-            raise CannotSync(f"{self.name} can't tell what its replicas have on disk: {NEEDED}")
+            raise CannotSync(
+                f"{self.name} can't tell what its replicas have on disk: {NEEDS_REDIS_8}"
+            )
         if settings is None:
             reason = "CONFIG GET is forbidden, so appendfsync is not known"
         else:
@@ -161,8 +166,10 @@ class ServerFacts:
     @property
     def _untold(self) -> str:
         if self.version >= (7, 2):
-            return f"its WAITAOF answers before the disk does: {NEEDED}, or appendfsync always"
-        return f"it has no WAITAOF: {NEEDED}, or appendfsync always"
+            return (
+                f"its WAITAOF answers before the disk does: {NEEDS_REDIS_8}, or appendfsync always"
+            )
+        return f"it has no WAITAOF: {NEEDS_REDIS_8}, or appendfsync always"
 
     def check(self) -> None:
         """Check that the server is new enough for the scripts.
@@ -170,7 +177,7 @@ class ServerFacts:
         Raises:
             UnsupportedServer: older than Redis 6.2.
         """
-        if self.version and self.version[:2] < OLDEST:
+        if self.version and self.version[:2] < OLDEST_REDIS:
             raise UnsupportedServer(f"{self.name}: penstock needs Redis 6.2 or newer")
 
     def warnings(self) -> list[str]:
@@ -185,8 +192,8 @@ class ServerFacts:
         return [f"maxmemory-policy is {policy}: {loss}; set it to noeviction"]
 
 
-SUMS = ("used_memory", "connected_clients", "blocked_clients", "evicted_keys")
-LEAST = ("uptime_in_seconds", "connected_slaves", "aof_enabled")
+SUMMED_INFO = ("used_memory", "connected_clients", "blocked_clients", "evicted_keys")
+LEAST_INFO = ("uptime_in_seconds", "connected_slaves", "aof_enabled")
 
 
 def together(servers: Sequence[Mapping[str, str]]) -> ServerFacts:
@@ -197,10 +204,10 @@ def together(servers: Sequence[Mapping[str, str]]) -> ServerFacts:
     if not parts:
         return ServerFacts({})
     fields = dict(min(parts, key=lambda part: part.version).fields)
-    for name in (*SUMS, *LEAST):
+    for name in (*SUMMED_INFO, *LEAST_INFO):
         found = [number for part in parts if (number := part.number(name)) is not None]
         if found:
-            fields[name] = str(sum(found) if name in SUMS else min(found))
+            fields[name] = str(sum(found) if name in SUMMED_INFO else min(found))
     limits = [part.number("maxmemory") or 0 for part in parts]
     fields["maxmemory"] = str(sum(limits) if all(limits) else 0)  # 0 = somewhere there is none
     worst = max(parts, key=_danger)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.core.flows import AGAIN
+from penstock.core.flows import SILENT_QUEUE_PAUSE
 from penstock.core.nodes.servers import ServerFacts
 
 __all__ = [
@@ -23,17 +23,17 @@ __all__ = [
 
 T = TypeVar("T")
 
-LOOK = 0.75
+FLAG_MAX_AGE = 0.75
 """Seconds after which a producer reads a node's flag `leaving` again."""
-REFRESH = 30.0
+NODE_LIST_MAX_AGE = 30.0
 """Seconds after which the list of nodes is read again."""
-MEASURE = 1.0
+MEMORY_MAX_AGE = 1.0
 """Seconds after which a producer reads a node's memory again."""
-COOL = 0.1
+FIRST_FAILURE_PAUSE = 0.1
 """Seconds for which a node is not tried after its first failure; doubled each time."""
-COOLEST = 2.0
+LONGEST_FAILURE_PAUSE = 2.0
 """Limit of these seconds."""
-PATIENCE = 0.25
+LONGEST_EMPTY_PAUSE = 0.25
 """Limit of the seconds for which a busy consumer does not ask a node that had nothing."""
 
 
@@ -69,7 +69,9 @@ class NodeState:
     def failed(self, now: float, error: BaseException) -> None:
         """Note that it could not be reached, and do not try it for a while."""
         self.failures += 1
-        self.until = now + min(COOL * 2 ** min(self.failures - 1, 10), COOLEST)
+        self.until = now + min(
+            FIRST_FAILURE_PAUSE * 2 ** min(self.failures - 1, 10), LONGEST_FAILURE_PAUSE
+        )
         self.reason = f"{type(error).__name__}: {error}"
         self.looked = self.measured = -math.inf
 
@@ -88,11 +90,11 @@ class NodeState:
 
     def is_stale(self, now: float) -> bool:
         """Return True if a producer has to read the flag again."""
-        return now >= self.looked + LOOK
+        return now >= self.looked + FLAG_MAX_AGE
 
     def is_unmeasured(self, now: float) -> bool:
         """Return True if a producer has to read the memory again."""
-        return now >= self.measured + MEASURE
+        return now >= self.measured + MEMORY_MAX_AGE
 
 
 class NotTaken(Exception):
@@ -163,9 +165,9 @@ class PollOrder:
             self._fed[part] = None
             self._asked.pop(part, None)
         elif count is None:
-            self._asked[part] = (now + AGAIN, PATIENCE)
+            self._asked[part] = (now + SILENT_QUEUE_PAUSE, LONGEST_EMPTY_PAUSE)
         else:
-            pause = min(max(self._asked.get(part, (0.0, 0.0))[1] * 2, 0.01), PATIENCE)
+            pause = min(max(self._asked.get(part, (0.0, 0.0))[1] * 2, 0.01), LONGEST_EMPTY_PAUSE)
             self._asked[part] = (now + pause, pause)
 
 

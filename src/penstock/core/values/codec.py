@@ -12,7 +12,7 @@ from penstock.errors import BadArgument, UndecodableBody
 
 __all__ = ["Codec", "check_codec"]
 
-NAME = r"json|x-[a-z0-9][a-z0-9._-]{0,61}"
+CODEC_NAME = r"json|x-[a-z0-9][a-z0-9._-]{0,61}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Codec:
 
     def __post_init__(self) -> None:
         name: object = self.name
-        if not isinstance(name, str) or re.fullmatch(NAME, name) is None:
+        if not isinstance(name, str) or re.fullmatch(CODEC_NAME, name) is None:
             raise BadArgument(
                 "name", self.name, 'must be json, or "x-" and 1 to 62 of a-z 0-9 . _ -'
             )

@@ -11,8 +11,8 @@ from penstock.errors import BadArgument
 __all__ = ["Durable", "ack_wait", "delivery_wait", "enqueue_wait"]
 
 MAX_WAIT_MS = 3_600_000
-WAIT_MS = 1000
-SYNC_MS = 5000
+DEFAULT_WAIT_MS = 1000
+DEFAULT_FSYNC_WAIT_MS = 5000
 """Default timeout for disks: `appendfsync everysec` needs a second, and the time of a sync."""
 
 
@@ -54,7 +54,7 @@ class Durable:
         """Return the milliseconds to wait."""
         if self.timeout is not None:
             return duration_ms("timeout", self.timeout)
-        return SYNC_MS if self.fsynced else WAIT_MS
+        return DEFAULT_FSYNC_WAIT_MS if self.fsynced else DEFAULT_WAIT_MS
 
 
 def enqueue_wait(replicas: int | None, durable: Durable | None, *, once: bool) -> Wait | None:

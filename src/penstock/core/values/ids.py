@@ -17,8 +17,8 @@ from penstock.errors import BadJobId
 
 __all__ = [
     "AT_LEAST_ONCE_FOREVER",
-    "ORDERED",
-    "TO_ORDERED",
+    "BASE64_TO_ORDERED",
+    "ORDERED_ALPHABET",
     "JobId",
     "encode_id",
     "is_job_id",
@@ -28,12 +28,12 @@ __all__ = [
     "ttl_code",
 ]
 
-STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-ORDERED = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
-TO_ORDERED = bytes.maketrans(STANDARD, ORDERED)
-_TO_STANDARD = bytes.maketrans(ORDERED, STANDARD)
+BASE64_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+ORDERED_ALPHABET = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+BASE64_TO_ORDERED = bytes.maketrans(BASE64_ALPHABET, ORDERED_ALPHABET)
+ORDERED_TO_BASE64 = bytes.maketrans(ORDERED_ALPHABET, BASE64_ALPHABET)
 
-_PACKED = struct.Struct(">HIIII")
+PACKED_ID = struct.Struct(">HIIII")
 """The middle of an id: ms in two parts, seq, crc, epoch."""
 
 ID_LENGTH = 40
@@ -69,7 +69,7 @@ def encode_id(node: str, place: bytes, number: bytes, ttl: str) -> str:
         ttl: the four digits of `ttl_code`.
     """
     packed = ((int(number[:-11]) << 32) | int(number[-10:])).to_bytes(10, "big") + place
-    text = b2a_base64(packed, newline=False).translate(TO_ORDERED).decode("ascii")
+    text = b2a_base64(packed, newline=False).translate(BASE64_TO_ORDERED).decode("ascii")
     return f"D-{node}-{text}-{ttl}"
 
 
@@ -119,9 +119,9 @@ def parse_id(text: object) -> JobId:
     if (node + ttl).strip("0123456789abcdef"):
         raise BadJobId("id", text, "node and ttl of a job id must be lower-case hex digits")
     encoded = middle.encode("ascii", "replace")
-    if encoded.translate(None, ORDERED):
+    if encoded.translate(None, ORDERED_ALPHABET):
         raise BadJobId("id", text, "the middle part has a character that no job id has")
-    packed = a2b_base64(encoded.translate(_TO_STANDARD))
+    packed = a2b_base64(encoded.translate(ORDERED_TO_BASE64))
     ms, seq = int.from_bytes(packed[:6], "big"), int.from_bytes(packed[6:10], "big")
     if middle[0] != "-" or seq < SEQ_BASE or ms == 0:
         raise BadJobId("id", text, "not a job id of this version of the protocol")
@@ -149,5 +149,7 @@ def is_job_id(text: str) -> bool:
 def parse_ids(ids: Sequence[str]) -> Iterator[tuple[bytes, int, int]]:
     """Yield number, crc and epoch of ids that this client has made; they are not checked."""
     text = "".join([job_id[11:35] for job_id in ids]).encode("ascii")
-    for high, low, seq, crc, epoch in _PACKED.iter_unpack(a2b_base64(text.translate(_TO_STANDARD))):
+    for high, low, seq, crc, epoch in PACKED_ID.iter_unpack(
+        a2b_base64(text.translate(ORDERED_TO_BASE64))
+    ):
         yield b"%d-%d" % (high << 32 | low, seq), crc, epoch

@@ -8,11 +8,11 @@ from __future__ import annotations
 import zlib
 
 from penstock.core.values.checks import check_count
-from penstock.wire.keys import MOST_PARTITIONS
+from penstock.wire.keys import MAX_PARTITIONS
 
 __all__ = ["check_partitions", "count_field", "partition_of", "read_count"]
 
-VERSION = b"2/"
+PARTITIONS_VERSION = b"2/"
 """Begin of the field `v` of `meta`, under the name of a queue with partitions."""
 
 
@@ -22,7 +22,7 @@ def check_partitions(value: object) -> int | None:
     Raises:
         BadArgument: not a number from 1 to 256.
     """
-    return None if value is None else check_count("partitions", value, high=MOST_PARTITIONS)
+    return None if value is None else check_count("partitions", value, high=MAX_PARTITIONS)
 
 
 def partition_of(key: str, count: int) -> int:
@@ -35,11 +35,11 @@ def count_field(count: int) -> str:
 
     Every script refuses a version that it does not know, so no client uses that name as a queue.
     """
-    return f"{VERSION.decode()}{count}"
+    return f"{PARTITIONS_VERSION.decode()}{count}"
 
 
 def read_count(version: object) -> int | None:
     """Return the number of partitions in a field `v`; None = it is absent, or a plain version."""
     text = bytes(version) if isinstance(version, (bytes, bytearray)) else b""
-    number = text.removeprefix(VERSION)
-    return int(number) if text.startswith(VERSION) and number.isdigit() else None
+    number = text.removeprefix(PARTITIONS_VERSION)
+    return int(number) if text.startswith(PARTITIONS_VERSION) and number.isdigit() else None

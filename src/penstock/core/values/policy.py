@@ -13,7 +13,7 @@ __all__ = ["RetryPolicy"]
 MAX_ATTEMPTS = 1_000_000_000
 BASE_MS = 5_000
 CAP_MS = 21_600_000
-DOUBLINGS = 42
+MAX_DOUBLINGS = 42
 """More change nothing: 1 ms doubled so often is above 100 years, the longest cap there is."""
 
 
@@ -62,7 +62,7 @@ class RetryPolicy:
             draw: random, above 0 and at most 1.
         """
         base, cap = _ms(self.base, BASE_MS), _ms(self.cap, CAP_MS)
-        longest = min(cap, base << min(max(failures - 1, 0), DOUBLINGS))
+        longest = min(cap, base << min(max(failures - 1, 0), MAX_DOUBLINGS))
         return max(1.0, draw * longest) / 1000
 
     def matching(self, error: BaseException) -> RetryPolicy:

@@ -8,11 +8,11 @@ from penstock.errors import BadArgument
 
 __all__ = ["rate_field", "rate_text"]
 
-UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-GIVEN = r"\s*([0-9]{1,9})\s*/\s*([0-9]{0,9})\s*(ms|s|min|h|d)\s*"
-STORED = r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})(?:/[0-9]{1,3})?"
-MAX_COUNT = 1_000_000
-MAX_PERIOD_MS = 86_400_000
+MS_PER_RATE_UNIT = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+RATE_TEXT = r"\s*([0-9]{1,9})\s*/\s*([0-9]{0,9})\s*(ms|s|min|h|d)\s*"
+RATE_FIELD = r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})(?:/[0-9]{1,3})?"
+MAX_RATE_COUNT = 1_000_000
+MAX_RATE_PERIOD_MS = 86_400_000
 
 
 def rate_field(value: object, partitions: int | None) -> str:
@@ -25,23 +25,26 @@ def rate_field(value: object, partitions: int | None) -> str:
     Raises:
         BadArgument: no such text, or a part of it is out of bounds.
     """
-    found = re.fullmatch(GIVEN, value) if isinstance(value, str) else None
+    found = re.fullmatch(RATE_TEXT, value) if isinstance(value, str) else None
     if found is None:
         reason = 'must be jobs in a time, such as "100/min", "5/s", "10/h", "50/d" or "100/90s"'
         raise BadArgument("rate", value, reason)
-    count, period = int(found[1]), int(found[2] or 1) * UNITS[found[3]]
-    if not 1 <= count <= MAX_COUNT or not 1 <= period <= MAX_PERIOD_MS:
-        reason = f"must be 1 to {MAX_COUNT} jobs in a time of 1 ms to a day"
+    count, period = int(found[1]), int(found[2] or 1) * MS_PER_RATE_UNIT[found[3]]
+    if not 1 <= count <= MAX_RATE_COUNT or not 1 <= period <= MAX_RATE_PERIOD_MS:
+        reason = f"must be 1 to {MAX_RATE_COUNT} jobs in a time of 1 ms to a day"
         raise BadArgument("rate", value, reason)
     return f"{count}/{period}" + (f"/{partitions}" if partitions else "")
 
 
 def rate_text(field: str) -> str | None:
     """Return a stored rate as `configure` takes it; None = it is malformed, and no rate applies."""
-    found = re.fullmatch(STORED, field)
+    found = re.fullmatch(RATE_FIELD, field)
     if found is None:
         return None
     period = int(found[2])
-    unit = max((unit for unit, ms in UNITS.items() if period % ms == 0), key=UNITS.__getitem__)
-    times = period // UNITS[unit]
+    unit = max(
+        (unit for unit, ms in MS_PER_RATE_UNIT.items() if period % ms == 0),
+        key=MS_PER_RATE_UNIT.__getitem__,
+    )
+    times = period // MS_PER_RATE_UNIT[unit]
     return f"{found[1]}/{times if times > 1 else ''}{unit}"

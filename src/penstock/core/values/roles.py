@@ -11,7 +11,7 @@ from penstock.wire.codes import Code
 
 __all__ = ["RoleLease"]
 
-RENEWING = (Code.DONE, Code.FULL)
+RENEWING_CODES = (Code.DONE, Code.FULL)
 """Codes of calls that have renewed the role that they pass: done, and full."""
 
 
@@ -50,5 +50,5 @@ class RoleLease:
         """
         if code == Code.ROLE_LOST:
             self.is_refused = True
-        elif code in RENEWING and not repeated:
+        elif code in RENEWING_CODES and not repeated:
             self.until = max(self.until, sent + self.lease_ms / 1000)

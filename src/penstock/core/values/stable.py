@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from itertools import chain, product, repeat
 from operator import attrgetter
 
-from penstock.core.values.ids import ORDERED
+from penstock.core.values.ids import ORDERED_ALPHABET
 
 __all__ = ["next_id"]
 
-_PAIRS = [bytes((one, other)) for one in ORDERED for other in ORDERED]
-_TURNED = [bytes.maketrans(ORDERED, ORDERED[i:] + ORDERED[:i]) for i in range(len(ORDERED))]
+DIGIT_PAIRS = [bytes((one, other)) for one in ORDERED_ALPHABET for other in ORDERED_ALPHABET]
+ALPHABET_TURNS = [
+    bytes.maketrans(ORDERED_ALPHABET, ORDERED_ALPHABET[i:] + ORDERED_ALPHABET[:i])
+    for i in range(len(ORDERED_ALPHABET))
+]
 """Tables that replace each character by the one that is i places behind it."""
-RANDOM = 5
+RANDOM_PAIRS = 5
 """Pairs of random characters, 12 bits each: 60 bits name the process."""
 
 
@@ -26,11 +29,13 @@ def ids() -> Iterator[bytes]:
     the count turns all characters, as Redis 6.2 tells long texts apart by some of theirs: records
     of equal length that differed in one character alone cost that server 1.4 times the work.
     """
-    prefix = b"".join(secrets.choice(_PAIRS) for _ in range(RANDOM))
-    first = _PAIRS[:: len(ORDERED)]  # those whose last digit is 0
-    counts = (product(_PAIRS[1:], *[_PAIRS] * more, first) for more in (0, 1))
+    prefix = b"".join(secrets.choice(DIGIT_PAIRS) for _ in range(RANDOM_PAIRS))
+    first = DIGIT_PAIRS[:: len(ORDERED_ALPHABET)]  # those whose last digit is 0
+    counts = (product(DIGIT_PAIRS[1:], *[DIGIT_PAIRS] * more, first) for more in (0, 1))
     stems = map(prefix.__add__, chain(first, map(b"".join, chain.from_iterable(counts))))
-    return chain.from_iterable(map(map, map(attrgetter("translate"), stems), repeat(_TURNED)))
+    return chain.from_iterable(
+        map(map, map(attrgetter("translate"), stems), repeat(ALPHABET_TURNS))
+    )
 
 
 def _renew() -> None:

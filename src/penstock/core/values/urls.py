@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from penstock.errors import BadArgument
 
 __all__ = [
-    "HIDDEN",
     "HOST_NAME_FAULT",
+    "NOT_SHOWN",
     "bracketed",
     "can_be_looked_up",
     "check_url",
@@ -25,17 +25,17 @@ __all__ = [
 ]
 
 SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
-PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
-PLACE = r"(?:\[[0-9A-Fa-f:.%]+\]|([\w.-]*))(?::\d{1,5})?"
+URL_PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
+HOST_AND_PORT_OF_URL = r"(?:\[[0-9A-Fa-f:.%]+\]|([\w.-]*))(?::\d{1,5})?"
 HOST_NAME_FAULT = (
     "in a host name each part between two dots has 1 to 63 characters, all of them characters that "
     "IDNA allows"
 )
-HIDDEN = "<not shown>"
-IN_OPTION = r"[?&]\w*(?i:username|password)="
-IN_TEXT = re.compile(
+NOT_SHOWN = "<not shown>"
+SECRET_IN_OPTION = r"[?&]\w*(?i:username|password)="
+SECRET_IN_TEXT = re.compile(
     r"(?<![^\s'\"(\[])([A-Za-z][A-Za-z0-9+.-]*:/+|:)"
-    rf"(?:.*{IN_OPTION}.*|.*(?=@)|(?<=/):.*)",
+    rf"(?:.*{SECRET_IN_OPTION}.*|.*(?=@)|(?<=/):.*)",
     re.DOTALL,
 )
 """A URL that begins a word, or the rest of one, from its scheme to where it shows no password.
@@ -69,10 +69,10 @@ def shown(source: object) -> str:
     if isinstance(source, (bytes, bytearray)):
         source = source.decode("utf-8", "replace")
     if isinstance(source, str):
-        found = PARTS.fullmatch(source)
+        found = URL_PARTS.fullmatch(source)
         if found is None or fault_of(source):
             scheme = found[1].lower() if found else ""
-            return f"{scheme if scheme in SCHEMES else ''}{HIDDEN}"
+            return f"{scheme if scheme in SCHEMES else ''}{NOT_SHOWN}"
         return f"{found[1]}{found[2].rpartition('@')[2]}{found[3]}"
     if isinstance(source, Sequence):
         return f"[{', '.join(map(shown, source))}]"
@@ -81,8 +81,10 @@ def shown(source: object) -> str:
 
 def redacted(text: str) -> str:
     """Hide the user names and passwords of URLs in a text."""
-    hidden = rf"\1{HIDDEN}"
-    return re.sub(rf"({IN_OPTION}).*", hidden, IN_TEXT.sub(hidden, text), flags=re.DOTALL)
+    hidden = rf"\1{NOT_SHOWN}"
+    return re.sub(
+        rf"({SECRET_IN_OPTION}).*", hidden, SECRET_IN_TEXT.sub(hidden, text), flags=re.DOTALL
+    )
 
 
 def check_url(argument: str, url: object) -> str:
@@ -99,7 +101,7 @@ def check_url(argument: str, url: object) -> str:
 
 def fault_of(url: str) -> str:
     """Return the fault of a URL's form; empty = none."""
-    found = PARTS.fullmatch(url)
+    found = URL_PARTS.fullmatch(url)
     if found is None or found[1].lower() not in SCHEMES:
         return f"must be a URL that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
     _, authority, path, options = found.groups()
@@ -109,7 +111,7 @@ def fault_of(url: str) -> str:
             "must be percent-encoded, as urllib.parse.quote(password, safe='') does"
         )
     for place in authority.rpartition("@")[2].split(","):
-        named = re.fullmatch(PLACE, place)
+        named = re.fullmatch(HOST_AND_PORT_OF_URL, place)
         if named is None:
             return "must be a URL with a host name and a port such as redis://host:6379/0"
         if not can_be_looked_up(named[1] or ""):

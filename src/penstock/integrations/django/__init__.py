@@ -41,7 +41,7 @@ from penstock.worker import Handlers, Worker
 
 __all__ = ["CacheConnections", "DatabaseConnections", "client", "handlers", "make_worker"]
 
-MODULES = ("tasks", "jobs")
+TASK_MODULES = ("tasks", "jobs")
 """Modules of each app that a worker imports."""
 
 handlers = Handlers()
@@ -122,7 +122,7 @@ def make_worker(**options: Any) -> Worker:
         **options: as of `Worker`. Without `queues` it takes those of the setting
             `PENSTOCK["QUEUES"]`, else those of the task backends, else `default`.
     """
-    autodiscover_modules(*MODULES)
+    autodiscover_modules(*TASK_MODULES)
     backends = configured_backends()
     whole = Handlers()
     whole.include(handlers)

@@ -13,11 +13,11 @@ from penstock.worker import Reject
 if TYPE_CHECKING:
     from penstock.integrations.django.tasks_backend import TaskBackend
 
-__all__ = ["ALIAS", "configured_backends", "run_task"]
+__all__ = ["DEFAULT_ALIAS", "configured_backends", "run_task"]
 
-ALIAS = "django-tasks"
+DEFAULT_ALIAS = "django-tasks"
 """The header with the alias of the backend that has added a job."""
-PACKAGES = ("django.tasks", "django_tasks")
+TASK_PACKAGES = ("django.tasks", "django_tasks")
 
 
 def configured_backends() -> list[TaskBackend]:
@@ -29,7 +29,7 @@ def configured_backends() -> list[TaskBackend]:
     from penstock.integrations.django.tasks_backend import TaskBackend
 
     found = []
-    for package in PACKAGES:
+    for package in TASK_PACKAGES:
         if package in sys.modules or find_spec(package) is not None:
             every: Any = import_module(package).task_backends
             found += [every[alias] for alias in settings.TASKS]
@@ -38,7 +38,7 @@ def configured_backends() -> list[TaskBackend]:
 
 def run_task(job: Delivery) -> Any:
     """Run a job that a backend has added: the default handler of the worker."""
-    alias = job.headers.get(ALIAS)
+    alias = job.headers.get(DEFAULT_ALIAS)
     for backend in configured_backends():
         if backend.alias == alias:
             return backend.run(job)

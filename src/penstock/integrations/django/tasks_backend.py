@@ -21,13 +21,13 @@ from penstock.core.jobs.views import JobView
 from penstock.core.values.caught import message_of
 from penstock.core.values.checks import check_count, check_text, duration_ms
 from penstock.errors import BadJobId, ResultGone
-from penstock.integrations.django.running import ALIAS
+from penstock.integrations.django.running import DEFAULT_ALIAS
 from penstock.worker import Reject
 from penstock.worker.results import MAX_TEXT_BYTES
 
 __all__ = ["TaskBackend"]
 
-STATUS = {"active": "RUNNING", "dead": "FAILED", "expired": "FAILED"}
+STATUS_OF_STATE = {"active": "RUNNING", "dead": "FAILED", "expired": "FAILED"}
 """The statuses of tasks by the states of their jobs; all others are ready."""
 
 
@@ -105,7 +105,7 @@ class TaskBackend:
         at = task.run_after
         if at is not None and at.tzinfo is None:  # without USE_TZ
             at = django_time.make_aware(at)
-        headers = {"handler": task.module_path, ALIAS: self.alias}
+        headers = {"handler": task.module_path, DEFAULT_ALIAS: self.alias}
         body = {"args": result.args, "kwargs": result.kwargs}
         ttl = self._result_ttl or None
         return self._client.queue(task.queue_name).enqueue(
@@ -150,9 +150,9 @@ class TaskBackend:
                 view = queue.show(result_id)
                 if view is not None and view.state == "done":
                     kept = queue.result(result_id, timeout=0)
-                    if isinstance(kept, dict) and ALIAS in kept:
+                    if isinstance(kept, dict) and DEFAULT_ALIAS in kept:
                         return self._kept(view, kept)
-                elif view is not None and ALIAS in view.headers:
+                elif view is not None and DEFAULT_ALIAS in view.headers:
                     return self._waiting(view)
             except (BadJobId, ResultGone):  # of another queue; removed between the calls
                 pass
@@ -160,7 +160,7 @@ class TaskBackend:
 
     def _waiting(self, view: JobView) -> Any:
         """Return the result of a task that has not succeeded."""
-        status = STATUS.get(view.state, "READY")
+        status = STATUS_OF_STATE.get(view.state, "READY")
         task = import_string(view.headers["handler"])
         result = self._result(task, view.id, status, **view.body)
         at, ended = _moment(view.delivered), _moment(view.died)
@@ -217,7 +217,7 @@ class TaskBackend:
         if not self.supports_get_result:
             return None
         return {  # all that `get_result` needs: the job itself is removed
-            ALIAS: self.alias,
+            DEFAULT_ALIAS: self.alias,
             "task": path,
             "args": result.args,
             "kwargs": result.kwargs,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from penstock.client._async.transport.node import AsyncNode
 from penstock.client.clock import monotonic
 from penstock.core.jobs.logs import get_logger
-from penstock.core.jobs.workers import LIFE_MS
+from penstock.core.jobs.workers import WORKER_ENTRY_MS
 from penstock.wire.keys import worker_key, workers_key
 
 __all__ = ["AsyncRegistration"]
@@ -79,7 +79,7 @@ class AsyncRegistration:
         self._since_ms = self._since_ms or now_ms - int((monotonic() - self._began) * 1000)
         entry = self._entry(since_ms=self._since_ms, seen_ms=now_ms)
         key = worker_key(self._prefix, self._id)
-        return await node.command("SET", key, entry, "PX", LIFE_MS, "GET") is not None
+        return await node.command("SET", key, entry, "PX", WORKER_ENTRY_MS, "GET") is not None
 
     async def _tidy(self, node: AsyncNode) -> None:
         """List its id as a new one, and remove old ones."""

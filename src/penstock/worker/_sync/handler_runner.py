@@ -12,10 +12,10 @@ from typing import Any
 from penstock.client.clock import monotonic
 from penstock.core.enqueuing.next_jobs import NextJobs
 from penstock.core.jobs.job import Delivery, data_of, record_of, reservation_of, set_result
-from penstock.core.jobs.logs import ONCE, Fields, get_logger, log_failure
+from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, Fields, get_logger, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.middleware import Middleware, RunEvent, running
-from penstock.core.jobs.record import FIRST_FIELDS, KEPT_FIELD
+from penstock.core.jobs.record import FIRST_FIELDS_BYTES, KEPT_FIELD
 from penstock.core.jobs.results import encoded_value
 from penstock.core.jobs.views import Settings
 from penstock.core.values.caught import caught
@@ -244,7 +244,7 @@ class HandlerRunner:
                 event.value = value
             if self.take is not None:
                 self.take(handler, jobs, value)
-            if handler.size or data_of(jobs[0]).find(KEPT_FIELD, 0, FIRST_FIELDS) > 0:
+            if handler.size or data_of(jobs[0]).find(KEPT_FIELD, 0, FIRST_FIELDS_BYTES) > 0:
                 self._keep(handler, jobs, value)
             if type(value) in SUCCESS_TYPES and not handler.size:
                 return None
@@ -333,7 +333,7 @@ class HandlerRunner:
         pairs = list(zip(jobs, verdicts, strict=True))
         final = [pair for pair in pairs if is_last(*pair, self.settings_of(pair[0]))]
         job, verdict = (final or pairs)[0]
-        ending = "" if not final else ONCE if job.at_most_once else "a dead letter"
+        ending = "" if not final else AT_MOST_ONCE_NOTE if job.at_most_once else "a dead letter"
         outlook = prospect(job, verdict, self.settings_of(job))
         if len(jobs) > 1:
             outlook += f", a chunk of {len(jobs)} jobs"

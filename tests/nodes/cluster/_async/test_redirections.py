@@ -15,7 +15,7 @@ from penstock.client._async.adding import add_each
 from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.core.enqueuing.options import prepared
 from penstock.core.nodes.cluster import Address
-from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
+from penstock.wire.keys import SLOT_COUNT, key_slot, registry_key, tag
 from tests.support.busy import busy
 from tests.support.cluster import Cluster, names_apart, slot_of_queue
 from tests.support.twins import aspawn, await_for
@@ -270,7 +270,7 @@ async def test_a_map_that_is_wrong_in_every_place(
     for name in names:
         await ps.queue(name).enqueue("x")
     link = ps.backend.node.link
-    link._owners = [link._owners[0]] * SLOTS
+    link._owners = [link._owners[0]] * SLOT_COUNT
     link._read_at = -100.0
     before = cluster.errors("MOVED")
     for name in names:

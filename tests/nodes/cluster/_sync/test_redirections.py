@@ -16,7 +16,7 @@ from penstock.client._sync.adding import add_each
 from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.core.enqueuing.options import prepared
 from penstock.core.nodes.cluster import Address
-from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
+from penstock.wire.keys import SLOT_COUNT, key_slot, registry_key, tag
 from tests.support.busy import busy
 from tests.support.cluster import Cluster, names_apart, slot_of_queue
 from tests.support.twins import spawn, wait_for
@@ -263,7 +263,7 @@ def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Clu
     for name in names:
         ps.queue(name).enqueue("x")
     link = ps.backend.node.link
-    link._owners = [link._owners[0]] * SLOTS
+    link._owners = [link._owners[0]] * SLOT_COUNT
     link._read_at = -100.0
     before = cluster.errors("MOVED")
     for name in names:

@@ -18,7 +18,7 @@ from penstock import (
 )
 from penstock.core.nodes.cluster import Address
 from penstock.embedded import EmbeddedServer
-from penstock.wire.keys import SLOTS
+from penstock.wire.keys import SLOT_COUNT
 from tests.protocol.pages import acl_rules
 from tests.support.cluster import (
     Cluster,
@@ -221,7 +221,7 @@ def test_errors_that_a_person_meets(cluster: Cluster) -> None:
         link = ps.backend.node.link
         link.close()
         link._servers.clear()
-        link._owners = [None] * SLOTS
+        link._owners = [None] * SLOT_COUNT
         link._places = [Address("127.0.0.1", 1)]
         with pytest.raises(ServerUnreachable, match=text):
             ps.queue("q").enqueue("x")

@@ -36,7 +36,7 @@ from penstock.core.nodes.merging import Partial
 from penstock.core.nodes.node_list import Entry, address_of, learned, merged_members
 from penstock.core.nodes.node_views import Hello, Info, NodeView, merged_info
 from penstock.core.nodes.servers import PROTOCOL_VERSION
-from penstock.core.nodes.state import REFRESH, Sticky
+from penstock.core.nodes.state import NODE_LIST_MAX_AGE, Sticky
 from penstock.core.values.checks import QUEUE_CURSOR, check_cursor
 from penstock.core.values.confirmations import Wait
 from penstock.errors import (
@@ -179,7 +179,7 @@ class AsyncFederation:
         if now >= self.learn_at and not self._learning.under_way:
             if self.learn_at:
                 self._learning.begin(self._learn)
-            self.learn_at = now + REFRESH
+            self.learn_at = now + NODE_LIST_MAX_AGE
 
     @property
     def is_whole(self) -> bool:

@@ -23,7 +23,7 @@ from penstock.core.calls.operations import Taken
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.views import QueuePage, QueueStats
 from penstock.core.nodes.servers import PROTOCOL_VERSION
-from penstock.core.nodes.state import LOOK, NodeState
+from penstock.core.nodes.state import FLAG_MAX_AGE, NodeState
 from penstock.core.values.checks import BATCH, QUEUE_CURSOR, check_cursor
 from penstock.core.values.confirmations import Wait
 from penstock.errors import NodesUnavailable, QueueDamaged, WrongNode
@@ -155,7 +155,7 @@ class AsyncNodeClient:
         await self.connect()
         if await self.is_leaving():
             raise NodesUnavailable("no node takes jobs", {self.node.address: "leaving"})
-        self.taking_until = monotonic() + LOOK
+        self.taking_until = monotonic() + FLAG_MAX_AGE
         return True
 
     async def is_leaving(self) -> bool:

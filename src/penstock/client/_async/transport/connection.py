@@ -22,11 +22,11 @@ from penstock.client._acompat import (
 )
 from penstock.client.clock import monotonic
 from penstock.client.sockets import asocket_of
-from penstock.core.calls.call import Call, Reply
+from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.failures import (
-    CHANGES,
-    FAILURES,
+    CONNECTION_ERRORS,
     MAY_BE_TOO_LARGE,
+    SLOT_ERRORS,
     TOO_LARGE,
     loses_reply,
     refuses_size,
@@ -111,7 +111,7 @@ class AsyncProducerConnection(Producer):
         self.has_opened = False
         self.used = 0.0
 
-    async def exchange(self, call: Call[Any], caller: Producer) -> Reply:
+    async def exchange(self, call: Call[Any], caller: Producer) -> RawReply:
         """Send a call and read its reply, loading the script if the server does not know it.
 
         The question for confirmations goes out in the same trip, if it is known by then. The call
@@ -148,7 +148,7 @@ class AsyncProducerConnection(Producer):
                 await ashield(self._give_back(call, nonce))
             raise
         # async only]
-        except FAILURES:
+        except CONNECTION_ERRORS:
             self._note_lost_reply(call)
             raise
         except ResponseError:
@@ -158,10 +158,10 @@ class AsyncProducerConnection(Producer):
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
         if wait is not None:
             await self._await_confirmations(call, wait, how, asked, reply)
-        found: Reply = reply
+        found: RawReply = reply
         return found
 
-    async def exchange_again(self, call: Call[Any], caller: Producer) -> Reply:
+    async def exchange_again(self, call: Call[Any], caller: Producer) -> RawReply:
         """Send a call again whose reply was lost.
 
         Raises:
@@ -190,7 +190,7 @@ class AsyncProducerConnection(Producer):
     async def _has_limit_below(self, size: int) -> bool:
         """Return True if a setting of the server is below this size of an argument."""
         limits: list[str] = []
-        with suppress(ResponseError, *FAILURES):
+        with suppress(ResponseError, *CONNECTION_ERRORS):
             for name in SIZE_LIMITS:
                 limits += _pairs(await self.command("CONFIG", "GET", name)).values()
         return any(int(limit) < size for limit in limits)
@@ -205,7 +205,7 @@ class AsyncProducerConnection(Producer):
 
     async def exchange_each(
         self, calls: Sequence[Call[Any]], callers: Sequence[Producer]
-    ) -> list[Reply | ResponseError]:
+    ) -> list[RawReply | ResponseError]:
         """Send calls in one trip; return the reply, or the refusal, of each.
 
         Args:
@@ -266,7 +266,7 @@ class AsyncProducerConnection(Producer):
         self, call: Call[object], packed: bytes, how: Syncing | None, asked: bytes
     ) -> Any:
         """Load an unknown script and run it. Any other refusal is raised again."""
-        is_over = transient(caught()) and not isinstance(caught(), CHANGES)
+        is_over = transient(caught()) and not isinstance(caught(), SLOT_ERRORS)
         if is_over or refuses_size(caught()):
             raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection
         if asked:
@@ -279,7 +279,7 @@ class AsyncProducerConnection(Producer):
         except ResponseError:  # the reply of a WAIT may follow
             await self.close()
             raise
-        except FAILURES:
+        except CONNECTION_ERRORS:
             self._note_lost_reply(call)
             raise
 
@@ -292,13 +292,13 @@ class AsyncProducerConnection(Producer):
             if own == nonce and code == Code.DONE:
                 await self._release(call, reply)
 
-    async def _release_anew(self, call: Call[Any], reply: Reply) -> None:
+    async def _release_anew(self, call: Call[Any], reply: RawReply) -> None:
         """Release the jobs of a reply on a new connection: this one waits for confirmations."""
         with suppress(Exception):
             await self.close()
             await asyncio.wait_for(self._release(call, reply), LATE)
 
-    async def _release(self, call: Call[Any], reply: Reply) -> None:
+    async def _release(self, call: Call[Any], reply: RawReply) -> None:
         if jobs := [job for job in _deliveries(call, reply) if not job.at_most_once]:
             self.calls += 1
             await self.exchange(ops_of(jobs[0]).release(jobs, 0), self)
@@ -332,7 +332,7 @@ class AsyncProducerConnection(Producer):
         return how
 
     async def _confirm_deliveries(
-        self, call: Call[Any], how: Syncing | None, wait: Wait, reply: Reply
+        self, call: Call[Any], how: Syncing | None, wait: Wait, reply: RawReply
     ) -> None:
         """Wait for the confirmations of a reply that delivers jobs at most once.
 
@@ -363,7 +363,7 @@ class AsyncProducerConnection(Producer):
         return self._last_confirmed
 
     async def _await_confirmations(
-        self, call: Call[Any], wait: Wait, how: Syncing | None, asked: bytes, reply: Reply
+        self, call: Call[Any], wait: Wait, how: Syncing | None, asked: bytes, reply: RawReply
     ) -> None:
         """Wait for the confirmations of a call that has been answered."""
         code = reply[0]
@@ -572,7 +572,7 @@ class AsyncProducerConnection(Producer):
             packed = b""
         return found
 
-    async def together(self, commands: Sequence[tuple[Argument, ...]]) -> Reply:
+    async def together(self, commands: Sequence[tuple[Argument, ...]]) -> RawReply:
         """Run plain commands, none of which may be refused, in one trip; return their replies."""
         first = await self._socket.trip(b"".join(map(pack, map(words, commands))))
         return [first, *[await self._socket.trip() for _ in commands[1:]]]
@@ -634,7 +634,7 @@ def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
     return pack((b"CONFIG", b"GET", AOF_SETTINGS))
 
 
-def _deliveries(call: Call[Any], reply: Reply) -> list[Any]:
+def _deliveries(call: Call[Any], reply: RawReply) -> list[Any]:
     """Return the jobs in the reply of a reserve or a settle."""
     result = call.parse(reply)
     deliveries: list[Any] = getattr(result, "taken", result).deliveries

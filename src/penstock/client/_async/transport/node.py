@@ -17,7 +17,7 @@ from penstock.client._async.transport.finished import AsyncEndReader
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import connection_factory
 from penstock.client.clock import monotonic
-from penstock.core.calls.call import Call, Reply
+from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.failures import passing, transient
 from penstock.core.calls.operations.base import Operations
 from penstock.core.calls.refusals import refusal
@@ -263,7 +263,9 @@ class AsyncNode:
                 results.append(error)
         return results
 
-    async def _judged(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
+    async def _judged(
+        self, call: Call[Any], raw: RawReply, sent: float, *, brief: bool
+    ) -> RawReply:
         ops, role_lease = call.ops, call.role_lease
         assert ops is not None
         if raw[0] == Code.NOT_PLAIN and call.full is not None:

@@ -23,7 +23,7 @@ from penstock.client._async.transport.connection import IDLE_BEFORE_TEST, AsyncP
 from penstock.client._async.transport.sentinel import AsyncPrimary
 from penstock.client._async.transport.settings import HURRY
 from penstock.client.clock import monotonic
-from penstock.core.calls.call import Call, Reply, longest_pause
+from penstock.core.calls.call import Call, RawReply, longest_pause
 from penstock.core.calls.failures import raise_typed, refuses_command, refuses_size, transient
 from penstock.core.calls.troubles import raise_explained, reason_of, wrong_type
 from penstock.core.calls.unavailable import UnavailableCommands
@@ -216,7 +216,7 @@ class AsyncServer:
 
     async def run(
         self, call: Call[object], *, brief: bool = False, caller: Producer | None = None
-    ) -> Reply:
+    ) -> RawReply:
         """Run a script and return its reply; note in the call when it was sent again.
 
         Args:
@@ -260,7 +260,7 @@ class AsyncServer:
         self.idle.append(connection)
         return reply
 
-    async def run_each(self, calls: Sequence[Call[object]]) -> list[Reply | Exception]:
+    async def run_each(self, calls: Sequence[Call[object]]) -> list[RawReply | Exception]:
         """Run scripts in one trip; return the reply, or the refusal, of each.
 
         Those that were refused, or all if the connection fails, are sent again one by one.
@@ -359,7 +359,7 @@ class AsyncServer:
         errors: list[Exception],
         *,
         brief: bool,
-    ) -> Reply:
+    ) -> RawReply:
         """Repeat a call with the same number on a new connection, for a bounded time.
 
         The reply is that of the last repeat, so a lease in it counts from then.
@@ -370,7 +370,7 @@ class AsyncServer:
                 see `caught`.
         """
 
-        async def repeat() -> Reply:
+        async def repeat() -> RawReply:
             await connection.close()
             call.resent = monotonic()
             if errors:

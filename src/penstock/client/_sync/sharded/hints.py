@@ -153,7 +153,7 @@ def _kept(
     kept = [hint for hint in found if hint is not None]
     if not kept:
         return [False] * len(names)
-    if command("HLEN", key) + len(kept) > hints.MOST:
+    if command("HLEN", key) + len(kept) > hints.MAX_HINTS:
         return None
     command("HSET", key, *(text for hint in kept for text in (hint.field, hint.value)))
     life = max(hint.until for hint in kept) - now

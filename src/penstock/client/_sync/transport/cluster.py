@@ -23,15 +23,22 @@ from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import HURRY, own_factory, own_settings
 from penstock.client.clock import monotonic
 from penstock.client.lent_clusters import cluster_nodes, cluster_settings
-from penstock.core.calls.call import Call, Reply
-from penstock.core.calls.failures import CHANGES, FAILURES, passing, transient
+from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.failures import CONNECTION_ERRORS, SLOT_ERRORS, passing, transient
 from penstock.core.calls.troubles import raise_explained
 from penstock.core.jobs.logs import get_logger
-from penstock.core.nodes.cluster import NEAR, Address, Patience, by_slot, read_slots, slot_of
+from penstock.core.nodes.cluster import (
+    LONGEST_MIGRATION_PAUSE,
+    Address,
+    Patience,
+    by_slot,
+    read_slots,
+    slot_of,
+)
 from penstock.core.nodes.servers import parse_info
 from penstock.core.values.producer import Producer
 from penstock.errors import ConfigurationError, OutOfMemory, QueueDamaged, ServerUnreachable
-from penstock.wire.keys import SLOTS, key_slot
+from penstock.wire.keys import SLOT_COUNT, key_slot
 from penstock.wire.packing import Argument
 
 __all__ = ["Cluster", "is_elsewhere"]
@@ -82,7 +89,7 @@ class Cluster:
         self._retry_for = retry_for
         self._remap = remap
         self._servers: dict[Address, Server] = {}
-        self._owners: list[Server | None] = [None] * SLOTS
+        self._owners: list[Server | None] = [None] * SLOT_COUNT
         self._read_at = -math.inf
         self.idle: list[Producer] = []
         self._numbers = itertools.count(0, NUMBERS)
@@ -163,7 +170,7 @@ class Cluster:
 
     # -- calls -----------------------------------------------------------------------------
 
-    def run(self, call: Call[object], *, brief: bool = False) -> Reply:
+    def run(self, call: Call[object], *, brief: bool = False) -> RawReply:
         """Run a script on the server of its queue, and note in the call when it was sent again.
 
         A call that was redirected was not run. After a lost reply it is repeated with the same
@@ -182,11 +189,11 @@ class Cluster:
         caller.calls += 1
         patience = Patience(0.0 if brief else self._retry_for, monotonic)
 
-        def act(server: Server, *, asking: bool = False) -> Reply:
+        def act(server: Server, *, asking: bool = False) -> RawReply:
             if patience.is_unsure:
                 call.doubt()
 
-            def exchange(connection: ProducerConnection) -> Reply:
+            def exchange(connection: ProducerConnection) -> RawReply:
                 if asking or not patience.is_unsure:  # ASKING holds for one command
                     return connection.exchange(call, caller)
                 return connection.exchange_again(call, caller)
@@ -205,14 +212,14 @@ class Cluster:
         self.idle.append(caller)
         return reply
 
-    def run_each(self, calls: Sequence[Call[object]]) -> list[Reply | Exception]:
+    def run_each(self, calls: Sequence[Call[object]]) -> list[RawReply | Exception]:
         """Run scripts one by one, as each may be redirected; return the reply or refusal of each.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError, ClusterDownError, TryAgainError: as in
                 `run`.
         """
-        answers: list[Reply | Exception] = []
+        answers: list[RawReply | Exception] = []
         for call in calls:
             try:
                 answers.append(self.run(call))
@@ -248,7 +255,7 @@ class Cluster:
                 for server in self._primaries():
                     try:
                         replies.append([_commanded(server, args=args) for args in commands])
-                    except FAILURES as error:  # noqa: PERF203  # server after server
+                    except CONNECTION_ERRORS as error:  # noqa: PERF203  # server after server
                         errors.append(error)
                 if errors and not replies:
                     raise errors.pop(0)
@@ -295,8 +302,8 @@ class Cluster:
             left = self._keys_left(slot)
             if left is not None:
                 patience.watch(left)
-            return patience.pause(NEAR)
-        if isinstance(error, FAILURES):
+            return patience.pause(LONGEST_MIGRATION_PAUSE)
+        if isinstance(error, CONNECTION_ERRORS):
             patience.lost()
         return patience.pause()
 
@@ -322,7 +329,7 @@ class Cluster:
         try:
             server = self._owner(slot)
             count: int = _commanded(server, args=("CLUSTER", "COUNTKEYSINSLOT", slot))
-        except (ResponseError, *FAILURES) as error:
+        except (ResponseError, *CONNECTION_ERRORS) as error:
             logger.info("CLUSTER COUNTKEYSINSLOT: %s", error)
             return None
         return count
@@ -408,17 +415,17 @@ class Cluster:
         try:
             try:
                 reply = connection.command("CLUSTER", "SLOTS")
-            except (ResponseError, *FAILURES) as error:
+            except (ResponseError, *CONNECTION_ERRORS) as error:
                 raise_explained(error, str(address), tls=connection.uses_tls)
                 raise
-        except (ResponseError, *FAILURES) as error:
+        except (ResponseError, *CONNECTION_ERRORS) as error:
             if not (isinstance(error, ResponseError) or transient(error)):
                 raise
             logger.info("map of the cluster: %s: %s", address, error)
             return str(error)
         finally:
             connection.close()
-        owners: list[Server | None] = [None] * SLOTS
+        owners: list[Server | None] = [None] * SLOT_COUNT
         for low, high, owner in read_slots(reply, address.host):
             server = self._server(self._address_of(*owner))
             owners[low : high + 1] = [server] * (high + 1 - low)
@@ -468,7 +475,7 @@ def _used(
         if asking:  # for one command: if the script has to be loaded, all begins again
             connection.command("ASKING")
         result = use(connection)
-    except CHANGES:
+    except SLOT_ERRORS:
         server.give(connection)
         raise
     except BaseException as error:

@@ -21,11 +21,11 @@ from penstock.client._acompat import (
 )
 from penstock.client.clock import monotonic
 from penstock.client.sockets import socket_of
-from penstock.core.calls.call import Call, Reply
+from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.failures import (
-    CHANGES,
-    FAILURES,
+    CONNECTION_ERRORS,
     MAY_BE_TOO_LARGE,
+    SLOT_ERRORS,
     TOO_LARGE,
     loses_reply,
     refuses_size,
@@ -103,7 +103,7 @@ class ProducerConnection(Producer):
         self.has_opened = False
         self.used = 0.0
 
-    def exchange(self, call: Call[Any], caller: Producer) -> Reply:
+    def exchange(self, call: Call[Any], caller: Producer) -> RawReply:
         """Send a call and read its reply, loading the script if the server does not know it.
 
         The question for confirmations goes out in the same trip, if it is known by then. The call
@@ -132,7 +132,7 @@ class ProducerConnection(Producer):
             packed += asked
         try:
             reply: Any = self._socket.trip(packed)
-        except FAILURES:
+        except CONNECTION_ERRORS:
             self._note_lost_reply(call)
             raise
         except ResponseError:
@@ -142,10 +142,10 @@ class ProducerConnection(Producer):
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
         if wait is not None:
             self._await_confirmations(call, wait, how, asked, reply)
-        found: Reply = reply
+        found: RawReply = reply
         return found
 
-    def exchange_again(self, call: Call[Any], caller: Producer) -> Reply:
+    def exchange_again(self, call: Call[Any], caller: Producer) -> RawReply:
         """Send a call again whose reply was lost.
 
         Raises:
@@ -174,7 +174,7 @@ class ProducerConnection(Producer):
     def _has_limit_below(self, size: int) -> bool:
         """Return True if a setting of the server is below this size of an argument."""
         limits: list[str] = []
-        with suppress(ResponseError, *FAILURES):
+        with suppress(ResponseError, *CONNECTION_ERRORS):
             for name in SIZE_LIMITS:
                 limits += _pairs(self.command("CONFIG", "GET", name)).values()
         return any(int(limit) < size for limit in limits)
@@ -189,7 +189,7 @@ class ProducerConnection(Producer):
 
     def exchange_each(
         self, calls: Sequence[Call[Any]], callers: Sequence[Producer]
-    ) -> list[Reply | ResponseError]:
+    ) -> list[RawReply | ResponseError]:
         """Send calls in one trip; return the reply, or the refusal, of each.
 
         Args:
@@ -250,7 +250,7 @@ class ProducerConnection(Producer):
         self, call: Call[object], packed: bytes, how: Syncing | None, asked: bytes
     ) -> Any:
         """Load an unknown script and run it. Any other refusal is raised again."""
-        is_over = transient(caught()) and not isinstance(caught(), CHANGES)
+        is_over = transient(caught()) and not isinstance(caught(), SLOT_ERRORS)
         if is_over or refuses_size(caught()):
             raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection
         if asked:
@@ -263,7 +263,7 @@ class ProducerConnection(Producer):
         except ResponseError:  # the reply of a WAIT may follow
             self.close()
             raise
-        except FAILURES:
+        except CONNECTION_ERRORS:
             self._note_lost_reply(call)
             raise
 
@@ -295,7 +295,7 @@ class ProducerConnection(Producer):
         return how
 
     def _confirm_deliveries(
-        self, call: Call[Any], how: Syncing | None, wait: Wait, reply: Reply
+        self, call: Call[Any], how: Syncing | None, wait: Wait, reply: RawReply
     ) -> None:
         """Wait for the confirmations of a reply that delivers jobs at most once.
 
@@ -321,7 +321,7 @@ class ProducerConnection(Producer):
         return self._last_confirmed
 
     def _await_confirmations(
-        self, call: Call[Any], wait: Wait, how: Syncing | None, asked: bytes, reply: Reply
+        self, call: Call[Any], wait: Wait, how: Syncing | None, asked: bytes, reply: RawReply
     ) -> None:
         """Wait for the confirmations of a call that has been answered."""
         code = reply[0]
@@ -528,7 +528,7 @@ class ProducerConnection(Producer):
             packed = b""
         return found
 
-    def together(self, commands: Sequence[tuple[Argument, ...]]) -> Reply:
+    def together(self, commands: Sequence[tuple[Argument, ...]]) -> RawReply:
         """Run plain commands, none of which may be refused, in one trip; return their replies."""
         first = self._socket.trip(b"".join(map(pack, map(words, commands))))
         return [first, *[self._socket.trip() for _ in commands[1:]]]
@@ -590,7 +590,7 @@ def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
     return pack((b"CONFIG", b"GET", AOF_SETTINGS))
 
 
-def _deliveries(call: Call[Any], reply: Reply) -> list[Any]:
+def _deliveries(call: Call[Any], reply: RawReply) -> list[Any]:
     """Return the jobs in the reply of a reserve or a settle."""
     result = call.parse(reply)
     deliveries: list[Any] = getattr(result, "taken", result).deliveries

@@ -18,7 +18,7 @@ from penstock.client._sync.transport.finished import EndReader
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.client.clock import monotonic
-from penstock.core.calls.call import Call, Reply
+from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.failures import passing, transient
 from penstock.core.calls.operations.base import Operations
 from penstock.core.calls.refusals import refusal
@@ -264,7 +264,7 @@ class Node:
                 results.append(error)
         return results
 
-    def _judged(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
+    def _judged(self, call: Call[Any], raw: RawReply, sent: float, *, brief: bool) -> RawReply:
         ops, role_lease = call.ops, call.role_lease
         assert ops is not None
         if raw[0] == Code.NOT_PLAIN and call.full is not None:

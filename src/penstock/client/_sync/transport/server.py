@@ -23,7 +23,7 @@ from penstock.client._sync.transport.connection import IDLE_BEFORE_TEST, Produce
 from penstock.client._sync.transport.sentinel import Primary
 from penstock.client._sync.transport.settings import HURRY
 from penstock.client.clock import monotonic
-from penstock.core.calls.call import Call, Reply, longest_pause
+from penstock.core.calls.call import Call, RawReply, longest_pause
 from penstock.core.calls.failures import raise_typed, refuses_command, refuses_size, transient
 from penstock.core.calls.troubles import raise_explained, reason_of, wrong_type
 from penstock.core.calls.unavailable import UnavailableCommands
@@ -204,7 +204,7 @@ class Server:
 
     def run(
         self, call: Call[object], *, brief: bool = False, caller: Producer | None = None
-    ) -> Reply:
+    ) -> RawReply:
         """Run a script and return its reply; note in the call when it was sent again.
 
         Args:
@@ -247,7 +247,7 @@ class Server:
         self.idle.append(connection)
         return reply
 
-    def run_each(self, calls: Sequence[Call[object]]) -> list[Reply | Exception]:
+    def run_each(self, calls: Sequence[Call[object]]) -> list[RawReply | Exception]:
         """Run scripts in one trip; return the reply, or the refusal, of each.
 
         Those that were refused, or all if the connection fails, are sent again one by one.
@@ -346,7 +346,7 @@ class Server:
         errors: list[Exception],
         *,
         brief: bool,
-    ) -> Reply:
+    ) -> RawReply:
         """Repeat a call with the same number on a new connection, for a bounded time.
 
         The reply is that of the last repeat, so a lease in it counts from then.
@@ -357,7 +357,7 @@ class Server:
                 see `caught`.
         """
 
-        def repeat() -> Reply:
+        def repeat() -> RawReply:
             connection.close()
             call.resent = monotonic()
             if errors:

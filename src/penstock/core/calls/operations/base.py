@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from penstock.core.calls.call import Call
+from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.reply_limit import ReplyLimit
 from penstock.core.jobs.job import (
     Delivery,
@@ -18,7 +18,7 @@ from penstock.core.jobs.job import (
     number_of,
     reservation_of,
 )
-from penstock.core.jobs.outcomes import OUTCOMES, Settled
+from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Settled
 from penstock.core.jobs.results import AckResults
 from penstock.core.jobs.views import JobView, read_view
 from penstock.core.values.codec import Codec
@@ -26,7 +26,7 @@ from penstock.core.values.ids import parse_id
 from penstock.core.values.roles import RoleLease
 from penstock.errors import MetaLost, WrongEpoch, WrongNode, WrongQueue
 from penstock.wire import replies
-from penstock.wire.keys import QueueKeys, queue_crc
+from penstock.wire.keys import KINDS_PER_CALL, QueueKeys, queue_crc
 from penstock.wire.packing import Argument, Packable, words
 from penstock.wire.replies import Parser
 from penstock.wire.scripts import Script, script
@@ -36,29 +36,24 @@ __all__ = [
     "Operations",
     "R",
     "Read",
-    "Reply",
     "Views",
     "outcomes",
     "read_codes",
 ]
 
-PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish", "tick", "open_batch")
+PRODUCING_SCRIPTS = ("enqueue", "enqueue_plain", "claim", "publish", "tick", "open_batch")
 """Scripts that add jobs: their calls take the producer's id, and use its role if it is held."""
-CONSUMING = ("reserve", "settle", "recover")
+CONSUMING_SCRIPTS = ("reserve", "settle", "recover")
 """Scripts whose calls use the role of the consumer if it is held."""
 Form = tuple[Script, tuple[bytes, ...], Parser[Any], QueueKeys | None, RoleLease | None]
 Names: TypeAlias = Sequence[JobName]
-Reply: TypeAlias = Sequence[Any]
-"""A reply as it comes from the server."""
 R = TypeVar("R")
 Views: TypeAlias = list[JobView | None]
-Read: TypeAlias = Callable[[Parser[Any], Reply], R]
-PLAIN = {name: f"{name}_plain" for name in ("enqueue", "reserve", "ack", "settle")}
+Read: TypeAlias = Callable[[Parser[Any], RawReply], R]
+PLAIN_SCRIPTS = {name: f"{name}_plain" for name in ("enqueue", "reserve", "ack", "settle")}
 """The plain form of a script, which has fewer keys and steps."""
-PLAIN_PAUSE = 100
+CALLS_BEFORE_PLAIN = 100
 """Calls of a full script after a refusal of its plain form, until that is tried again."""
-APART = ("stage", "commit", "checkpoint")
-"""Kinds of keys of which a queue has many: each call names its own."""
 
 
 class Operations:
@@ -149,7 +144,7 @@ class Operations:
         if left:
             self.declined[name] = left - 1
             return self.reading(name, read, args)
-        plain = PLAIN[name]
+        plain = PLAIN_SCRIPTS[name]
         found, head, parse, queue, _ = self._forms.get(plain) or self._form(plain)
         full = partial(self.reading, name, read, args)
         given = args if plain_args is None else plain_args
@@ -162,13 +157,19 @@ class Operations:
 
     def decline(self, full: Script) -> None:
         """Note a refusal of the plain form of a script: the next calls use the full one."""
-        self.declined[full.name] = PLAIN_PAUSE
+        self.declined[full.name] = CALLS_BEFORE_PLAIN
 
     def _form(self, name: str) -> Form:
         found = script(name)
-        kinds = tuple(kind for kind in found.keys if kind not in APART)
+        kinds = tuple(kind for kind in found.keys if kind not in KINDS_PER_CALL)
         head = (b"%d" % len(found.keys), *self.keys.of(kinds))
-        role = "producer" if name in PRODUCING else "consumer" if name in CONSUMING else ""
+        role = (
+            "producer"
+            if name in PRODUCING_SCRIPTS
+            else "consumer"
+            if name in CONSUMING_SCRIPTS
+            else ""
+        )
         queue, role_lease = self.keys if role == "producer" else None, self.role_leases.get(role)
         form = self._forms[name] = (found, head, replies.PARSERS[name], queue, role_lease)
         return form
@@ -302,13 +303,13 @@ class Operations:
         return self.reading(script_name, partial(outcomes, names), (*begin, *words(args), *rest))
 
 
-def outcomes(names: Names, parse: Parser[Any], raw: Reply) -> Settled:
+def outcomes(names: Names, parse: Parser[Any], raw: RawReply) -> Settled:
     """Return the outcome of each job."""
     codes = read_codes(parse, raw)
-    return Settled(names, map(OUTCOMES.__getitem__, codes) if codes else None)
+    return Settled(names, map(OUTCOME_OF_CODE.__getitem__, codes) if codes else None)
 
 
-def read_codes(parse: Parser[Any], raw: Reply) -> Sequence[int]:
+def read_codes(parse: Parser[Any], raw: RawReply) -> Sequence[int]:
     """Return the code of each job; none = all are done."""
     return getattr(parse(raw), "codes", ())
 

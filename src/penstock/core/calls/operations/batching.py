@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from penstock.core.calls.call import Call
-from penstock.core.calls.operations.base import Names, Operations, Reply
+from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.operations.base import Names, Operations
 from penstock.core.enqueuing.batches import BatchStatus, statuses
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id
 from penstock.wire import replies
@@ -39,7 +39,7 @@ class Batching(Operations):
         return self.reading("list_batches", self._listed_batches, args)
 
     def _listed_batches(
-        self, parse: Parser[replies.ListBatches], raw: Reply
+        self, parse: Parser[replies.ListBatches], raw: RawReply
     ) -> tuple[str, list[BatchStatus]]:
         reply = parse(raw)
         return reply.cursor.decode(), statuses(

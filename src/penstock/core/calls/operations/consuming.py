@@ -9,10 +9,10 @@ from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from penstock.core.calls.call import Call
-from penstock.core.calls.operations.base import Names, Operations, Reply, outcomes, read_codes
+from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.operations.base import Names, Operations, outcomes, read_codes
 from penstock.core.jobs.job import Delivery, Reservation, epoch_of, hinted_receipt, number_of
-from penstock.core.jobs.outcomes import OUTCOMES, Settled
+from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Settled
 from penstock.core.jobs.results import AckResults
 from penstock.errors import QueueClosed
 from penstock.wire import replies
@@ -21,12 +21,12 @@ from penstock.wire.replies import Parser
 
 __all__ = ["Consuming", "Exchanged", "Recovered", "Taken"]
 
-DRAINED = -2
+DRAINED_NEXT_MS = -2
 """`next` of a reserve on a queue that is closed and drained."""
 Delivered = replies.Reserve | replies.ReservePlain | replies.Settle | replies.SettlePlain
 MISSING_VALUE_MARK = r"(\d{1,13}) (\d+ \d+ !\w+)"
 """The reason of a hint for an ack: see `missing_value_mark`."""
-FIRST = "1-"
+FIRST_RECEIPT_PREFIX = "1-"
 """Begin of the receipt of a first delivery."""
 
 
@@ -49,7 +49,7 @@ class Taken(NamedTuple):
     @property
     def is_over(self) -> bool:
         """True if nothing was reserved, and the queue is closed and drained."""
-        return self.next_ms == DRAINED and not self.deliveries
+        return self.next_ms == DRAINED_NEXT_MS and not self.deliveries
 
 
 class Exchanged(NamedTuple):
@@ -88,7 +88,7 @@ class Consuming(Operations):
         form = self.usual if n and not role else self.reading
         return form("reserve", read, args)
 
-    def _taken(self, tag: int, parse: Parser[Delivered], raw: Reply) -> Taken:
+    def _taken(self, tag: int, parse: Parser[Delivered], raw: RawReply) -> Taken:
         reply = parse(raw)
         jobs = self._delivered(tag, reply)
         return Taken(reply.next, jobs, reply.lease, reply.now)
@@ -122,7 +122,7 @@ class Consuming(Operations):
         """Finish jobs; a window replaces those of their producers, 0 = none."""
         if window_ms is None and results is None:
             epoch, common, rest = self.named(names, receipts=True)
-            form = self.usual if common[:2] == FIRST else self.reading
+            form = self.usual if common[:2] == FIRST_RECEIPT_PREFIX else self.reading
             return form("ack", partial(outcomes, names), (epoch, common, "", *rest))
         window = "" if window_ms is None else window_ms
         return self.settling("ack", names, window, receipts=True, results=results)
@@ -130,7 +130,7 @@ class Consuming(Operations):
     def ack_one(self, job: Delivery) -> Call[Sequence[int]]:
         """Finish a delivery; the result is its code, or empty."""
         receipt = hinted_receipt(job)
-        form = self.usual if receipt[:2] == FIRST else self.reading
+        form = self.usual if receipt[:2] == FIRST_RECEIPT_PREFIX else self.reading
         return form("ack", read_codes, (epoch_of(job), receipt, "", number_of(job)))
 
     def hand_over(
@@ -164,13 +164,15 @@ class Consuming(Operations):
         begin = epoch, proof, b"%d" % wanted, b"%d" % tag
         args = (*begin, self.owner_name, role, *rest)
         read = partial(self._exchanged, tag, names)
-        is_plain = proof[:2] == FIRST and results is None and not role
+        is_plain = proof[:2] == FIRST_RECEIPT_PREFIX and results is None and not role
         return (self.usual if is_plain else self.reading)("settle", read, args)
 
-    def _exchanged(self, tag: int, names: Names, parse: Parser[Delivered], raw: Reply) -> Exchanged:
+    def _exchanged(
+        self, tag: int, names: Names, parse: Parser[Delivered], raw: RawReply
+    ) -> Exchanged:
         reply = parse(raw)
         codes = reply.codes.split() if isinstance(reply, replies.Settle) else ()
-        told = [OUTCOMES[int(code)] for code in codes] if codes else None
+        told = [OUTCOME_OF_CODE[int(code)] for code in codes] if codes else None
         jobs = self._delivered(tag, reply)
         taken = Taken(reply.next, jobs, reply.lease, reply.now)
         return Exchanged(Settled(names, told), taken)
@@ -210,7 +212,7 @@ class Consuming(Operations):
         args = (epoch, "*", b"%d" % tag, self.owner_name, self.consuming, *pairs)
         return self.reading("recover", partial(self._recovered, tag), args)
 
-    def _recovered(self, tag: int, parse: Parser[replies.Recover], raw: Reply) -> Recovered:
+    def _recovered(self, tag: int, parse: Parser[replies.Recover], raw: RawReply) -> Recovered:
         reply = parse(raw)
         jobs = self._delivered(tag, reply)
         return Recovered(reply.seen, jobs)
@@ -229,7 +231,7 @@ class Consuming(Operations):
         return self.call(kind, epoch, proof, "" if window == "-" else window, *pairs, *results)
 
 
-def _handed_over(names: Names, parse: Parser[Any], raw: Reply) -> Settled:
+def _handed_over(names: Names, parse: Parser[Any], raw: RawReply) -> Settled:
     reply = parse(raw)
     is_gone = isinstance(reply, replies.HandOverGone)
-    return Settled(names, [OUTCOMES[reply.outcome]] if is_gone else None)
+    return Settled(names, [OUTCOME_OF_CODE[reply.outcome]] if is_gone else None)

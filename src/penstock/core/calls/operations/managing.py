@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, get_args
 
-from penstock.core.calls.call import Call
-from penstock.core.calls.operations.base import Names, Operations, Reply, Views
+from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.operations.base import Names, Operations, Views
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.views import (
     JobResult,
@@ -109,7 +109,7 @@ class Managing(Operations):
         """Return counts."""
         return self.reading("stats", self._stats, ())
 
-    def _stats(self, parse: Parser[replies.Stats], raw: Reply) -> QueueStats:
+    def _stats(self, parse: Parser[replies.Stats], raw: RawReply) -> QueueStats:
         return read_stats(self.name, parse(raw))
 
     def peek(self, state: str, start: int, count: int, *, newest: bool) -> Call[Views | None]:
@@ -131,11 +131,11 @@ class Managing(Operations):
         epoch, _, rest = self.named(names)
         return self.reading("results", _results, (epoch, "1" if awaited else "", *rest))
 
-    def _peeked(self, parse: Parser[Any], raw: Reply) -> Views | None:
+    def _peeked(self, parse: Parser[Any], raw: RawReply) -> Views | None:
         reply = parse(raw)
         return None if isinstance(reply, replies.PeekGone) else self.views(reply)
 
-    def _shown(self, parse: Parser[replies.Show], raw: Reply) -> Views:
+    def _shown(self, parse: Parser[replies.Show], raw: RawReply) -> Views:
         return self.views(parse(raw))
 
     def scan(
@@ -145,7 +145,9 @@ class Managing(Operations):
         args = words((cursor, count, 1 if full else 0, *states))
         return self.reading("scan", partial(self._page, full), args)
 
-    def _page(self, full: bool, parse: Parser[replies.Scan], raw: Reply) -> ScanPage:  # by partial
+    def _page(
+        self, full: bool, parse: Parser[replies.Scan], raw: RawReply
+    ) -> ScanPage:  # by partial
         reply = parse(raw)
         jobs = [view for view in self.views(reply) if view]
         return ScanPage(reply.cursor.decode(), [view.id for view in jobs], jobs if full else [])
@@ -157,7 +159,9 @@ class Managing(Operations):
         args = words((part, place, count, 1 if newest else 0, body))
         return self.reading("browse", self._browsed, args)
 
-    def _browsed(self, parse: Parser[replies.Browse], raw: Reply) -> tuple[str, int, list[JobView]]:
+    def _browsed(
+        self, parse: Parser[replies.Browse], raw: RawReply
+    ) -> tuple[str, int, list[JobView]]:
         reply = parse(raw)
         return reply.cursor.decode(), reply.looked, [job for job in self.views(reply) if job]
 
@@ -174,7 +178,7 @@ class Managing(Operations):
         return settings
 
 
-def _results(parse: Parser[replies.Results], raw: Reply) -> Looked:
+def _results(parse: Parser[replies.Results], raw: RawReply) -> Looked:
     reply = parse(raw)
     return Looked(reply.last, [read_result(entry) if entry else None for entry in reply.jobs])
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from penstock.core.calls.call import Call
-from penstock.core.calls.operations.base import Names, Operations, Reply
+from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.operations.base import Names, Operations
 from penstock.core.enqueuing.options import Prepared
 from penstock.core.jobs.job import Enqueued, QueueIdentity
 from penstock.core.jobs.outcomes import Settled
@@ -20,15 +20,15 @@ from penstock.wire.packing import Packable, front_of, words
 from penstock.wire.replies import Parser
 from penstock.wire.scripts import Script
 
-__all__ = ["PLAIN_BYTES", "Added", "Producing", "updates"]
+__all__ = ["MAX_PLAIN_BYTES", "Added", "Producing", "updates"]
 
 Added = replies.Enqueue | replies.Claim
 """The reply to a call that has added jobs."""
-PLAIN_BYTES = 4096
+MAX_PLAIN_BYTES = 4096
 """Longest record that `enqueue_plain` adds. Longer ones are packed together with their call."""
-OWN, ONCE = (b";t", b";p"), b";l=0"
+OWN_TERM_FIELDS, AT_MOST_ONCE_FIELD = (b";t", b";p"), b";l=0"
 """Begin of the options of a record with a ttl or a policy, and of one delivered at most once."""
-ACTIONS = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
+ACTION_OF_CODE = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
 
 
 class Producing(Operations):
@@ -67,7 +67,7 @@ class Producing(Operations):
             return wait
         return wait._replace(expected=expected or 0, is_told=self.replicas is not None)
 
-    def _added(self, count: int, parse: Parser[Any], raw: Reply) -> Added:
+    def _added(self, count: int, parse: Parser[Any], raw: RawReply) -> Added:
         reply = parse(raw)
         if isinstance(reply, replies.EnqueuePlain):
             first, epoch = reply.first, reply.epoch
@@ -104,7 +104,7 @@ class Producing(Operations):
         if options.dedup is not None:
             args = (*args[:-1], options.dedup.mode, record)
         front = b""
-        if len(record) <= PLAIN_BYTES:
+        if len(record) <= MAX_PLAIN_BYTES:
             front = self._fronts.get(name) or self._front_of(found, head)
         wait = options.wait
         if wait is not None and (wait.fsynced or wait.replicas or self.replicas):
@@ -170,9 +170,13 @@ class Producing(Operations):
 
 def are_plain(records: Sequence[bytes]) -> bool:
     """Return whether `enqueue_plain` is worth a try; a single job has a way of its own."""
-    if len(records) < 2 or records[0][1:3] in OWN or records[0][1:5] == ONCE:
+    if (
+        len(records) < 2
+        or records[0][1:3] in OWN_TERM_FIELDS
+        or records[0][1:5] == AT_MOST_ONCE_FIELD
+    ):
         return False
-    return max(map(len, records)) <= PLAIN_BYTES
+    return max(map(len, records)) <= MAX_PLAIN_BYTES
 
 
 def updates(reply: Added) -> int:
@@ -191,6 +195,6 @@ def _other(place: QueueIdentity, told: Sequence[Any], replicas: int, given: byte
         "active" if state == b"once" else state.decode(),
         what != 3,
         replicas if what == 3 else 0,
-        ACTIONS[what],
+        ACTION_OF_CODE[what],
         stable_id_of(given) if what > 1 else "",
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.core.calls.call import Call
-from penstock.core.calls.operations.base import Operations, Reply
+from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.operations.base import Operations
 from penstock.wire import replies
 from penstock.wire.codes import Code
 from penstock.wire.packing import words
@@ -93,11 +93,11 @@ class Scheduling(Operations):
         return self.reading("tick", _ticked, (*begin, self.producing, record))
 
 
-def _ticked(parse: Parser[Any], raw: Reply) -> replies.Tick | None:
+def _ticked(parse: Parser[Any], raw: RawReply) -> replies.Tick | None:
     return None if raw[0] == Code.GONE else parse(raw)
 
 
-def _listed(parse: Parser[replies.Schedules], raw: Reply) -> ListedSchedules:
+def _listed(parse: Parser[replies.Schedules], raw: RawReply) -> ListedSchedules:
     from penstock.core.enqueuing.schedules import read_entry
 
     reply = parse(raw)

@@ -10,7 +10,16 @@ from penstock.errors import BadArgument
 from penstock.integrations.django import make_worker
 from penstock.worker import LifespanError
 
-OPTIONS = ["queues", "concurrency", "grace", "time_limit", "max_jobs", "name", "burst", "log_jobs"]
+COMMAND_OPTIONS = [
+    "queues",
+    "concurrency",
+    "grace",
+    "time_limit",
+    "max_jobs",
+    "name",
+    "burst",
+    "log_jobs",
+]
 
 
 class Command(BaseCommand):
@@ -34,7 +43,7 @@ class Command(BaseCommand):
 
     def handle(self, **given: Any) -> None:
         """Run the worker."""
-        options = {name: given[name] for name in OPTIONS if given[name] is not None}
+        options = {name: given[name] for name in COMMAND_OPTIONS if given[name] is not None}
         try:
             make_worker(**options).run()
         except (BadArgument, LifespanError) as error:
