@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -45,7 +46,6 @@ PRODUCING_SCRIPTS = ("enqueue", "enqueue_plain", "claim", "publish", "tick", "op
 """Scripts that add jobs: their calls take the producer's id, and use its role if it is held."""
 CONSUMING_SCRIPTS = ("reserve", "settle", "recover")
 """Scripts whose calls use the role of the consumer if it is held."""
-Form = tuple[Script, tuple[bytes, ...], Parser[Any], QueueKeys | None, RoleLease | None]
 Names: TypeAlias = Sequence[JobName]
 R = TypeVar("R")
 Views: TypeAlias = list[JobView | None]
@@ -54,6 +54,17 @@ PLAIN_SCRIPTS = {name: f"{name}_plain" for name in ("enqueue", "reserve", "ack",
 """The plain form of a script, which has fewer keys and steps."""
 CALLS_BEFORE_PLAIN = 100
 """Calls of a full script after a refusal of its plain form, until that is tried again."""
+
+
+@dataclass(slots=True)
+class Form:
+    """The parts that all calls of a script on one queue share, as attributes of `Call`."""
+
+    script: Script
+    head: tuple[bytes, ...]
+    parse: Parser[Any]
+    queue: QueueKeys | None
+    role_lease: RoleLease | None
 
 
 class Operations:
@@ -122,10 +133,21 @@ class Operations:
 
     def call(self, name: str, *args: Argument) -> Call[Any]:
         """Return the call of a script; its result is the reply with names."""
-        found, head, parse, queue, role_lease = self._forms.get(name) or self._form(name)
-        return Call(found, head, words(args), parse, queue, role_lease=role_lease, ops=self)
+        form = self._forms.get(name) or self._form(name)
+        return Call(
+            form.script, form.head, words(args), form.parse, form.queue,
+            role_lease=form.role_lease, ops=self,
+        )  # fmt: skip
 
-    def usual(
+    def call_read_by(self, name: str, read: Read[R], args: tuple[Packable, ...]) -> Call[R]:
+        """Return the call of a script; `read` makes its result of a parser and the reply."""
+        form = self._forms.get(name) or self._form(name)
+        return Call(
+            form.script, form.head, args, partial(read, form.parse), form.queue,
+            role_lease=form.role_lease, ops=self,
+        )  # fmt: skip
+
+    def call_plain_first(
         self,
         name: str,
         read: Read[R],
@@ -143,17 +165,14 @@ class Operations:
         left = self.declined.get(name, 0)
         if left:
             self.declined[name] = left - 1
-            return self.reading(name, read, args)
+            return self.call_read_by(name, read, args)
         plain = PLAIN_SCRIPTS[name]
-        found, head, parse, queue, _ = self._forms.get(plain) or self._form(plain)
-        full = partial(self.reading, name, read, args)
-        given = args if plain_args is None else plain_args
-        return Call(found, head, given, partial(read, parse), queue, ops=self, full=full)
-
-    def reading(self, name: str, read: Read[R], args: tuple[Packable, ...]) -> Call[R]:
-        """Return the call of a script; `read` makes its result of a parser and the reply."""
-        found, head, parse, queue, role_lease = self._forms.get(name) or self._form(name)
-        return Call(found, head, args, partial(read, parse), queue, role_lease=role_lease, ops=self)
+        form = self._forms.get(plain) or self._form(plain)
+        return Call(
+            form.script, form.head, args if plain_args is None else plain_args,
+            partial(read, form.parse), form.queue,
+            ops=self, full=partial(self.call_read_by, name, read, args),
+        )  # fmt: skip
 
     def decline(self, full: Script) -> None:
         """Note a refusal of the plain form of a script: the next calls use the full one."""
@@ -171,7 +190,9 @@ class Operations:
             else ""
         )
         queue, role_lease = self.keys if role == "producer" else None, self.role_leases.get(role)
-        form = self._forms[name] = (found, head, replies.PARSERS[name], queue, role_lease)
+        form = self._forms[name] = Form(
+            script=found, head=head, parse=replies.PARSERS[name], queue=queue, role_lease=role_lease
+        )
         return form
 
     @property
@@ -287,7 +308,7 @@ class Operations:
         pairs: list[Packable] = [part for pair in zip(numbers, shown, strict=True) for part in pair]
         return epoch or "", "*", pairs
 
-    def settling(
+    def call_about_jobs(
         self,
         script_name: str,
         names: Names,
@@ -300,7 +321,9 @@ class Operations:
         if results is not None:
             proof, rest = f"{proof}\n{results.spans}", [*rest, *results.values]
         begin = (epoch, proof) if receipts else (epoch,)
-        return self.reading(script_name, partial(outcomes, names), (*begin, *words(args), *rest))
+        return self.call_read_by(
+            script_name, partial(outcomes, names), (*begin, *words(args), *rest)
+        )
 
 
 def outcomes(names: Names, parse: Parser[Any], raw: RawReply) -> Settled:

@@ -36,7 +36,7 @@ class Batching(Operations):
         """Return the cursor of the next page ("0" = none), and batches: those named, or a page."""
         epoch, _, numbers = self.named(names)
         args: tuple[Packable, ...] = (epoch, "" if names else cursor, *numbers)
-        return self.reading("list_batches", self._listed_batches, args)
+        return self.call_read_by("list_batches", self._listed_batches, args)
 
     def _listed_batches(
         self, parse: Parser[replies.ListBatches], raw: RawReply

@@ -85,8 +85,8 @@ class Consuming(Operations):
         if lease_ms is not None:
             args += (b"%d" % lease_ms,)
         read = partial(self._taken, tag)
-        form = self.usual if n and not role else self.reading
-        return form("reserve", read, args)
+        build = self.call_plain_first if n and not role else self.call_read_by
+        return build("reserve", read, args)
 
     def _taken(self, tag: int, parse: Parser[Delivered], raw: RawReply) -> Taken:
         reply = parse(raw)
@@ -122,16 +122,18 @@ class Consuming(Operations):
         """Finish jobs; a window replaces those of their producers, 0 = none."""
         if window_ms is None and results is None:
             epoch, common, rest = self.named(names, receipts=True)
-            form = self.usual if common[:2] == FIRST_RECEIPT_PREFIX else self.reading
-            return form("ack", partial(outcomes, names), (epoch, common, "", *rest))
+            build = (
+                self.call_plain_first if common[:2] == FIRST_RECEIPT_PREFIX else self.call_read_by
+            )
+            return build("ack", partial(outcomes, names), (epoch, common, "", *rest))
         window = "" if window_ms is None else window_ms
-        return self.settling("ack", names, window, receipts=True, results=results)
+        return self.call_about_jobs("ack", names, window, receipts=True, results=results)
 
     def ack_one(self, job: Delivery) -> Call[Sequence[int]]:
         """Finish a delivery; the result is its code, or empty."""
         receipt = hinted_receipt(job)
-        form = self.usual if receipt[:2] == FIRST_RECEIPT_PREFIX else self.reading
-        return form("ack", read_codes, (epoch_of(job), receipt, "", number_of(job)))
+        build = self.call_plain_first if receipt[:2] == FIRST_RECEIPT_PREFIX else self.call_read_by
+        return build("ack", read_codes, (epoch_of(job), receipt, "", number_of(job)))
 
     def hand_over(
         self,
@@ -149,7 +151,7 @@ class Consuming(Operations):
         delays = " ".join(str(delay) for delay, _ in records)
         window = b"" if window_ms is None else b"%d" % window_ms
         args = (epoch, proof, window, number, value, delays, *(record for _, record in records))
-        return self.reading("hand_over", partial(_handed_over, names), args)
+        return self.call_read_by("hand_over", partial(_handed_over, names), args)
 
     def settle(
         self, names: Names, n: int, *, provisional: bool = False, results: AckResults | None = None
@@ -165,7 +167,7 @@ class Consuming(Operations):
         args = (*begin, self.owner_name, role, *rest)
         read = partial(self._exchanged, tag, names)
         is_plain = proof[:2] == FIRST_RECEIPT_PREFIX and results is None and not role
-        return (self.usual if is_plain else self.reading)("settle", read, args)
+        return (self.call_plain_first if is_plain else self.call_read_by)("settle", read, args)
 
     def _exchanged(
         self, tag: int, names: Names, parse: Parser[Delivered], raw: RawReply
@@ -180,15 +182,15 @@ class Consuming(Operations):
     def nack(self, names: Names, delay_ms: int, error: str, trace: str = "") -> Call[Settled]:
         """Report failures; delay -1 = by the queue's policy; trace = the end of a traceback."""
         seed = random.randrange(2_147_483_646)
-        return self.settling("nack", names, delay_ms, seed, error, trace, receipts=True)
+        return self.call_about_jobs("nack", names, delay_ms, seed, error, trace, receipts=True)
 
     def release(self, names: Names, delay_ms: int) -> Call[Settled]:
         """Give back without a failure."""
-        return self.settling("release", names, delay_ms, receipts=True)
+        return self.call_about_jobs("release", names, delay_ms, receipts=True)
 
     def bury(self, names: Names, reason: str, trace: str = "") -> Call[Settled]:
         """Give up."""
-        return self.settling("bury", names, reason, trace, receipts=True)
+        return self.call_about_jobs("bury", names, reason, trace, receipts=True)
 
     def extend(self, names: Names, lease_ms: int, *, late: bool) -> Call[replies.Extend]:
         """Extend leases; 0 = each job's own lease; late = also in the second half of a ttl."""
@@ -198,7 +200,7 @@ class Consuming(Operations):
     def beat(self, names: Names, texts: Sequence[str]) -> Call[Settled]:
         """Look at deliveries, and store their progress: a text for each, "" = none."""
         lines = "".join(f"{place} {text}\n" for place, text in enumerate(texts, 1) if text)
-        return self.settling("beat", names, lines, receipts=True)
+        return self.call_about_jobs("beat", names, lines, receipts=True)
 
     # -- taking over -----------------------------------------------------------------------
 
@@ -210,7 +212,7 @@ class Consuming(Operations):
         """Take over deliveries: number, receipt, number, receipt …"""
         tag = random.getrandbits(12)
         args = (epoch, "*", b"%d" % tag, self.owner_name, self.consuming, *pairs)
-        return self.reading("recover", partial(self._recovered, tag), args)
+        return self.call_read_by("recover", partial(self._recovered, tag), args)
 
     def _recovered(self, tag: int, parse: Parser[replies.Recover], raw: RawReply) -> Recovered:
         reply = parse(raw)

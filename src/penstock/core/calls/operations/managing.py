@@ -48,17 +48,17 @@ class Managing(Operations):
 
     def promote(self, names: Names) -> Call[Settled]:
         """Move jobs forward to the place of their creation."""
-        return self.settling("promote", names)
+        return self.call_about_jobs("promote", names)
 
     def dequeue(self, names: Names) -> Call[Settled]:
         """Remove jobs from the queue for the time of a lease."""
-        return self.settling("dequeue", names)
+        return self.call_about_jobs("dequeue", names)
 
     # -- dead letters, removal -------------------------------------------------------------
 
     def redrive(self, names: Names) -> Call[Settled]:
         """Bring these dead letters back."""
-        return self.settling("redrive", names, 0, 0)
+        return self.call_about_jobs("redrive", names, 0, 0)
 
     def redrive_oldest(self, limit: int, skip: int) -> Call[replies.Redrive]:
         """Bring `limit` of the oldest dead letters back, after `skip`."""
@@ -66,11 +66,11 @@ class Managing(Operations):
 
     def delete(self, names: Names) -> Call[Settled]:
         """Remove jobs in any state."""
-        return self.settling("delete", names)
+        return self.call_about_jobs("delete", names)
 
     def cancel(self, names: Names) -> Call[Settled]:
         """Cancel jobs."""
-        return self.settling("cancel", names)
+        return self.call_about_jobs("cancel", names)
 
     def purge(self, state: str, fence: bytes | str, skip: int) -> Call[replies.Purge]:
         """Return the call of one step of a purge."""
@@ -107,19 +107,21 @@ class Managing(Operations):
 
     def stats(self) -> Call[QueueStats]:
         """Return counts."""
-        return self.reading("stats", self._stats, ())
+        return self.call_read_by("stats", self._stats, ())
 
     def _stats(self, parse: Parser[replies.Stats], raw: RawReply) -> QueueStats:
         return read_stats(self.name, parse(raw))
 
     def peek(self, state: str, start: int, count: int, *, newest: bool) -> Call[Views | None]:
         """Return jobs of a state, or None when it has removed expired ones: call it again."""
-        return self.reading("peek", self._peeked, words((state, start, count, 1 if newest else 0)))
+        return self.call_read_by(
+            "peek", self._peeked, words((state, start, count, 1 if newest else 0))
+        )
 
     def show(self, names: Names) -> Call[Views]:
         """Return jobs by id; None for one that is gone."""
         epoch, _, rest = self.named(names)
-        return self.reading("show", self._shown, (epoch, *rest))
+        return self.call_read_by("show", self._shown, (epoch, *rest))
 
     def showing(self, names: Names) -> Call[replies.Show]:
         """Return the call of `show` whose result is the reply."""
@@ -129,7 +131,7 @@ class Managing(Operations):
     def results(self, names: Names, *, awaited: bool = False) -> Call[Looked]:
         """Look at the results of jobs; mark those that have not ended if they are awaited."""
         epoch, _, rest = self.named(names)
-        return self.reading("results", _results, (epoch, "1" if awaited else "", *rest))
+        return self.call_read_by("results", _results, (epoch, "1" if awaited else "", *rest))
 
     def _peeked(self, parse: Parser[Any], raw: RawReply) -> Views | None:
         reply = parse(raw)
@@ -143,7 +145,7 @@ class Managing(Operations):
     ) -> Call[ScanPage]:
         """Return one page of all jobs."""
         args = words((cursor, count, 1 if full else 0, *states))
-        return self.reading("scan", partial(self._page, full), args)
+        return self.call_read_by("scan", partial(self._page, full), args)
 
     def _page(
         self, full: bool, parse: Parser[replies.Scan], raw: RawReply
@@ -157,7 +159,7 @@ class Managing(Operations):
     ) -> Call[tuple[str, int, list[JobView]]]:
         """Return jobs of a part of a state: the next place, the number looked at, the jobs."""
         args = words((part, place, count, 1 if newest else 0, body))
-        return self.reading("browse", self._browsed, args)
+        return self.call_read_by("browse", self._browsed, args)
 
     def _browsed(
         self, parse: Parser[replies.Browse], raw: RawReply

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock.core.calls.call import Call, RawReply
-from penstock.core.calls.operations.base import Names, Operations
+from penstock.core.calls.operations.base import Form, Names, Operations
 from penstock.core.enqueuing.options import Prepared
 from penstock.core.jobs.job import Enqueued, QueueIdentity
 from penstock.core.jobs.outcomes import Settled
@@ -18,7 +18,6 @@ from penstock.core.values.ids import encode_id, number_after, ttl_code
 from penstock.wire import replies
 from penstock.wire.packing import Packable, front_of, words
 from penstock.wire.replies import Parser
-from penstock.wire.scripts import Script
 
 __all__ = ["MAX_PLAIN_BYTES", "Added", "Producing", "updates"]
 
@@ -53,9 +52,9 @@ class Producing(Operations):
         call: Call[Added]
         read = partial(self._added, len(records))
         if mode is None and not (create or delay or role) and bound == "" and are_plain(records):
-            call = self.usual("enqueue", read, args, tuple(records))
+            call = self.call_plain_first("enqueue", read, args, tuple(records))
         else:
-            call = self.reading(name, read, args)
+            call = self.call_read_by(name, read, args)
         if wait is not None:
             call.wait = self._expecting(wait)
         return call
@@ -79,11 +78,11 @@ class Producing(Operations):
 
     def enqueue_plain(self, record: bytes) -> Call[replies.EnqueuePlain]:
         """Add one record without options. Its script and keys are packed once for all calls."""
-        found, head, parse, queue, _ = self._forms.get("enqueue_plain") or self._form(
-            "enqueue_plain"
+        form = self._forms.get("enqueue_plain") or self._form("enqueue_plain")
+        front = self._fronts.get("enqueue_plain") or self._pack_front(form)
+        return Call(
+            form.script, form.head, (record,), form.parse, form.queue, ops=self, front=front
         )
-        front = self._fronts.get("enqueue_plain") or self._front_of(found, head)
-        return Call(found, head, (record,), parse, queue, ops=self, front=front)
 
     def enqueue_one(self, record: bytes, options: Prepared) -> Call[Added]:
         """Add one record, to a queue that exists and has room.
@@ -91,7 +90,7 @@ class Producing(Operations):
         Its script and keys are packed once for all calls.
         """
         name = "enqueue" if options.dedup is None else "claim"
-        found, head, parse, queue, role_lease = self._forms.get(name) or self._form(name)
+        form = self._forms.get(name) or self._form(name)
         delay, bound = options.delay, options.bound
         args: tuple[Packable, ...] = (
             self.joining,
@@ -105,17 +104,19 @@ class Producing(Operations):
             args = (*args[:-1], options.dedup.mode, record)
         front = b""
         if len(record) <= MAX_PLAIN_BYTES:
-            front = self._fronts.get(name) or self._front_of(found, head)
+            front = self._fronts.get(name) or self._pack_front(form)
         wait = options.wait
         if wait is not None and (wait.fsynced or wait.replicas or self.replicas):
             wait = self._expecting(wait)
         return Call(
-            found, head, args, parse, queue, wait, role_lease=role_lease, ops=self, front=front
-        )
+            form.script, form.head, args, form.parse, form.queue, wait,
+            role_lease=form.role_lease, ops=self, front=front,
+        )  # fmt: skip
 
-    def _front_of(self, found: Script, head: tuple[bytes, ...]) -> bytes:
-        arguments = len(found.args) + len(found.rest)
-        front = self._fronts[found.name] = front_of(found.sha, head, arguments)
+    def _pack_front(self, form: Form) -> bytes:
+        script = form.script
+        arguments = len(script.args) + len(script.rest)
+        front = self._fronts[script.name] = front_of(script.sha, form.head, arguments)
         return front
 
     def id_of(self, number: bytes, epoch: bytes, ttl: str) -> str:
@@ -160,7 +161,7 @@ class Producing(Operations):
 
     def withdraw(self, names: Names) -> Call[Settled]:
         """Remove jobs that were never delivered."""
-        return self.settling("withdraw", names)
+        return self.call_about_jobs("withdraw", names)
 
     def withdraw_added(self, reply: Added) -> Call[replies.Withdraw]:
         """Remove the jobs of an enqueue that were not delivered yet."""

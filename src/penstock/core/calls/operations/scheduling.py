@@ -64,7 +64,7 @@ class Scheduling(Operations):
 
     def schedules(self, cursor: str = "", names: Sequence[str] = ()) -> Call[ListedSchedules]:
         """Read the schedules with these names, or a page of all."""
-        return self.reading("schedules", _listed, (cursor, *names))
+        return self.call_read_by("schedules", _listed, (cursor, *names))
 
     def near_schedules(self, span_ms: int) -> Call[ListedSchedules]:
         """Read the schedules with a tick within this time."""
@@ -90,7 +90,7 @@ class Scheduling(Operations):
         record: bytes,
     ) -> Call[replies.Tick | None]:
         begin = words((entry.name, entry.value_hash, expected, next_ms, what))
-        return self.reading("tick", _ticked, (*begin, self.producing, record))
+        return self.call_read_by("tick", _ticked, (*begin, self.producing, record))
 
 
 def _ticked(parse: Parser[Any], raw: RawReply) -> replies.Tick | None:
