@@ -297,7 +297,7 @@ class Actor(DoctorServer):
         return self._replies.get(name)
 
 
-NAMED = {check.__name__: check for check in SERVER_CHECKS}
+NAMED = {check.__name__.removeprefix("check_"): check for check in SERVER_CHECKS}
 WELL = {"redis_version": "7.0.1", "role": "master", "maxmemory_policy": "noeviction"}
 
 

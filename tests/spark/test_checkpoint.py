@@ -227,7 +227,7 @@ def test_a_batch_is_made_in_steps_and_found_again(ground: Ground) -> None:
     ground.add(1200)
     first = ground.life()
     start = first.initialOffset()
-    one = first._batches(start["consumer"])["" or OpenShard(ground.client, "q").key]
+    one = first._open_batches(start["consumer"])["" or OpenShard(ground.client, "q").key]
     one._assign(1, 1200, 500)
     first.stop()
     second = ground.life()
@@ -755,7 +755,7 @@ def test_the_known_end_of_leases(ground: Ground) -> None:
     ground.add(20)
     life = ground.life()
     offset = life.latest(life.initialOffset(), 20)
-    [one] = life._batches(offset["consumer"]).values()
+    [one] = life._open_batches(offset["consumer"]).values()
     [receipt] = one.held
     assert one.ends == {receipt: T0 + LEASE}
     tag, active = int(receipt[-3:], 16), ground.queue.ops.keys["active"]

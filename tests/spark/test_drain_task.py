@@ -174,7 +174,7 @@ def test_failures_are_logged_as_samples(
 
 def test_only_records_about_jobs_are_samples() -> None:
     """Each other record of the log passes the filter, however often it comes."""
-    is_sample = drain_task.samples()
+    is_sample = drain_task.sample_filter()
     about_job, other = (logging.makeLogRecord({"msg": "no"}) for _ in range(2))
     about_job.job_id = "D-1"
     assert [is_sample(about_job) for _ in range(3)] == [True, False, False]
@@ -182,7 +182,7 @@ def test_only_records_about_jobs_are_samples() -> None:
 
 
 class Watched:
-    """A worker as `watched` sees it: unhealthy, unless `is_healthy` is set."""
+    """A worker as `watch` sees it: unhealthy, unless `is_healthy` is set."""
 
     def __init__(self) -> None:
         self.stopping, self.is_healthy, self.calls = False, False, list[Any]()
@@ -209,7 +209,7 @@ def test_a_worker_may_be_unhealthy_for_a_while(monkeypatch: pytest.MonkeyPatch) 
     clock, worker = [0.0], Watched()
     monkeypatch.setattr(drain_task, "monotonic", lambda: clock[0])
     monkeypatch.setattr(drain_task, "WORKER_LOOK_INTERVAL", 0.0)
-    looks: Any = drain_task.watched(worker, math.inf)  # type: ignore[arg-type]  # a double
+    looks: Any = drain_task.watch(worker, math.inf)  # type: ignore[arg-type]  # a double
     for clock[0], worker.is_healthy in ((8, False), (9, True), (18, False), (19, False)):
         next(looks)
     worker.join = lambda: None  # type: ignore[method-assign]  # a double
@@ -223,7 +223,7 @@ def test_a_worker_may_be_unhealthy_for_a_while(monkeypatch: pytest.MonkeyPatch) 
 def test_the_error_of_a_worker_fails_the_task() -> None:
     """It is raised before the last look, and so before the figures."""
     worker = Watched()
-    looks: Any = drain_task.watched(worker, math.inf)  # type: ignore[arg-type]  # a double
+    looks: Any = drain_task.watch(worker, math.inf)  # type: ignore[arg-type]  # a double
     next(looks)
     worker.end()
     with pytest.raises(RuntimeError, match="the worker's own"):

@@ -200,7 +200,7 @@ def test_passwords_come_from_where_options_point(
     ):
         missing = Connection.parse({**HERE, name: value})
         with pytest.raises(OptionError, match=f"{name}=.*{shown}.*{reason}"):
-            shards.client(missing)
+            shards.get_client(missing)
     monkeypatch.setenv("QUEUE_URL", "redis://:b@h:1/0")
     shards.new_client(Connection.parse({"queue": "mail", "urlEnv": "QUEUE_URL"}))
     assert caplog.text == ""

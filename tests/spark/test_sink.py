@@ -11,7 +11,7 @@ import pytest
 from penstock import BadArgument, QueueFull, QueuePaused
 from penstock.spark import sink
 from penstock.spark.options import Write
-from penstock.spark.sink import Packer, RecordBatch, patiently
+from penstock.spark.sink import Packer, RecordBatch, put_patiently
 
 HERE = {"queue": "mail", "url": "redis://not-used"}
 
@@ -136,7 +136,7 @@ def test_a_write_waits_for_room(
 ) -> None:
     """The write goes on as soon as there is room, with as many records as possible."""
     server = Server(monkeypatch, *answers)
-    patiently(Write.parse({**HERE, "fullTimeout": "20s"}), 100, server.put)
+    put_patiently(Write.parse({**HERE, "fullTimeout": "20s"}), 100, server.put)
     assert (server.calls, server.slept) == (calls, slept)
 
 
@@ -162,7 +162,7 @@ def test_a_write_that_waits_in_vain(
     server = Server(monkeypatch, *map(copied, answers))
     options = Write.parse({**HERE, **more})
     with pytest.raises((QueueFull, QueuePaused), match=words):
-        patiently(options, 100, server.put)
+        put_patiently(options, 100, server.put)
     assert len(server.calls) == calls
     assert sum(server.slept) <= options.patience + 0.001
 

@@ -54,7 +54,7 @@ def schema(text: str = SCHEMA) -> StructType:
 def client(monkeypatch: pytest.MonkeyPatch) -> Penstock:
     """A client that readers use too; no Spark is needed."""
     found = Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2))
-    monkeypatch.setattr("penstock.spark.shards.client", lambda *_: found)
+    monkeypatch.setattr("penstock.spark.shards.get_client", lambda *_: found)
     return found
 
 
@@ -239,7 +239,7 @@ def test_the_stream_is_cut_where_jobs_are(
     use_test_clock(monkeypatch)
     raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
     clock, found = TestClock(raw, BEGIN), Penstock(raw)
-    monkeypatch.setattr("penstock.spark.shards.client", lambda *_: found)
+    monkeypatch.setattr("penstock.spark.shards.get_client", lambda *_: found)
     for ms, count in calls:
         clock.set(BEGIN + ms)
         found.queue("q").enqueue_many([b"x"] * count)

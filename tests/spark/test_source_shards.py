@@ -109,7 +109,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def made(count: int = 2, partitions: int | None = None) -> Ground:
         ground = Ground(count, partitions)
-        monkeypatch.setattr("penstock.spark.shards.client", ground.client)
+        monkeypatch.setattr("penstock.spark.shards.get_client", ground.client)
         return ground
 
     return made
@@ -723,7 +723,7 @@ def test_a_slice_of_a_snapshot_has_jobs_of_several_nodes(
         opened.extend(options.nodes)
         return ground.client(options)
 
-    monkeypatch.setattr("penstock.spark.shards.client", noted)
+    monkeypatch.setattr("penstock.spark.shards.get_client", noted)
     found, parts = rows(ground)
     assert (parts, sorted(row["payload"] for row in found)) == (1, sorted(bodies(0, 160)))
     assert opened == ground.urls * 2  # by the plan, and by the task

@@ -29,7 +29,7 @@ from penstock.errors import QueueDamaged, QueueMissing, UnsupportedVersion
 from penstock.spark import OptionError, WrongServer, enqueue_partition, sink
 from penstock.spark.errors import RowError, Unreachable
 from penstock.spark.options import Write
-from penstock.spark.shards import client
+from penstock.spark.shards import get_client
 from penstock.spark.sink import Sink
 from penstock.spark.staged_commit import StagedCommit
 from penstock.spark.writer import BatchWriter, StreamWriter
@@ -337,7 +337,7 @@ def test_a_server_that_was_emptied_is_a_new_one(
     if many:
         given.pop("url")
     write(BatchWriter(given, schema("id string, payload binary"), False), [])
-    client(Write.parse(given))
+    get_client(Write.parse(given))
     flush_all(ps)
     writer = BatchWriter(given, schema("id string, payload binary"), False)
     close_all()

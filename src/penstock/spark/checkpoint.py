@@ -101,7 +101,7 @@ class Batches:
                 self.batch, self.held = batch, held
                 return start
 
-    def _groups(self) -> Iterator[tuple[str, list[bytes]]]:
+    def _receipts_and_numbers(self) -> Iterator[tuple[str, list[bytes]]]:
         """Yield receipts and job numbers, as one call takes them."""
         for receipt, numbers in self.held.items():
             for at in range(0, len(numbers), ASSIGNED_PER_PAGE):
@@ -115,7 +115,7 @@ class Batches:
         if found:
             if not self._fence:
                 self._assign(batch, 0, 0)
-            for receipt, numbers in self._groups():
+            for receipt, numbers in self._receipts_and_numbers():
                 end = self.ends.get(receipt)
                 proof = f"{receipt}@{end}" if end else receipt
                 call = self.shard.ops.call("ack", self.epoch, proof, "", *numbers)
@@ -132,7 +132,7 @@ class Batches:
 
     def renew(self) -> None:
         """Renew the leases of the current batch."""
-        for receipt, numbers in self._groups():
+        for receipt, numbers in self._receipts_and_numbers():
             args, ends = (self.epoch, receipt, self._lease_ms, 1), set[int]()
             call = self.shard.ops.call("extend", *args, *numbers)
             with suppress(*REFUSALS):  # the jobs are gone, which `finish` reports

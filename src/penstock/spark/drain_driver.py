@@ -120,7 +120,7 @@ def drain(
     check_choice("ack", ack, Ack)
     work = DrainTask(
         connection,
-        _expected(spark, connection),
+        _reach_nodes(spark, connection),
         _handlers(handler, size, retry),
         check_count("batch_size", batch_size, high=BATCH),
     )
@@ -133,7 +133,7 @@ def drain(
         for name, value in (("path", path), ("schema", schema)):
             if value is not None:
                 raise BadArgument(name, value, "is only for ack='output'")
-        return _DrainJob(spark, work, tasks, max_jobs).once()
+        return _DrainJob(spark, work, tasks, max_jobs).run_once()
     if not isinstance(path, str) or not path:
         raise BadArgument("path", path, "is required: the directory of the results")
     seconds = duration_ms("round_time", round_time, zero=False) / 1000
@@ -141,7 +141,7 @@ def drain(
     if held < 3000 * seconds:
         raise BadArgument("hold", hold, f"must be at least three times round_time ({seconds} s)")
     work = replace(work, output=DrainOutput(_fields(schema), schema is None, seconds, held))
-    return _DrainJob(spark, work, tasks, max_jobs).rounds(path, schema or "result string")
+    return _DrainJob(spark, work, tasks, max_jobs).run_rounds(path, schema or "result string")
 
 
 @dataclass
@@ -154,26 +154,26 @@ class _DrainJob:
     max_jobs: int | None
     began: float = field(default_factory=time.monotonic)
 
-    def once(self) -> Drained:
+    def run_once(self) -> Drained:
         """Run one Spark job, whose tasks acknowledge."""
         made = self._input().mapInArrow(self._task(self.max_jobs).run, FIGURES_DDL)
         return _drained(_sum(row[0] for row in made.collect()))
 
-    def rounds(self, path: str, schema: str) -> Drained:
+    def run_rounds(self, path: str, schema: str) -> Drained:
         """Write results, then acknowledge their jobs, until the queue is empty."""
         total, runs = Counter[str](), list[str]()
         name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
         while True:
             left = None if self.max_jobs is None else self.max_jobs - total["taken"]
             run = f"{path.rstrip('/')}/run={name}-{len(runs):04d}"
-            found = self._round(run, schema, left)
+            found = self._run_round(run, schema, left)
             runs.append(run)
             total.update(found)
             is_used_up = left is not None and found["taken"] >= left
             if not found["cut"] or not found["taken"] or is_used_up:
                 return _drained(total, runs)
 
-    def _round(self, run: str, schema: str, left: int | None) -> Counter[str]:
+    def _run_round(self, run: str, schema: str, left: int | None) -> Counter[str]:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -215,7 +215,7 @@ class _DrainJob:
         return replace(self.work, shares=shares)
 
 
-def _expected(spark: Any, connection: Connection) -> tuple[str, ...]:
+def _reach_nodes(spark: Any, connection: Connection) -> tuple[str, ...]:
     """Return the nodes that the driver reaches. With Connect, this process is not the driver."""
     if "connect" in type(spark).__module__:
         return ()

@@ -28,7 +28,7 @@ from penstock.core.values.checks import MAX_DURATION_MS
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER
 from penstock.spark.columns import Origin, id_column, times_and_sequences
 from penstock.spark.errors import Unreachable
-from penstock.spark.operations import delivery_maker, outcomes_of
+from penstock.spark.operations import collect_outcomes, delivery_maker
 from penstock.spark.options import Connection
 from penstock.spark.rows import task
 from penstock.spark.shards import new_client, open_in_task
@@ -105,15 +105,15 @@ class DrainTask:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the results, if they are wanted, and the figures."""
         open_in_task(self.connection, self.expected)
-        is_sample = samples()
+        is_sample = sample_filter()
         logger.addFilter(is_sample)
         try:
-            yield from self._drained(self.shares[task().partition] if self.shares else math.inf)
+            yield from self._run_workers(self.shares[task().partition] if self.shares else math.inf)
         finally:
             logger.removeFilter(is_sample)
         list(batches)  # Spark uses the process again only if it has read its input
 
-    def _drained(self, share: float) -> Iterator[pa.RecordBatch]:
+    def _run_workers(self, share: float) -> Iterator[pa.RecordBatch]:
         """Yield the results and the figures of up to `share` jobs."""
         output, tally = self.output, Counter[str](cut=1)
         results = None if output is None else DrainResults(output)
@@ -126,7 +126,7 @@ class DrainTask:
                 worker = self._worker(made, size, most)
                 if output is not None and results is not None:
                     worker.take, worker.lease_ms = results.take, output.hold_ms
-                with closing(watched(worker, ends)) as looks:
+                with closing(watch(worker, ends)) as looks:
                     for _ in looks:
                         found = None if results is None else results.batch(jobs)
                         if found is not None:
@@ -164,7 +164,7 @@ def figures_of(counts: Mapping[str, int]) -> Counter[str]:
     return found
 
 
-def watched(worker: Worker, ends: float) -> Generator[None, None, None]:
+def watch(worker: Worker, ends: float) -> Generator[None, None, None]:
     """Run a worker; yield again and again until it is over, and once then.
 
     Raises:
@@ -192,7 +192,7 @@ def watched(worker: Worker, ends: float) -> Generator[None, None, None]:
         raise
 
 
-def samples() -> Callable[[logging.LogRecord], bool]:
+def sample_filter() -> Callable[[logging.LogRecord], bool]:
     """Return a filter for log records about jobs: few of each kind pass."""
     limit = RateLimit(JOB_LOG_PAUSE, monotonic)
     return lambda record: not hasattr(record, "job_id") or limit.allows(record.msg)
@@ -222,13 +222,13 @@ class AckTask:
             queue = made.open(self.connection.queue)
             for window, held in held_jobs(queue, groups):
                 seconds = None if window is None else window / 1000
-                outcomes = outcomes_of(partial(queue.ack, dedup_window=seconds), held)
+                outcomes = collect_outcomes(partial(queue.ack, dedup_window=seconds), held)
                 done = outcomes.count(Outcome.DONE) + outcomes.count(Outcome.HINTED)
                 tally.update(done=done, lost=len(held) - done)
-            tally["cut"] = int(self._has_freed(queue))
+            tally["cut"] = int(self._look_for_freed(queue))
         yield figures(tally, FIGURES_SCHEMA)
 
-    def _has_freed(self, queue: Queue) -> bool:
+    def _look_for_freed(self, queue: Queue) -> bool:
         """Return whether the acks have freed other jobs: of their keys, or the callback of a batch.
 
         Such a job is older than the drain. Jobs that producers add meanwhile do not count: with
@@ -307,7 +307,7 @@ class ResultPage:
     def extend(self, queue: Queue, seconds: float) -> int:
         """Renew the leases; drop the jobs that are lost, and return their number."""
         ((_, jobs),) = held_jobs(queue, [self.held()])
-        answers = outcomes_of(partial(queue.extend, lease=seconds, late=True), jobs)
+        answers = collect_outcomes(partial(queue.extend, lease=seconds, late=True), jobs)
         kept = [one in (Outcome.DONE, Outcome.UNKNOWN) for one in answers]
         self.numbers = list(itertools.compress(self.numbers, kept))
         self.rows = list(itertools.compress(self.rows, kept))
@@ -428,7 +428,7 @@ class DrainResults:
         if monotonic() > self._renewal:
             self._renewal = monotonic() + self._hold / 6
             for _, jobs in held_jobs(queue, self._held):
-                outcomes_of(partial(queue.extend, lease=self._hold, late=True), jobs)
+                collect_outcomes(partial(queue.extend, lease=self._hold, late=True), jobs)
 
 
 def _is_usual(value: Any) -> bool:

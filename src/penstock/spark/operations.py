@@ -22,7 +22,7 @@ from penstock.spark.rows import Column, Fields, as_list, batches, columns_of
 from penstock.spark.shards import OpenShards
 from penstock.wire.codes import Code
 
-__all__ = ["Settler", "delivery_maker", "outcomes_of"]
+__all__ = ["Settler", "collect_outcomes", "delivery_maker"]
 
 match_receipt = re.compile("[1-9][0-9]*-[0-9a-f]{3}").fullmatch
 IdOrigin = tuple[str, int, str]
@@ -48,7 +48,7 @@ def delivery_maker(
     return lambda number: Delivery(shared, number, counters, b"1\n")
 
 
-def outcomes_of(call: Callable[[list[Any]], Sequence[Any]], jobs: list[Any]) -> Sequence[Any]:
+def collect_outcomes(call: Callable[[list[Any]], Sequence[Any]], jobs: list[Any]) -> Sequence[Any]:
     """Return the outcomes of a call; of jobs of an earlier queue, which was deleted, it is gone."""
     try:
         return call(jobs)
@@ -111,7 +111,7 @@ class Settler:
         if shard is None:
             raise NodesUnavailable(f"node {node} has jobs of these rows and can't be reached")
         self._counts["rows"] += len(names)
-        outcomes = outcomes_of(self._call(shard), names)
+        outcomes = collect_outcomes(self._call(shard), names)
         self._counts.update(outcome.value for outcome in outcomes)
 
     def _call(self, shard: Queue) -> Callable[[list[JobName]], Settled]:

@@ -32,7 +32,7 @@ from penstock.spark.errors import NOT_SHOWN, OptionError, Unreachable, WrongServ
 from penstock.spark.options import Connection
 
 __all__ = [
-    "OpenShard", "OpenShards", "ShardAddress", "client", "new_client", "open_in_task",
+    "OpenShard", "OpenShards", "ShardAddress", "get_client", "new_client", "open_in_task",
     "open_listed", "open_on_driver", "open_shards",
 ]  # fmt: skip
 
@@ -47,7 +47,7 @@ slot has one connection.
 """
 
 
-def client(options: Connection) -> Penstock:
+def get_client(options: Connection) -> Penstock:
     """Return the connected client of this process for the options of one node.
 
     It is a new one if the server has another id than before: after a FLUSHALL, or if another server
@@ -180,7 +180,7 @@ class OpenShards(list[OpenShard]):
         super().__init__(shards)
         self.clients: list[tuple[Connection, Penstock]] = []
 
-    def of(self, *names: str) -> list[OpenShards]:
+    def look_up(self, *names: str) -> list[OpenShards]:
         """Return the shards of each queue on the same nodes.
 
         The numbers of partitions are read each time, as a queue may be created or re-created at any
@@ -192,9 +192,11 @@ class OpenShards(list[OpenShard]):
             with reached.leaving_out(options, self.unreached + len(self.clients)):
                 stored.append(made.backend.member.partitions_of(names))
                 reached.clients.append((options, made))
-        return [reached._of(*one) for one in zip(names, zip(*stored, strict=True), strict=True)]
+        return [
+            reached._shards_of(*one) for one in zip(names, zip(*stored, strict=True), strict=True)
+        ]
 
-    def _of(self, name: str, stored: Sequence[int | None]) -> OpenShards:
+    def _shards_of(self, name: str, stored: Sequence[int | None]) -> OpenShards:
         found = copy(self)
         usual = next((count for count in stored if count is not None), None)
         found.exists = usual is not None
@@ -250,8 +252,8 @@ def open_shards(options: Connection) -> OpenShards:
     for url in options.nodes or ("",):
         own = _single(options, url)
         with found.leaving_out(own, len(options.nodes)):
-            found.clients.append((own, client(own)))
-    return found.of(options.queue)[0]
+            found.clients.append((own, get_client(own)))
+    return found.look_up(options.queue)[0]
 
 
 def _single(options: Connection, url: str) -> Connection:
@@ -265,7 +267,7 @@ def open_listed(options: Connection, addresses: Iterable[ShardAddress]) -> Itera
         own = _single(options, address.url)
         with reaching(own):
             if address.url not in opened:
-                opened[address.url] = client(own)
+                opened[address.url] = get_client(own)
             found = OpenShard(opened[address.url], options.queue, address)
         _check_nodes(own, (found.node,), (address.node,))
         yield found

@@ -27,7 +27,7 @@ from penstock.spark.options import Write
 from penstock.spark.rows import Encoded, Encoder, columns_of, preferred, task
 from penstock.spark.shards import OpenShards, open_shards
 
-__all__ = ["Packer", "RecordBatch", "Sink", "enqueue_partition", "patiently"]
+__all__ = ["Packer", "RecordBatch", "Sink", "enqueue_partition", "put_patiently"]
 
 K = TypeVar("K")
 PartitionPlace = tuple[str, int, str]
@@ -151,7 +151,9 @@ class Sink:
         return {"rows": count, "added": self._added, "duplicates": count - self._added}
 
     def _find(self, *names: str) -> None:
-        for name, found in zip(names, self._shards[self._options.queue].of(*names), strict=True):
+        for name, found in zip(
+            names, self._shards[self._options.queue].look_up(*names), strict=True
+        ):
             found.check(self._options, whole=False)
             self._shards[name] = found
 
@@ -172,7 +174,7 @@ class Sink:
         ends = add_each([(q, b.records, replace(self._terms, delay=b.delay())) for q, b in each])
         for (queue, batch), end in zip(each, ends, strict=True):
             if isinstance(end, Exception):
-                patiently(self._options, len(batch.records), partial(self._put, queue, batch))
+                put_patiently(self._options, len(batch.records), partial(self._put, queue, batch))
             else:
                 self._added += end.count
 
@@ -186,7 +188,7 @@ class Sink:
         return len(chunk)
 
 
-def patiently(options: Write, total: int, put: Callable[[int, int, float], int]) -> None:
+def put_patiently(options: Write, total: int, put: Callable[[int, int, float], int]) -> None:
     """Put `total` records: all at once, or in a full queue as many as there is room for.
 
     `put` gets how many are in, how many more to put, and seconds to wait for room. It returns how

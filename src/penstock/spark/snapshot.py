@@ -81,10 +81,10 @@ class ShardPlan:
         self._command, self._keys = found.queue.backend.node.command, found.ops.keys
         reply = found.run(found.ops.call("survey", "", "ready", "", "", 1, 0))
         self._origin = (found.address, reply.epoch.decode(), reply.now)
-        self._structures = list(self._wanted(options)) if reply.epoch else []
+        self._structures = list(self._read_structures(options)) if reply.epoch else []
         self.jobs = sum(len(ranks) for _, ranks in self._structures)
 
-    def _wanted(self, options: Read) -> Iterator[tuple[SnapshotRange, range]]:
+    def _read_structures(self, options: Read) -> Iterator[tuple[SnapshotRange, range]]:
         """Yield each structure that has jobs, with their ranks.
 
         Parked and held jobs come last. So a job that goes to `scheduled` during the read has
@@ -102,10 +102,12 @@ class ShardPlan:
             ({"ready", "active"}, "active", "", END_OF_SET),
             ({"active"}, "once", "", END_OF_SET),
         ):
-            if states.intersection(options.states) and (ranks := self._ranks(place, start, end)):
+            if states.intersection(options.states) and (
+                ranks := self._read_ranks(place, start, end)
+            ):
                 yield SnapshotRange(*self._origin, place, start, end), ranks
 
-    def _ranks(self, place: str, start: str, end: str) -> range:
+    def _read_ranks(self, place: str, start: str, end: str) -> range:
         """Return the ranks of jobs in a sorted set. Of the stream, only their number counts."""
         key = self._keys[place]
         if place == "ready":
@@ -117,17 +119,17 @@ class ShardPlan:
         """Return the ranges of each part. The parts end at these shares of each structure."""
         parts: list[list[SnapshotRange]] = [[] for _ in range(len(shares) + 1)]
         for whole, ranks in self._structures:
-            edges = [whole.start, *self._cuts(whole, ranks, shares), whole.end]
+            edges = [whole.start, *self._find_cuts(whole, ranks, shares), whole.end]
             for part, (start, end) in zip(parts, itertools.pairwise(edges), strict=True):
                 if start != end:
                     part.append(whole._replace(start=start, end=end))
         return parts
 
-    def _cuts(self, whole: SnapshotRange, ranks: range, shares: Sequence[float]) -> list[str]:
+    def _find_cuts(self, whole: SnapshotRange, ranks: range, shares: Sequence[float]) -> list[str]:
         if whole.place in ("active", "once"):  # not cut, as leases are extended all the time
             return [whole.start] * len(shares)
         if whole.place == "ready":
-            return self._stream_cuts(whole, shares) if shares else []
+            return self._find_stream_cuts(whole, shares) if shares else []
         cuts = [whole.start]
         for share in shares:
             rank = ranks[int(share * (len(ranks) - 1))]
@@ -137,20 +139,20 @@ class ShardPlan:
             cuts.append(min(max(cut, cuts[-1], key=_order), whole.end, key=_order))
         return cuts[1:]
 
-    def _stream_cuts(self, whole: SnapshotRange, shares: Sequence[float]) -> list[str]:
+    def _find_stream_cuts(self, whole: SnapshotRange, shares: Sequence[float]) -> list[str]:
         """Return where to cut the stream.
 
         A stream has no ranks. So the widest piece is halved repeatedly, and the gap in its middle
         is left out: the remaining pieces show where the jobs are.
         """
-        first = self._job("XRANGE", whole.start or "-", whole.end)
-        last = self._job("XREVRANGE", whole.end, number_at(first))
+        first = self._find_job("XRANGE", whole.start or "-", whole.end)
+        last = self._find_job("XREVRANGE", whole.end, number_at(first))
         pieces = [(first - last, first, last)]
         while len(pieces) < PIECES_PER_SLICE * (len(shares) + 1) and pieces[0][0] < 0:
             _, first, last = heapq.heappop(pieces)
             middle = (first + last) // 2
-            before = self._job("XREVRANGE", number_at(middle), number_at(first))
-            after = self._job("XRANGE", number_at(middle + 1), number_at(last))
+            before = self._find_job("XREVRANGE", number_at(middle), number_at(first))
+            after = self._find_job("XRANGE", number_at(middle + 1), number_at(last))
             heapq.heappush(pieces, (first - before, first, before))
             heapq.heappush(pieces, (after - last, after, last))
         ends = sorted(
@@ -160,7 +162,7 @@ class ShardPlan:
         passed = list(itertools.accumulate(ms for _, ms in ends))
         return [number_at(ends[bisect_left(passed, share * passed[-1])][0]) for share in shares]
 
-    def _job(self, command: str, start: str, end: str) -> int:
+    def _find_job(self, command: str, start: str, end: str) -> int:
         """Return the place of the first job from `start` to `end` in the stream, or of `end`."""
         found = self._command(command, self._keys["ready"], start, end, "COUNT", 1)
         return int((found[0][0].decode() if found else end).replace("-", ""))
@@ -214,19 +216,19 @@ class SnapshotReader(DataSourceReader):
         ranges = getattr(partition, "value", None) or []  # without slices Spark passes None
         shards = open_listed(self.options, [one.address for one in ranges])
         for found, one in zip(shards, ranges, strict=True):
-            yield from self._batches(found, one)
+            yield from self._read_batches(found, one)
 
-    def _batches(self, found: OpenShard, one: SnapshotRange) -> Iterator[RecordBatch]:
+    def _read_batches(self, found: OpenShard, one: SnapshotRange) -> Iterator[RecordBatch]:
         seen = set[bytes]()
         try:
-            for page in pages(self._replies(found, one)):
-                kept = self._kept(page, one, seen)
+            for page in pages(self._read_replies(found, one)):
+                kept = self._kept_jobs(page, one, seen)
                 if kept.count:
                     yield self.shape.batch(kept)
         except WrongEpoch as error:
             logger.info("%s: the queue was deleted while it was read", error)
 
-    def _replies(self, found: OpenShard, one: SnapshotRange) -> Replies:
+    def _read_replies(self, found: OpenShard, one: SnapshotRange) -> Replies:
         packed = found.ops.place(one.epoch.encode()).packed
         origin = Origin(found.name, found.node, packed, one.place, one.asof)
         # Notes show which jobs have moved; ids need the records.
@@ -240,7 +242,7 @@ class SnapshotReader(DataSourceReader):
             if not cursor:
                 break
 
-    def _kept(self, page: Page, one: SnapshotRange, seen: set[bytes]) -> Page:
+    def _kept_jobs(self, page: Page, one: SnapshotRange, seen: set[bytes]) -> Page:
         """Return the jobs that were in this structure when the snapshot began, and are wanted."""
         checks: list[Iterable[bool]] = []
         if one.place != "ready":

@@ -30,7 +30,7 @@ from penstock.spark.errors import OptionError, StagesLost
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoded
 from penstock.spark.shards import OpenShard, OpenShards, open_shards
-from penstock.spark.sink import Packer, RecordBatch, patiently
+from penstock.spark.sink import Packer, RecordBatch, put_patiently
 from penstock.wire.codes import Code
 from penstock.wire.replies import CommitEnded, CommitGone, StageGone
 
@@ -196,7 +196,7 @@ class StagedCommit:
                 self._short.args = (text,)
             return most
 
-        patiently(self._options, MORE_THAN_A_CHUNK, put)
+        put_patiently(self._options, MORE_THAN_A_CHUNK, put)
 
     def _unstage(self, at: Staged, keep_ms: int | str) -> bool:
         """Forget published rows and remember the batch for `keep_ms`; '' = drop staged rows."""

@@ -134,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached = open_shards(self.options)
         return {one.key: Batches(one, consumer, self.options.lease_ms) for one in self._reached}
 
-    def _batches(self, consumer: str) -> dict[str, Batches]:
+    def _open_batches(self, consumer: str) -> dict[str, Batches]:
         """Return those batches, with what this reader knows of them."""
         if consumer != self._consumer:
             self._consumer, self._made = consumer, {}
@@ -153,7 +153,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # ReadAllAvailable of trigger(once=True) has no number.
         usual = self.options.max_jobs_per_trigger
         most = usual if limit is None else getattr(limit, "max_rows", None)
-        found = self._batches(_consumer(start))
+        found = self._open_batches(_consumer(start))
         if not self._reached.unreached:
             self._reached.check(self.options, whole=False)
         # A shard whose last batch could not be acknowledged gets no next one: it would replace
@@ -171,23 +171,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         counts: Counts = {}
         after = {key: start["nodes"].get(key, 0) + 1 for key in found}
         if limit is None or self._left is not None:
-            known = self._on_usable(found, lambda key: found[key].resume(after[key]))
+            known = self._run_on_usable(found, lambda key: found[key].resume(after[key]))
             counts = {key: after[key] for key in known}
-        shares = self._shares({key: found[key] for key in found if key not in counts}, limit)
+        shares = self._share_out({key: found[key] for key in found if key not in counts}, limit)
         asked = {key: found[key] for key in shares}
-        taken = self._on_usable(asked, lambda key: found[key].take(after[key], shares[key]))
+        taken = self._run_on_usable(asked, lambda key: found[key].take(after[key], shares[key]))
         if self._left is not None:
             self._left -= sum(taken.values())
         return counts | {key: after[key] for key in taken}
 
-    def _shares(self, found: Mapping[str, Batches], limit: int | None) -> Counts:
+    def _share_out(self, found: Mapping[str, Batches], limit: int | None) -> Counts:
         """Return the most jobs for each shard, without shards that have none.
 
         Shards with few jobs come first: the others get the rest of their equal share.
         """
         ready: Counts = {}
         if len(found) > 1 or limit is None:
-            ready = self._on_usable(found, lambda key: found[key].shard.queue.stats().ready)
+            ready = self._run_on_usable(found, lambda key: found[key].shard.queue.stats().ready)
         left = min(most for most in (limit, self._left, MAX_JOBS_PER_BATCH) if most is not None)
         equal = -(-left // max(1, len(found)))
         turns = {key: (at - self._turn) % len(found) for at, key in enumerate(found)}
@@ -216,11 +216,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not same:  # no `start` was passed: Spark 4.0 and 4.1
             self._finish(start, self._open(_consumer(start)))
         self._planned = end
-        self._batches(_consumer(end))
+        self._open_batches(_consumer(end))
         before = start["nodes"] if same else {}
         new = {key: n for key, n in end["nodes"].items() if n != before.get(key)}
         known = {key: self._made[key] for key in new if key in self._made}
-        jobs = self._on_each(known, lambda key: known[key].adopt(new[key]))
+        jobs = self._run_on_each(known, lambda key: known[key].adopt(new[key]))
         ranges: list[BatchRange] = []
         for key, batch in new.items():
             if key not in known and self._reached.unreached:
@@ -259,26 +259,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Acknowledge a batch, unless `latestOffset` has done that."""
-        self._finish(end, self._batches(_consumer(end)))
+        self._finish(end, self._open_batches(_consumer(end)))
 
     def _finish(self, offset: Offset, found: Mapping[str, Batches]) -> dict[str, Batches]:
         """Acknowledge the batches of an offset; return those for which that was possible."""
-        ended = self._on_usable(found, lambda key: found[key].finish(offset["nodes"].get(key, 0)))
+        ended = self._run_on_usable(
+            found, lambda key: found[key].finish(offset["nodes"].get(key, 0))
+        )
         return {key: found[key] for key in ended}
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         """Return the numbers of jobs, which the query's progress shows."""
         found = self._open("")
-        known = self._on_usable(found, lambda key: found[key].shard.queue.stats()).values()
+        known = self._run_on_usable(found, lambda key: found[key].shard.queue.stats()).values()
         return {name: sum(getattr(stats, name) for stats in known) for name in STATES}
 
-    def _on_usable(self, of: Mapping[str, Batches], do: Callable[[str], R | None]) -> dict[str, R]:
+    def _run_on_usable(
+        self, of: Mapping[str, Batches], do: Callable[[str], R | None]
+    ) -> dict[str, R]:
         """Call a function with the key of each shard.
 
         Leave out shards for which it returns None, and those that can't be used now.
         """
 
-        def tried(key: str) -> R | None:
+        def try_shard(key: str) -> R | None:
             shard = of[key].shard
             try:
                 return do(key)
@@ -290,10 +294,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logger.warning("node %s is not used for now: %s", shard.node, error)
             return None
 
-        results = self._on_each(of, tried)
+        results = self._run_on_each(of, try_shard)
         return {key: one for key, one in results.items() if one is not None}
 
-    def _on_each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
+    def _run_on_each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
         """Call a function with the key of each shard, for some of them at a time."""
         with ThreadPoolExecutor(PLAN_THREADS) as pool:
             return dict(zip(keys, pool.map(do, keys), strict=True))
@@ -301,11 +305,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _start_heartbeat(self) -> None:
         if self._heartbeat is None:
             name = f"penstock-{self._consumer}"
-            heartbeat = threading.Thread(target=self._renewals, name=name, daemon=True)
+            heartbeat = threading.Thread(target=self._renew_until_stopped, name=name, daemon=True)
             heartbeat.start()
             self._heartbeat = heartbeat
 
-    def _renewals(self) -> None:
+    def _renew_until_stopped(self) -> None:
         while not self._stopped.wait(self.beat):
             self.renew()
 
@@ -326,9 +330,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the jobs of a slice that the query still holds."""
-        yield from map(self.shape.batch, pages(self._replies(*partition.value)))
+        yield from map(self.shape.batch, pages(self._fetch_replies(*partition.value)))
 
-    def _replies(self, consumer: str, ranges: list[BatchRange]) -> Replies:
+    def _fetch_replies(self, consumer: str, ranges: list[BatchRange]) -> Replies:
         shards = open_listed(self.options, [one.address for one in ranges])
         for found, (_, batch, at, end) in zip(shards, ranges, strict=True):
             while at < end:

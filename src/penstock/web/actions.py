@@ -14,7 +14,7 @@ from penstock.web.runs import ACTIONS_OF_STATE, ActionName, BulkAction, act
 from penstock.web.shapes import job_path, queue_path
 from penstock.web.site import Refused, Site, one_of
 
-__all__ = ["jobs", "pause", "run", "schedule"]
+__all__ = ["act_on_jobs", "change_pause", "change_run", "change_schedule"]
 
 COUNT_WAIT = 0.3
 """Seconds that a request waits for a count."""
@@ -25,10 +25,10 @@ SCHEDULE_METHODS: dict[ScheduleAction, str] = {
 }  # fmt: skip
 
 
-async def jobs(site: Site, request: Request) -> Response:
+async def act_on_jobs(site: Site, request: Request) -> Response:
     """Ask for a confirmation, then run an action on named jobs; or begin to count a filter's."""
-    form = await site.form(request)
-    queue = await site.queue(form.get("queue", ""))
+    form = await site.read_form(request)
+    queue = await site.open_queue(form.get("queue", ""))
     chosen = filter_of(form)
     whole = form.get("all")
     action = one_of(ActionName, "action", whole or form.get("action"))
@@ -63,9 +63,9 @@ async def jobs(site: Site, request: Request) -> Response:
     return site.redirect(request, queue_path(queue.name, **chosen.query(), note=note))
 
 
-async def run(site: Site, request: Request) -> Response:
+async def change_run(site: Site, request: Request) -> Response:
     """Start an action on many jobs that was counted, or stop it."""
-    form = await site.form(request)
+    form = await site.read_form(request)
     found = site.runs.get(request.path_params["id"])
     if found is None:
         raise Refused(404, "This action is not known any more: begin again.")
@@ -86,10 +86,10 @@ def _note_run(site: Site, request: Request, what: str, found: BulkAction) -> Non
     site.note(request, action, queue=found.queue.name, **facts, **figures, why=found.error)
 
 
-async def pause(site: Site, request: Request) -> Response:
+async def change_pause(site: Site, request: Request) -> Response:
     """Pause a side of a queue, or resume it."""
-    form = await site.form(request)
-    queue = await site.queue(form.get("queue", ""))
+    form = await site.read_form(request)
+    queue = await site.open_queue(form.get("queue", ""))
     side = form.get("side")
     if side:
         await queue.pause(one_of(PauseSide, "side", side))
@@ -101,10 +101,10 @@ async def pause(site: Site, request: Request) -> Response:
     return site.redirect(request, queue_path(queue.name, note=action))
 
 
-async def schedule(site: Site, request: Request) -> Response:
+async def change_schedule(site: Site, request: Request) -> Response:
     """Trigger, pause, resume or remove a schedule."""
-    form = await site.form(request)
-    queue, name = await site.queue(form.get("queue", "")), form.get("name", "")
+    form = await site.read_form(request)
+    queue, name = await site.open_queue(form.get("queue", "")), form.get("name", "")
     action = one_of(ScheduleAction, "action", form.get("action"))
     if action == "remove" and not form.get("confirmed"):
         return site.page(request, "confirm_schedule.html", queue=queue.name, name=name)

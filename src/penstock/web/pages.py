@@ -20,16 +20,16 @@ from penstock.web.site import Refused, Site, one_of
 from penstock.web.timeline import timeline_of
 
 __all__ = [
-    "batches",
     "filter_of",
-    "job",
-    "nodes",
-    "overview",
-    "queue",
-    "run",
-    "runs",
-    "schedules",
-    "workers",
+    "show_batches",
+    "show_job",
+    "show_nodes",
+    "show_overview",
+    "show_queue",
+    "show_run",
+    "show_runs",
+    "show_schedules",
+    "show_workers",
 ]
 
 JOBS_PER_PAGE_ABOUT = 50
@@ -47,7 +47,7 @@ PREVIEW_BYTES = 120
 SORT_COLUMNS = (*get_args(StateName), "oldest")
 
 
-async def overview(site: Site, request: Request) -> Response:
+async def show_overview(site: Site, request: Request) -> Response:
     """Show all queues with their counts and rates."""
     sample, query = await site.sampler.sample(), request.query_params
     wanted, sort = query.get("q", ""), query.get("sort", "name")
@@ -77,10 +77,10 @@ async def overview(site: Site, request: Request) -> Response:
     )
 
 
-async def queue(site: Site, request: Request) -> Response:
+async def show_queue(site: Site, request: Request) -> Response:
     """Show a queue: its counts, and the jobs of a state."""
     name = request.path_params["name"] or request.query_params.get("name", "")
-    target = await site.queue(name)
+    target = await site.open_queue(name)
     sample = await site.sampler.sample()
     stats = sample.queues.get(name) or await target.stats()
     chosen = filter_of(request.query_params)
@@ -132,7 +132,7 @@ async def _search(queue: Any, chosen: Filter, cursor: str, *, newest: bool) -> S
     return found
 
 
-async def job(site: Site, request: Request) -> Response:
+async def show_job(site: Site, request: Request) -> Response:
     """Show all data of a job."""
     name = request.path_params.get("id") or request.query_params.get("id", "").strip()
     try:
@@ -150,13 +150,13 @@ async def job(site: Site, request: Request) -> Response:
         timeline=timeline_of(view),
         handler=view.headers.get(HANDLER),
         body="" if site.options.hide_bodies else body_text(view.raw, view.codec),
-        result=await _result(site, view),
+        result=await _read_result(site, view),
         actions=ACTIONS_OF_STATE.get(view.state, ()) if view.finished is None else (),  # type: ignore[call-overload]  # of any state
         state=state,
     )
 
 
-async def _result(site: Site, view: JobView) -> str | None:
+async def _read_result(site: Site, view: JobView) -> str | None:
     """Return the kept result of a job as text; None = it has none."""
     if view.finished is None or site.options.hide_bodies:
         return None
@@ -168,7 +168,7 @@ async def _result(site: Site, view: JobView) -> str | None:
     return body_text(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"), "json")
 
 
-async def workers(site: Site, request: Request) -> Response:
+async def show_workers(site: Site, request: Request) -> Response:
     """Show the workers that run, and the jobs that they hold."""
     found = await site.client.workers(jobs=True)
     missed = getattr(found, "unreachable", {})
@@ -177,17 +177,17 @@ async def workers(site: Site, request: Request) -> Response:
     )
 
 
-async def schedules(site: Site, request: Request) -> Response:
+async def show_schedules(site: Site, request: Request) -> Response:
     """Show the schedules of all queues."""
-    return await _of_queues(site, request, "schedules", "has_schedules")
+    return await _show_of_queues(site, request, "schedules", "has_schedules")
 
 
-async def batches(site: Site, request: Request) -> Response:
+async def show_batches(site: Site, request: Request) -> Response:
     """Show the batches of all queues."""
-    return await _of_queues(site, request, "batches", "batches", QUEUES_PER_PAGE)
+    return await _show_of_queues(site, request, "batches", "batches", QUEUES_PER_PAGE)
 
 
-async def _of_queues(
+async def _show_of_queues(
     site: Site, request: Request, kind: str, figure: str, most: int | None = None
 ) -> Response:
     """Show the schedules or batches of all queues for which a figure is not zero.
@@ -208,18 +208,18 @@ async def _of_queues(
     return site.page(request, f"{kind}.html", found=found, left=len(names) - QUEUES_PER_PAGE)
 
 
-async def nodes(site: Site, request: Request) -> Response:
+async def show_nodes(site: Site, request: Request) -> Response:
     """Show the nodes with their memory."""
     hello = await site.client.hello()
     return site.page(request, "nodes.html", hello=hello)
 
 
-async def runs(site: Site, request: Request) -> Response:
+async def show_runs(site: Site, request: Request) -> Response:
     """Show the actions on many jobs of this process."""
     return site.page(request, "runs.html", runs=site.runs.latest())
 
 
-async def run(site: Site, request: Request) -> Response:
+async def show_run(site: Site, request: Request) -> Response:
     """Show an action on many jobs."""
     found = site.runs.get(request.path_params["id"])
     if found is None:

@@ -180,7 +180,7 @@ class Runs:
         work: Awaitable[None],
         ended: Callable[[BulkAction], None] = lambda _: None,
     ) -> None:
-        async def guarded() -> None:
+        async def guard() -> None:
             try:
                 await work
             except Exception as error:  # noqa: BLE001  # the page shows it
@@ -190,16 +190,16 @@ class Runs:
                 self._tasks.pop(run.id, None)
                 ended(run)
 
-        self._tasks[run.id] = asyncio.create_task(guarded())
+        self._tasks[run.id] = asyncio.create_task(guard())
 
     async def _count(self, run: BulkAction) -> None:
-        async for ids in self._pages(run):
+        async for ids in self._find_ids(run):
             run.matched += len(ids)
         if run.status == "counting":
             run.status = "counted"
 
     async def _work(self, run: BulkAction) -> None:
-        async for ids in self._pages(run):
+        async for ids in self._find_ids(run):
             some = ids[: run.matched - run.named]
             if some:
                 run.named += len(some)
@@ -210,7 +210,7 @@ class Runs:
         if run.status == "running":
             run.status = "done"
 
-    async def _pages(self, run: BulkAction) -> AsyncIterator[list[str]]:
+    async def _find_ids(self, run: BulkAction) -> AsyncIterator[list[str]]:
         """Yield the ids of matching jobs, the newest first: jobs added later are not found."""
         chosen, cursor, status = run.filter, "0", run.status
         while run.status == status:

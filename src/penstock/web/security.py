@@ -133,7 +133,7 @@ class Guard:
         request = Request(scope, receive)
         cookie = request.cookies.get(CSRF_COOKIE)
         given = cookie or secrets.token_hex(16)
-        guarded = self._guarded(send, None if cookie else self._cookie(request, given))
+        send_guarded = self._guarding(send, None if cookie else self._cookie(request, given))
         refused = self._refused(request)
         if refused is None:
             user = await self._user(request)
@@ -142,7 +142,7 @@ class Guard:
             else:
                 request.state.user = user
                 request.state.csrf = token_of(self.options, given)
-        await (refused or self.app)(scope, receive, guarded)
+        await (refused or self.app)(scope, receive, send_guarded)
 
     def _refused(self, request: Request) -> Response | None:
         host = request.headers.get("host", "")
@@ -183,8 +183,8 @@ class Guard:
         secure = "; Secure" if request.url.scheme == "https" else ""
         return f"{CSRF_COOKIE}={value}; Path={path}; HttpOnly; SameSite=Strict{secure}"
 
-    def _guarded(self, send: Send, cookie: str | None) -> Send:
-        async def guarded(message: Message) -> None:
+    def _guarding(self, send: Send, cookie: str | None) -> Send:
+        async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
@@ -195,7 +195,7 @@ class Guard:
                     headers.append("set-cookie", cookie)
             await send(message)
 
-        return guarded
+        return send_guarded
 
 
 def _name_of(host: str) -> str:

@@ -102,7 +102,7 @@ class Site:
             await self.runs.close()
             await self.client.close()
 
-    async def queue(self, name: str) -> AsyncQueue:
+    async def open_queue(self, name: str) -> AsyncQueue:
         """Return a queue that exists.
 
         Raises:
@@ -138,7 +138,7 @@ class Site:
         """Return a redirection to a page, which is read by GET."""
         return RedirectResponse(request.scope.get("root_path", "") + path, 303)
 
-    async def form(self, request: Request) -> ImmutableMultiDict[str, str]:
+    async def read_form(self, request: Request) -> ImmutableMultiDict[str, str]:
         """Return the fields of an action's form.
 
         Raises:

@@ -386,7 +386,7 @@ class TickRun:
             elif outcome.code == flows.SCHEDULE_OUTDATED:
                 text = "schedule %r stays as it is: a later version has replaced this one; %s"
                 self.log.warning(text, new.name, "schedule(..., force=True) brings it back")
-            elif outcome.home is self.ops:
+            elif outcome.ops is self.ops:
                 ticker.declared.stored.add(new.name)
             is_stored |= outcome.code is not None
         if waiting and not ticker.has_waited and self.ops is up[0]:

@@ -13,7 +13,7 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.doctor import cluster, keys, server, times
 from penstock.cli.doctor.connections import DoctorNode
-from penstock.cli.doctor.findings import Finding, examined, named, placed
+from penstock.cli.doctor.findings import Finding, named, placed, run_checks
 from penstock.cli.doctor.nodes import DoctorNodes
 from penstock.cli.parameters import Option
 from penstock.core.values.urls import shown
@@ -72,9 +72,9 @@ def doctor(
 
 
 def _examine(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]:
-    yield from examined(node, cluster.cluster)
+    yield from run_checks(node, cluster.check_cluster)
     for one in node.servers:
-        found = examined(one, *server.SERVER_CHECKS)
+        found = run_checks(one, *server.SERVER_CHECKS)
         yield from placed(found, "server", one.address) if node.is_cluster else found
-    yield from examined(node, server.sentinels)
-    yield from named("queues", keys.queues(node, horizon, repair=repair))
+    yield from run_checks(node, server.check_sentinels)
+    yield from named("queues", keys.check_queues(node, horizon, repair=repair))

@@ -9,12 +9,12 @@ from penstock.cli.doctor.findings import Finding, broken, ok, warning
 from penstock.core.nodes.servers import parse_info
 from penstock.wire.keys import SLOT_COUNT
 
-__all__ = ["cluster"]
+__all__ = ["check_cluster"]
 
 LISTED_SLOTS = 3
 
 
-def cluster(node: DoctorNode) -> Iterator[Finding]:
+def check_cluster(node: DoctorNode) -> Iterator[Finding]:
     """Check that every slot is served and stays on its server."""
     if not node.is_cluster:
         return

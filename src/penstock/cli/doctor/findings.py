@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from redis.exceptions import ResponseError
 
-__all__ = ["Finding", "Severity", "broken", "examined", "named", "ok", "placed", "warning"]
+__all__ = ["Finding", "Severity", "broken", "named", "ok", "placed", "run_checks", "warning"]
 
 T = TypeVar("T")
 
@@ -49,13 +49,14 @@ def broken(text: str, **data: object) -> Finding:
     return Finding("", "broken", text, data)
 
 
-def examined(subject: T, *checks: Callable[[T], Iterable[Finding]]) -> Iterator[Finding]:
+def run_checks(subject: T, *checks: Callable[[T], Iterable[Finding]]) -> Iterator[Finding]:
     """Run checks. A command that the server refuses is a finding, and the next check runs."""
     for check in checks:
+        name = check.__name__.removeprefix("check_")
         try:
-            yield from named(check.__name__, check(subject))
-        except ResponseError as error:  # noqa: PERF203  # each may be refused
-            yield Finding(check.__name__, "warning", f"could not be checked: {error}", {})
+            yield from named(name, check(subject))
+        except ResponseError as error:  # each may be refused
+            yield Finding(name, "warning", f"could not be checked: {error}", {})
 
 
 def named(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ from penstock.wire.keys import (
     workers_key,
 )
 
-__all__ = ["queues"]
+__all__ = ["check_queues"]
 
 MAX_SCANNED_KEYS = 1_000_000
 MAX_SCAN_SECONDS = 5.0
@@ -113,7 +113,7 @@ def _sort(key: bytes, prefix: str, found: ScannedKeys) -> None:
         found.kinds.setdefault(unquote(shape[1]), set()).add(shape[2])
 
 
-def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]:
+def check_queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]:
     """Compare registry, metas and key space, then check a sample of each queue's jobs.
 
     Args:
@@ -144,10 +144,10 @@ def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]
             break
         looked += 1
         queue = _doctor_queue(node, name)
-        for finding in _queue(queue, listed.get(name, []), horizon, repair=repair):
+        for finding in _check_queue(queue, listed.get(name, []), horizon, repair=repair):
             is_damaged |= finding.level == "broken"
             yield finding
-        yield from named("staged", islice(_staged(queue), SAMPLED_ENTRIES))
+        yield from named("staged", islice(_check_staged(queue), SAMPLED_ENTRIES))
     yield _summary(looked, len(names), found, is_damaged)
     yield from named("keys", [_unknown(found)])
 
@@ -182,11 +182,11 @@ def _doctor_queue(node: DoctorNode, listed_name: str) -> DoctorQueue:
     return DoctorQueue(node.at(keys["meta"]), keys, name)
 
 
-def _queue(
+def _check_queue(
     queue: DoctorQueue, fields: Sequence[str], horizon: int, *, repair: bool
 ) -> Iterator[Finding]:
     try:
-        wrong = list(_meta(queue, fields))
+        wrong = list(_check_meta(queue, fields))
         yield from wrong
         if any(one.level == "broken" for one in wrong):
             return
@@ -194,14 +194,14 @@ def _queue(
         if version is None or read_count(version) is not None:
             return  # there is no queue, or each of its partitions is one
         if repair:
-            yield from named("repair", times.repaired(queue, horizon))
-        yield from named("times", times.too_far(queue, horizon))
-        yield from _damage(queue)
+            yield from named("repair", times.repair_times(queue, horizon))
+        yield from named("times", times.check_times(queue, horizon))
+        yield from _check_damage(queue)
     except ResponseError as error:
         yield _refused(f"queue {queue.name!r}", error, repair=repair, queue=queue.name)
 
 
-def _staged(queue: DoctorQueue) -> Iterator[Finding]:
+def _check_staged(queue: DoctorQueue) -> Iterator[Finding]:
     """Describe the staged writes of which rows are not yet in the queue (protocol/staging.md)."""
     try:
         flat = queue.ask("HGETALL", "staged")
@@ -229,7 +229,7 @@ def _staged(queue: DoctorQueue) -> Iterator[Finding]:
         yield _refused(subject, error, repair=False, queue=queue.name)
 
 
-def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
+def _check_meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
     types = queue.transaction(("TYPE", kind) for kind in KEY_KINDS)
     there = {
         kind: one.decode() for kind, one in zip(KEY_KINDS, types, strict=True) if one != b"none"
@@ -245,17 +245,17 @@ def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
         return
     if epoch is None:
         there.pop("finished", None)  # `clear` tells waiting clients; it ends by itself
-        yield from _without_meta(queue, list(there), is_listed=bool(fields))
+        yield from _check_without_meta(queue, list(there), is_listed=bool(fields))
     elif version not in QUEUE_VERSIONS:
         yield queue.about(broken, f" was written by version {version!r} of the protocol.")
     else:
         if f"{queue_crc(queue.keys.name):08x}{epoch.decode()}" not in fields:
             text = " is not in the registry: `penstock queues` does not show it."
             yield queue.about(warning, text)
-        yield from _numbers(queue)
+        yield from _check_numbers(queue)
 
 
-def _without_meta(
+def _check_without_meta(
     queue: DoctorQueue, there: Sequence[str], *, is_listed: bool
 ) -> Iterator[Finding]:
     if set(there) & set(RECORD_KINDS):
@@ -269,7 +269,7 @@ def _without_meta(
         yield queue.about(warning, text)
 
 
-def _numbers(queue: DoctorQueue) -> Iterator[Finding]:
+def _check_numbers(queue: DoctorQueue) -> Iterator[Finding]:
     """Check the settings and counters; the scripts use the default for what is not a number."""
     values = queue.ask("HMGET", "meta", *NUMBER_FIELDS)
     for number, value in zip(NUMBER_FIELDS, values, strict=True):
@@ -287,9 +287,15 @@ def _numbers(queue: DoctorQueue) -> Iterator[Finding]:
         yield queue.about(warning, text, field="rate")
 
 
-def _damage(queue: DoctorQueue) -> Iterator[Finding]:
+def _check_damage(queue: DoctorQueue) -> Iterator[Finding]:
     examples: dict[str, list[str]] = {}
-    for check in (_indexes, _records, _dedup_ids, _successors, _urgent):
+    for check in (
+        _check_indexes,
+        _check_records,
+        _check_dedup_ids,
+        _check_successors,
+        _check_urgent,
+    ):
         for number, fault in check(queue):
             examples.setdefault(fault, []).append(number.decode())
     for fault, numbers in examples.items():
@@ -298,7 +304,7 @@ def _damage(queue: DoctorQueue) -> Iterator[Finding]:
         yield queue.about(broken, text, fault=fault, count=count, example=example)
 
 
-def _each(
+def _examine_each(
     queue: DoctorQueue, numbers: Iterable[bytes], about: Callable[[bytes], Sequence[Command]]
 ) -> Iterator[tuple[bytes, list[Any]]]:
     """Send the same commands for each job. The replies for one job come from one transaction."""
@@ -309,7 +315,7 @@ def _each(
         yield from ((one, replies[i * width :][:width]) for i, one in enumerate(page))
 
 
-def _indexes(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
+def _check_indexes(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that each held job lies in one index, and that each index entry is a held job."""
     held = queue.ask("HRANDFIELD", "held", SAMPLED_JOBS)
     numbers = {name for name in held if not name.startswith((b"=", RESULT_PREFIX))}
@@ -319,7 +325,7 @@ def _indexes(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     def about(number: bytes) -> list[Command]:
         return [("HEXISTS", "held", number), *(("ZSCORE", index, number) for index in INDEX_KINDS)]
 
-    for number, (exists, *scores) in _each(queue, numbers, about):
+    for number, (exists, *scores) in _examine_each(queue, numbers, about):
         found = [index for index, one in zip(INDEX_KINDS, scores, strict=True) if one is not None]
         if not exists:
             for index in found:
@@ -328,7 +334,7 @@ def _indexes(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
             yield number, f"held jobs in {'several indexes' if found else 'no index'}"
 
 
-def _records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
+def _check_records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that a job is in ready or in held, and that a separate body exists and has a job.
 
     Few jobs are read, because the reply contains their records.
@@ -348,7 +354,7 @@ def _records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
             ("HSTRLEN", "held", b"=" + number),
         ]
 
-    for number, (value, waiting, ends, size) in _each(queue, numbers, about):
+    for number, (value, waiting, ends, size) in _examine_each(queue, numbers, about):
         records = [*([] if value is None else [value]), *(entry[1][1] for entry in waiting)]
         is_apart = any(map(RECORD_OF_LARGE_BODY.match, records))
         if len(records) > 1:
@@ -361,7 +367,7 @@ def _records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
             yield number, "bodies without a job"
 
 
-def _dedup_ids(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
+def _check_dedup_ids(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that jobs that have a dedup id, or wait for its end, exist."""
     page = queue.ask("HSCAN", "dedup", "0", "COUNT", SAMPLED_ENTRIES)[1][: 2 * SAMPLED_ENTRIES]
     owners = dict(zip(page[::2], page[1::2], strict=True))
@@ -374,12 +380,12 @@ def _dedup_ids(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
             ("XRANGE", "ready", number, number),
         ]
 
-    for number, (now, held, waiting) in _each(queue, names, about):
+    for number, (now, held, waiting) in _examine_each(queue, names, about):
         if number in JOB_NUMBER.findall(now or b"") and not held and not waiting:
             yield number, "dedup ids without a job"
 
 
-def _successors(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
+def _check_successors(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that a job without a due time waits for the end of a job with the same dedup id.
 
     The callback of a batch waits for the jobs of the batch.
@@ -400,9 +406,11 @@ def _successors(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
             yield number, "jobs that wait for the end of a job that does not exist"
 
 
-def _urgent(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
+def _check_urgent(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that a job whose priority is noted in urgent waits for its time."""
     numbers = queue.ask("ZRANGE", "urgent", 0, SAMPLED_JOBS - 1)
-    for number, (score,) in _each(queue, numbers, lambda one: [("ZSCORE", "scheduled", one)]):
+    for number, (score,) in _examine_each(
+        queue, numbers, lambda one: [("ZSCORE", "scheduled", one)]
+    ):
         if score is None or float(score) < 0:
             yield number, "entries of urgent without a job that waits"

@@ -15,14 +15,14 @@ from penstock.core.values.urls import host_and_port
 from penstock.errors import UnsupportedServer
 from penstock.wire.scripts import all_scripts
 
-__all__ = ["SERVER_CHECKS", "sentinels"]
+__all__ = ["SERVER_CHECKS", "check_sentinels"]
 
 MEMORY_WARNING_SHARE = 0.9
 CLOCK_WARNING_SECONDS = 1.0
 REPLICA_LAG_SECONDS = 10
 
 
-def version(server: DoctorServer) -> Iterator[Finding]:
+def check_version(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server has all commands that the scripts use."""
     facts = server.facts
     data = {"server": facts.name, "redis_version": ".".join(map(str, facts.version))}
@@ -44,7 +44,7 @@ FINDING_OF_FSYNC = {
 }
 
 
-def persistence(server: DoctorServer) -> Iterator[Finding]:
+def check_persistence(server: DoctorServer) -> Iterator[Finding]:
     """Report what a restart or a crash of the server loses."""
     fields = server.facts.fields
     yield _append_only(server) if server.facts.number("aof_enabled") else _snapshots(server)
@@ -73,7 +73,7 @@ def _snapshots(server: DoctorServer) -> Finding:
     return warning(text, aof=False, save=save)
 
 
-def memory(server: DoctorServer) -> Iterator[Finding]:
+def check_memory(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server does not delete keys by itself."""
     facts = server.facts
     limit, used = facts.number("maxmemory") or 0, facts.number("used_memory") or 0
@@ -89,7 +89,7 @@ def memory(server: DoctorServer) -> Iterator[Finding]:
     yield level(text, maxmemory=limit, used_memory=used, policy=policy)
 
 
-def evicted(server: DoctorServer) -> Iterator[Finding]:
+def check_evicted(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server has not deleted keys by itself."""
     level, text = ok, "no key was evicted since the server started."
     if count := server.facts.number("evicted_keys") or 0:
@@ -98,7 +98,7 @@ def evicted(server: DoctorServer) -> Iterator[Finding]:
     yield level(text, evicted_keys=count)
 
 
-def replicas(server: DoctorServer) -> Iterator[Finding]:
+def check_replicas(server: DoctorServer) -> Iterator[Finding]:
     """Report the replicas, or that this server is one."""
     fields = server.facts.fields
     role = fields.get("role", "master")
@@ -142,7 +142,7 @@ def _replica(line: str) -> Finding:
     return level(text, replica=name, state=state, lag=lag)
 
 
-def sentinels(node: DoctorNode) -> Iterator[Finding]:
+def check_sentinels(node: DoctorNode) -> Iterator[Finding]:
     """Check that all Sentinels answer and name the same primary."""
     if node.primary is None:
         return
@@ -164,7 +164,7 @@ def sentinels(node: DoctorNode) -> Iterator[Finding]:
         yield ok(text, primary=named, epoch=epoch, agreeing=agreeing, of=of)
 
 
-def clock(server: DoctorServer) -> Iterator[Finding]:
+def check_clock(server: DoctorServer) -> Iterator[Finding]:
     """Compare the clock of the server, by which all times go, with ours."""
     ahead, trip = times.read_clock(server)
     level, text = ok, f"the server's clock and ours differ by {abs(ahead) * 1000:.0f} ms."
@@ -174,7 +174,7 @@ def clock(server: DoctorServer) -> Iterator[Finding]:
     yield level(text, ahead=round(ahead, 6), round_trip=round(trip, 6))
 
 
-def scripts(server: DoctorServer) -> Iterator[Finding]:
+def check_scripts(server: DoctorServer) -> Iterator[Finding]:
     """Count the scripts that are loaded."""
     every = all_scripts()
     loaded = server.ask("SCRIPT", "EXISTS", *(one.sha for one in every))
@@ -183,4 +183,12 @@ def scripts(server: DoctorServer) -> Iterator[Finding]:
     yield ok(text, loaded=names, of=len(every))
 
 
-SERVER_CHECKS = (version, persistence, memory, evicted, replicas, clock, scripts)
+SERVER_CHECKS = (
+    check_version,
+    check_persistence,
+    check_memory,
+    check_evicted,
+    check_replicas,
+    check_clock,
+    check_scripts,
+)

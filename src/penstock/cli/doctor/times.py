@@ -13,7 +13,14 @@ from penstock.cli.output import Failed, span
 from penstock.wire.codes import Code
 from penstock.wire.scripts import script
 
-__all__ = ["HORIZON_DAYS", "beside_ours", "check_clock", "read_clock", "repaired", "too_far"]
+__all__ = [
+    "HORIZON_DAYS",
+    "beside_ours",
+    "check_clock",
+    "check_times",
+    "read_clock",
+    "repair_times",
+]
 
 HORIZON_DAYS = 3660
 """Longest delay and window, unless the user gives another number."""
@@ -51,7 +58,7 @@ def check_clock(server: DoctorServer) -> None:
         )
 
 
-def too_far(queue: DoctorQueue, days: int) -> Iterator[Finding]:
+def check_times(queue: DoctorQueue, days: int) -> Iterator[Finding]:
     """Check the latest times of each structure for values too far in the future."""
     try:
         pages = {place: _page(queue, place, 0, days, write=False)[0] for place in KINDS_WITH_TIMES}
@@ -79,7 +86,7 @@ def _numbers(queue: DoctorQueue) -> Iterator[Finding]:
         yield queue.about(warning, text, ahead=over)
 
 
-def repaired(queue: DoctorQueue, days: int) -> Iterator[Finding]:
+def repair_times(queue: DoctorQueue, days: int) -> Iterator[Finding]:
     """Bring back times that lie ahead (protocol/maintenance.md, Repairing times)."""
     total = 0
     for _ in range(MAX_REPAIR_PASSES):  # jobs move while pages are read

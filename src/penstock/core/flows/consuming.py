@@ -143,9 +143,9 @@ class _Watch:
         """Queues that were closed and drained when they were asked last."""
         self._barred: dict[QueueOps, float] = {}
         """Time until which a queue that did not answer is not asked."""
-        self._order()
+        self._read_order()
 
-    def _order(self) -> None:
+    def _read_order(self) -> None:
         self.queues, eager = self._sources.order()
         self._eager = frozenset(self.queues[:eager])
 
@@ -216,7 +216,7 @@ class _Watch:
             return self._continue_without(ops, error, had_token=had_token, brief=brief)
         except Exception as error:
             if brief and sources.transient(error):
-                self._failed(ops, error)
+                self._note_failure(ops, error)
                 return False
             if not self.jobs:
                 raise
@@ -264,7 +264,7 @@ class _Watch:
             self._n = len(self.jobs)  # the caller gets these, and takes no more
         return True
 
-    def _failed(self, ops: QueueOps, error: BaseException) -> None:
+    def _note_failure(self, ops: QueueOps, error: BaseException) -> None:
         self.failure = error
         self._due.pop(ops, None)  # it may be up again before the wait
         if ops.home is None:  # else the state of its node says when to ask it again
@@ -287,7 +287,7 @@ class _Watch:
             yield from self.leave()
             raise
         self._tokens.update(heard.told)
-        self._order()
+        self._read_order()
         return heard
 
     def leave(self) -> Generator[Effect, Any, None]:
@@ -327,7 +327,7 @@ def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[
     The deliveries are read page by page, then the oldest are named to `recover` with their
     receipts: jobs that end meanwhile are left out, and no two callers take the same one.
     """
-    found, epoch = yield from _pending(ops, idle_ms)
+    found, epoch = yield from _list_pending(ops, idle_ms)
     found.sort()
     jobs: list[Any] = []
     at = 0
@@ -342,7 +342,7 @@ def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[
     return jobs
 
 
-def _pending(
+def _list_pending(
     ops: QueueOps, idle_ms: int
 ) -> Generator[Effect, Any, tuple[list[tuple[int, bytes, bytes]], str]]:
     found: dict[bytes, tuple[int, bytes, bytes]] = {}

@@ -46,11 +46,11 @@ class StoreOutcome(NamedTuple):
 
     Attributes:
         code: as `schedule` returns it; None = the schedule is new, and some nodes are down.
-        home: where it lies; None = on none of the nodes that are up.
+        ops: the part in which it lies; None = on none of the nodes that are up.
     """
 
     code: int | None
-    home: QueueOps | None
+    ops: QueueOps | None
 
 
 def schedule_on(
@@ -67,19 +67,19 @@ def schedule_on(
         force: as in `schedule`.
         is_whole: whether these are all nodes. Otherwise it is not created: it may lie on another.
     """
-    home = yield from _keep_one_home(parts, new.name)
-    if home is not None:
-        code = yield from schedule(home, new, force=force)
-        return StoreOutcome(code, home)
+    holder = yield from _keep_one_copy(parts, new.name)
+    if holder is not None:
+        code = yield from schedule(holder, new, force=force)
+        return StoreOutcome(code, holder)
     if not is_whole:
         return StoreOutcome(None, None)
     chosen = _ranked(parts, new.name)[0]
     code = yield from schedule(chosen, new, force=force)
-    home = yield from _keep_one_home(parts, new.name)
-    return StoreOutcome(code, home or chosen)
+    holder = yield from _keep_one_copy(parts, new.name)
+    return StoreOutcome(code, holder or chosen)
 
 
-def _keep_one_home(parts: Sequence[QueueOps], name: str) -> Generator[Effect, Any, QueueOps | None]:
+def _keep_one_copy(parts: Sequence[QueueOps], name: str) -> Generator[Effect, Any, QueueOps | None]:
     """Return the part that keeps a schedule, and remove it from all others.
 
     Returns:
@@ -97,7 +97,7 @@ def _keep_one_home(parts: Sequence[QueueOps], name: str) -> Generator[Effect, An
 
 
 def _ranked(parts: Sequence[QueueOps], name: str) -> list[QueueOps]:
-    """Return parts on several nodes, the home of a new schedule of this name first."""
+    """Return parts on several nodes, first the one that a new schedule of this name lies in."""
     if len(parts) < 2:
         return [*parts]
     return sorted(parts, key=lambda ops: sha1(f"{ops.home.whole_id} {name}".encode()).digest())
