@@ -58,7 +58,7 @@ SECOND_MEANINGS: dict[str, set[str]] = {
     "worker/_async/kit.py": {"MOST"},
     "worker/_async/lifespan.py": {"NO_ERROR"},
     "worker/_async/registration.py": {"PAUSE"},
-    "worker/arguments.py": {"Kind", "MISSING"},
+    "worker/arguments.py": {"MISSING"},
     "worker/children.py": {"END_WAIT", "EVERY", "GRACE"},
     "worker/concerns.py": {"DAMAGES", "Flow"},
     "worker/health.py": {"EVERY", "PATIENCE"},

@@ -77,12 +77,34 @@ EXACT_TYPES = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(
 to_json = json.JSONEncoder(ensure_ascii=False).encode
 Row = Sequence[Any]
 """The columns of a result."""
-Kind = tuple[Reservation, bytes, tuple[str, bool] | None, int | None]
-"""The common parts of jobs: reservation, counters, `own`, and their dedup window in ms.
 
-`own`: of jobs that have a lease or a ttl of their own: the last four digits of their ids, and
-whether they were delivered at most once.
-"""
+
+class OwnTerms(NamedTuple):
+    """The terms of jobs that have a lease or a ttl of their own: the end of their ids shows them.
+
+    Attributes:
+        code: the last four digits of the ids.
+        at_most_once: whether they were delivered at most once.
+    """
+
+    code: str
+    at_most_once: bool
+
+
+class ResultKind(NamedTuple):
+    """The parts that jobs have in common.
+
+    Attributes:
+        reservation: that of all.
+        counts: their counters.
+        own: None = they have no terms of their own.
+        window_ms: their dedup window; None = as their producers chose.
+    """
+
+    reservation: Reservation
+    counts: bytes
+    own: OwnTerms | None
+    window_ms: int | None
 
 
 @dataclass
@@ -290,13 +312,17 @@ class ResultPage:
         code: the last four digits of their ids.
     """
 
-    def __init__(self, kind: Kind, numbers: Sequence[bytes], rows: Sequence[Row]) -> None:
-        reserve, counts, own, self.window_ms = kind
-        self.code, once = own or (AT_LEAST_ONCE_FOREVER, False)
-        first = Delivery(reserve, numbers[0], counts, b"")
-        self.place, self.attempt = reserve.place, first.attempt
-        self.receipt = "" if once else first.receipt if own or counts else reserve.hinted
-        self.is_short = own is not None and not once
+    def __init__(self, kind: ResultKind, numbers: Sequence[bytes], rows: Sequence[Row]) -> None:
+        reservation, own = kind.reservation, kind.own
+        first = Delivery(reservation, numbers[0], kind.counts, b"")
+        self.window_ms = kind.window_ms
+        self.place, self.attempt = reservation.place, first.attempt
+        self.code = AT_LEAST_ONCE_FOREVER if own is None else own.code
+        self.is_short = own is not None and not own.at_most_once
+        if own is not None and own.at_most_once:
+            self.receipt = ""
+        else:
+            self.receipt = first.receipt if own or kind.counts else reservation.hinted
         self.numbers, self.rows = numbers, rows
 
     def held(self) -> HeldJobs:
@@ -341,7 +367,7 @@ class DrainResults:
         self._usual = [EXACT_TYPES.get(kind) for kind in self._kinds]
         self._nothing = None, (None,) * len(self._names)
         self._waiting = deque[Any]()
-        self._kind: Kind | None = None
+        self._kind: ResultKind | None = None
         self._room = Event()
         self._held: list[HeldJobs] = []
         self._renewal = monotonic() + self._hold / 6
@@ -370,10 +396,12 @@ class DrainResults:
         for job, found in zip(jobs, rows, strict=True):
             if found is not None:
                 job.settled = True
-                reserve, counts, data, number = parts_of(job)
-                own = (job.id[-4:], job.at_most_once) if data[1:3] in OWN_TERMS else None
+                reservation, counts, data, number = parts_of(job)
+                has_own = data[1:3] in OWN_TERMS
+                own = OwnTerms(job.id[-4:], job.at_most_once) if has_own else None
                 window_ms, row = found
-                if self._kind != (kind := (reserve, counts, own, window_ms)):
+                kind = ResultKind(reservation, counts, own, window_ms)
+                if self._kind != kind:
                     self._kind = kind
                 self._waiting += (self._kind, number, row)
 

@@ -184,9 +184,9 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             ops.plain_from = now + PLAIN_PAUSE
             return self._add_fully(record, options)
         ops.replicas = 0
-        job_id = ops, plain.first, plain.epoch, options.ttl_code
+        id_parts = ops, plain.first, plain.epoch, options.ttl_code
         head = record[: record.index(b"\n")]
-        return Enqueued(job_id, "ready", False, 0, "added", head, self)
+        return Enqueued(id_parts, "ready", stable_id=head, queue=self)
 
     def _add_fully(self, record: bytes, options: Prepared) -> Enqueued:
         """Add a record with any options: in one direct call if the queue exists and has room."""
@@ -214,9 +214,9 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             added.queue = self
             return added
         state = "scheduled" if reply.scheduled else "ready"
-        job_id = ops, reply.first, reply.epoch, options.ttl_code
+        id_parts = ops, reply.first, reply.epoch, options.ttl_code
         head = record[: record.index(b"\n")]
-        return Enqueued(job_id, state, False, replicas, "added", head, self)
+        return Enqueued(id_parts, state, replicas=replicas, stable_id=head, queue=self)
 
     @show_options(EnqueueManyOptions)
     def enqueue_many(

@@ -379,6 +379,12 @@ def hinted_receipt(job: Delivery) -> str:
 JobName: TypeAlias = Delivery | str
 """A job, named by its delivery, which holds the receipt, or by its id alone."""
 
+IdParts: TypeAlias = tuple[Any, bytes, bytes, str]
+"""Operations of the queue, number, epoch and ttl code: the id is built from them when it is read.
+
+A plain tuple, as each enqueue makes one: a NamedTuple costs as much as the whole `Enqueued`.
+"""
+
 
 class Enqueued:
     """The result of an enqueue.
@@ -397,7 +403,7 @@ class Enqueued:
 
     def __init__(
         self,
-        id: str | tuple[Any, bytes, bytes, str],  # noqa: A002  # the name of the attribute
+        id: str | IdParts,  # noqa: A002  # the name of the attribute
         state: str,
         duplicate: bool = False,
         replicas: int = 0,

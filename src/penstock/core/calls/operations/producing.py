@@ -141,7 +141,7 @@ class Producing(Operations):
                 number = number_after(reply.first, added)
                 job_id = encode_id(place.node, place.packed, number, ttl)
                 stable_id = stable_id_of(record)
-                found.append(Enqueued(job_id, state, False, replicas, stable_id=stable_id))
+                found.append(Enqueued(job_id, state, replicas=replicas, stable_id=stable_id))
                 added += 1
         return found
 
@@ -193,9 +193,9 @@ def _other(place: QueueIdentity, told: Sequence[Any], replicas: int, given: byte
     ttl = ttl_code(record.ttl_ms, at_most_once=record.lease_ms == 0)
     return Enqueued(
         encode_id(place.node, place.packed, number, ttl) if number else "",
-        "active" if state == b"once" else state.decode(),
-        what != 3,
-        replicas if what == 3 else 0,
-        ACTION_OF_CODE[what],
-        stable_id_of(given) if what > 1 else "",
+        state="active" if state == b"once" else state.decode(),
+        duplicate=what != 3,
+        replicas=replicas if what == 3 else 0,
+        action=ACTION_OF_CODE[what],
+        stable_id=stable_id_of(given) if what > 1 else "",
     )
