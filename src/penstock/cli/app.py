@@ -205,7 +205,6 @@ def main_parser() -> Parser:
 
 
 def _start(argv: list[str]) -> None:
-    """Run the command that the arguments name."""
     parser = main_parser()
     if not argv:
         parser.print_help()

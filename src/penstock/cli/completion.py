@@ -89,7 +89,6 @@ def script() -> str:
 
 
 def _parameters(name: str) -> tuple[list[Any], list[Any]]:
-    """Return the options and the arguments of a command."""
     found = loaded(name)
     every = [*described(found.function).parameters, *(SESSION_PARAMETERS if found.common else ())]
     options = [one for one in every if isinstance(one.mark, Option)]

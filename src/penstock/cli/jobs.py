@@ -306,7 +306,6 @@ def _print_scanned(views: Sequence[JobView], *, with_queue: bool) -> None:
 
 
 def _handler(views: Sequence[JobView]) -> list[str]:
-    """Return the column of the handler's name, if a job has a handler."""
     return ["handler"] if any(HANDLER in view.headers for view in views) else []
 
 
@@ -340,7 +339,6 @@ ENDED_STATES = ("done", "cancelled", "dead", "expired")
 
 
 def _watch(session: Session, queue: Queue, view: JobView | None) -> None:
-    """Print a line or document each time a job has changed, until it has ended."""
     assert view is not None
     job_id, told = view.id, ""
     while view is not None:
@@ -358,7 +356,6 @@ def _watch(session: Session, queue: Queue, view: JobView | None) -> None:
 
 
 def _changing(view: JobView) -> str:
-    """Return the facts of a job that change, in one line."""
     state = "to be cancelled" if view.cancelled and view.state == "active" else view.state
     facts = [state, f"attempt {view.attempt}", view.owner, view.progress, view.error]
     return "  ".join(str(fact) for fact in facts if fact)

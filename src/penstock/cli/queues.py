@@ -449,7 +449,6 @@ def clear(
 
 
 def _totals(kind: str, counts: list[tuple[str, int]]) -> tuple[dict[str, object], int]:
-    """Return the document of a command that has counted jobs of queues, and their sum."""
     total = sum(count for _, count in counts)
     return {kind: total, "queues": [{"queue": name, kind: count} for name, count in counts]}, total
 

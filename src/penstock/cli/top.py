@@ -118,7 +118,6 @@ class Board:
 
 
 def _watch(client: Penstock, board: Board, terminal: int, interval: float) -> None:
-    """Refresh the screen and handle keys, until one of them is q."""
     title = "penstock top  " + ", ".join(one.address for one in client.hello().nodes)
     while True:
         _look(client, board)
@@ -148,7 +147,6 @@ def _keys(terminal: int) -> list[str]:
 
 
 def _handle_key(client: Penstock, board: Board, key: str) -> bool:
-    """Handle a key; return whether it has changed a queue."""
     if key in STEP_OF_KEY:
         board.move(STEP_OF_KEY[key])
         board.asked, board.message = False, ""

@@ -82,7 +82,6 @@ def _auth(user: str) -> tuple[str, str] | None:
 
 
 def _log_actions() -> None:
-    """Write the audit log to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
     audit = get_logger("penstock.web.audit")

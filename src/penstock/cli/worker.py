@@ -233,7 +233,6 @@ def _arguments(changes: Mapping[str, Any]) -> list[str]:
 def _answer_probes(
     probed: Probed, stack: ExitStack, *, host: str, port: int | None, file: Path | None
 ) -> None:
-    """Answer probes until the stack ends: on a port, and in a file, unless they are None."""
     if port is not None:
         try:
             server = stack.enter_context(HealthServer(probed, host, port))

@@ -102,7 +102,6 @@ class Batches:
                 return start
 
     def _receipts_and_numbers(self) -> Iterator[tuple[str, list[bytes]]]:
-        """Yield receipts and job numbers, as one call takes them."""
         for receipt, numbers in self.held.items():
             for at in range(0, len(numbers), ASSIGNED_PER_PAGE):
                 yield receipt, numbers[at : at + ASSIGNED_PER_PAGE]

@@ -203,7 +203,6 @@ class _DrainJob:
         return found
 
     def _input(self) -> Any:
-        """Return a DataFrame with one partition for each task."""
         if self.tasks is None:
             return self.spark.range(1 << 16)  # in Spark's default number of partitions
         return self.spark.range(0, self.tasks, 1, self.tasks)
@@ -264,7 +263,6 @@ def _bad_argument(name: str, value: object, reason: str, error: Exception) -> Ba
 
 
 def _sum(texts: Iterable[str]) -> Counter[str]:
-    """Return the sum of the figures of tasks."""
     total = Counter[str]()
     for text in texts:
         total.update(dict(zip(FIGURE_NAMES, map(int, text.split()), strict=True)))

@@ -452,7 +452,6 @@ class DrainResults:
         return pa.RecordBatch.from_arrays([ids_of(pages), *values], schema=self.schema)
 
     def _renew(self, queue: Queue) -> None:
-        """Renew the leases of all results, if it is time."""
         if monotonic() > self._renewal:
             self._renewal = monotonic() + self._hold / 6
             for _, jobs in held_jobs(queue, self._held):

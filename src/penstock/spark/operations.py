@@ -115,7 +115,6 @@ class Settler:
         self._counts.update(outcome.value for outcome in outcomes)
 
     def _call(self, shard: Queue) -> Callable[[list[JobName]], Settled]:
-        """Return the method of the operation, with its options."""
         options = self._options
         if options.operation == "nack":
             delay = None if options.delay is None else options.delay / 1000

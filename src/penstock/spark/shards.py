@@ -92,7 +92,6 @@ def new_client(options: Connection) -> Penstock:
 
 
 def _completed(name: str, url: str, secret: str | None) -> str:
-    """Return the URL with the password, and with time limits."""
     found = URL_PATTERN.fullmatch(check_url(name, url))
     if found is None:
         raise BadArgument(name, NOT_SHOWN, "must be a URL such as redis://host:6379/0")

@@ -174,7 +174,6 @@ def number_at(place: int) -> str:
 
 
 def _order(place: str) -> tuple[float, str]:
-    """Return the key by which places in a sorted set are in order."""
     score, _, number = place.partition(" ")
     return float(score or "-inf"), number
 

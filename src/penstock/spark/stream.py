@@ -298,7 +298,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {key: one for key, one in results.items() if one is not None}
 
     def _run_on_each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
-        """Call a function with the key of each shard, for some of them at a time."""
         with ThreadPoolExecutor(PLAN_THREADS) as pool:
             return dict(zip(keys, pool.map(do, keys), strict=True))
 

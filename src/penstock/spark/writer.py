@@ -166,7 +166,6 @@ def _field(field: StructField) -> tuple[str, str]:
 
 
 def _summed(messages: Sequence[Any]) -> tuple[list[TaskReport], Staged | None, Counter[str]]:
-    """Return the reports, the place of staged rows, and the sums of the counts."""
     reports = [one for one in messages if isinstance(one, TaskReport)]
     total = Counter[str]()
     for report in reports:

@@ -157,7 +157,6 @@ async def show_job(site: Site, request: Request) -> Response:
 
 
 async def _read_result(site: Site, view: JobView) -> str | None:
-    """Return the kept result of a job as text; None = it has none."""
     if view.finished is None or site.options.hide_bodies:
         return None
     queue = await site.client.open(view.queue)

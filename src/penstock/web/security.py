@@ -205,7 +205,6 @@ def _name_of(host: str) -> str:
 
 
 def _netloc(origin: str) -> str:
-    """Return host and port of an origin; empty if it is malformed."""
     try:
         return urlsplit(origin).netloc
     except ValueError:

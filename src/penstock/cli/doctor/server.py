@@ -116,7 +116,6 @@ def check_replicas(server: DoctorServer) -> Iterator[Finding]:
 
 
 def _restarted(server: DoctorServer) -> Finding:
-    """Report whether jobs that replicas confirmed survive a restart of the primary."""
     is_aof = bool(server.facts.number("aof_enabled"))
     policy = server.config("appendfsync") if is_aof else ""
     if policy == "always":

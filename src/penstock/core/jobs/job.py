@@ -570,7 +570,6 @@ class BulkEnqueued(Sequence[Enqueued]):
         return sum(result.state == "missing" for result in self._listed())
 
     def _listed(self) -> Iterator[Enqueued]:
-        """Yield the results that were appended one by one."""
         for part in self._parts:
             if not isinstance(part, JobSpan):
                 yield from part

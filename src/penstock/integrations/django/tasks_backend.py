@@ -159,7 +159,6 @@ class TaskBackend:
         raise self.exceptions.TaskResultDoesNotExist(result_id)
 
     def _waiting(self, view: JobView) -> Any:
-        """Return the result of a task that has not succeeded."""
         status = STATUS_OF_STATE.get(view.state, "READY")
         task = import_string(view.headers["handler"])
         result = self._result(task, view.id, status, **view.body)
