@@ -141,22 +141,22 @@ class DrainTask:
         results = None if output is None else DrainResults(output)
         began = monotonic()
         ends = began + (math.inf if output is None else output.seconds)
-        size, most = min(FIRST_HELD_JOBS, self.batch_size), min(TRIAL_JOBS, share)
-        with new_client(self.connection) as made:
-            jobs = made.open(self.connection.queue)
-            while tally["cut"] and most > 0 and (monotonic() < ends or not tally["taken"]):
-                worker = self._worker(made, size, most)
+        size, left = min(FIRST_HELD_JOBS, self.batch_size), min(TRIAL_JOBS, share)
+        with new_client(self.connection) as client:
+            jobs = client.open(self.connection.queue)
+            while tally["cut"] and left > 0 and (monotonic() < ends or not tally["taken"]):
+                worker = self._worker(client, size, left)
                 if output is not None and results is not None:
                     worker.take, worker.lease_ms = results.take, output.hold_ms
                 with closing(watch(worker, ends)) as looks:
                     for _ in looks:
-                        found = None if results is None else results.batch(jobs)
-                        if found is not None:
-                            yield found
+                        rows = None if results is None else results.batch(jobs)
+                        if rows is not None:
+                            yield rows
                 status = worker.status()
                 tally.update(figures_of(status.stats.counts))
-                tally["cut"] = int(worker.stopping or status.taken >= most)
-                most = share - tally["taken"]
+                tally["cut"] = int(worker.stopping or status.taken >= left)
+                left = share - tally["taken"]
                 if monotonic() - began < QUICK_TRIAL_SECONDS:
                     size = self.batch_size
         if results is not None:
@@ -179,11 +179,11 @@ class DrainTask:
 
 def figures_of(counts: Mapping[str, int]) -> Counter[str]:
     """Return the figures for the outcomes that a worker has counted."""
-    found = Counter[str]()
+    tally = Counter[str]()
     for figure, outcomes in OUTCOMES_OF_FIGURE.items():
-        found[figure] = sum(counts.get(outcome, 0) for outcome in outcomes)
-    found["taken"] = found.total()
-    return found
+        tally[figure] = sum(counts.get(outcome, 0) for outcome in outcomes)
+    tally["taken"] = tally.total()
+    return tally
 
 
 def watch(worker: Worker, ends: float) -> Generator[None, None, None]:
@@ -363,8 +363,8 @@ class DrainResults:
         self.schema = pa.schema([*KEYS_SCHEMA, *output.fields])
         self._output, self._hold = output, output.hold_ms / 1000
         self._names = [column.name for column in output.fields]
-        self._kinds = [column.type for column in output.fields]
-        self._usual = [EXACT_TYPES.get(kind) for kind in self._kinds]
+        self._types = [column.type for column in output.fields]
+        self._exact = [EXACT_TYPES.get(arrow_type) for arrow_type in self._types]
         self._nothing = None, (None,) * len(self._names)
         self._waiting = deque[Any]()
         self._kind: ResultKind | None = None
@@ -393,13 +393,13 @@ class DrainResults:
         except Exception as error:
             text = f"the result does not fit the columns of the schema: {message_of(error)}"
             raise TypeError(text) from error
-        for job, found in zip(jobs, rows, strict=True):
-            if found is not None:
+        for job, result in zip(jobs, rows, strict=True):
+            if result is not None:
                 job.settled = True
                 reservation, counts, data, number = parts_of(job)
                 has_own = data[1:3] in OWN_TERMS
                 own = OwnTerms(job.id[-4:], job.at_most_once) if has_own else None
-                window_ms, row = found
+                window_ms, row = result
                 kind = ResultKind(reservation, counts, own, window_ms)
                 if self._kind != kind:
                     self._kind = kind
@@ -420,11 +420,11 @@ class DrainResults:
             return None
         if isinstance(value, BaseException):
             return None
-        found = values_of(value, self._names, encodes_json=self._output.encodes_json)
-        for kind, usual, one in zip(self._kinds, self._usual, found, strict=True):
-            if one is not None and (type(one) is not usual or not _is_usual(one)):
-                pa.array([one], kind)  # raises if it does not fit
-        return window_ms, tuple(found)
+        values = values_of(value, self._names, encodes_json=self._output.encodes_json)
+        for arrow_type, exact_type, item in zip(self._types, self._exact, values, strict=True):
+            if item is not None and (type(item) is not exact_type or not _fits_exactly(item)):
+                pa.array([item], arrow_type)  # raises if it does not fit
+        return window_ms, tuple(values)
 
     def batch(self, queue: Queue) -> pa.RecordBatch | None:
         """Remove and return the rows whose jobs are held; renew the leases of earlier ones."""
@@ -432,8 +432,8 @@ class DrainResults:
         self._room.set()
         self._renew(queue)
         pages = []
-        found = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-        for kind, part in itertools.groupby(found, itemgetter(0)):
+        results = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        for kind, part in itertools.groupby(results, itemgetter(0)):
             _, numbers, rows = zip(*part, strict=True)
             pages.append(page := ResultPage(kind, numbers, rows))
             self.kept += len(rows) if page.receipt else 0
@@ -446,8 +446,8 @@ class DrainResults:
         self._held += groups
         attempts = [page.attempt for page in pages for _ in page.rows]
         receipts = [None] * (len(attempts) - 1) + [json.dumps(groups)]
-        results = [row for page in pages for row in page.rows]
-        columns = ([row[at] for row in results] for at in range(len(self._names)))
+        all_rows = [row for page in pages for row in page.rows]
+        columns = ([row[at] for row in all_rows] for at in range(len(self._names)))
         values = map(pa.array, [attempts, receipts, *columns], self.schema.types[1:])
         return pa.RecordBatch.from_arrays([ids_of(pages), *values], schema=self.schema)
 
@@ -458,7 +458,7 @@ class DrainResults:
                 collect_outcomes(partial(queue.extend, lease=self._hold, late=True), jobs)
 
 
-def _is_usual(value: Any) -> bool:
+def _fits_exactly(value: Any) -> bool:
     """Return True if a value of a Python type certainly fits into a column of that type."""
     if type(value) is str:
         return value.isascii()

@@ -44,8 +44,6 @@ Fields = Sequence[tuple[str, str]]
 Types = Mapping[str, Sequence[str]]
 Column = Any
 """A list, or an Arrow array."""
-Head = tuple[bytes, bytes, int | str]
-"""The header of a record before and behind its dedup id, and its delay."""
 ROWS_PER_CHUNK = 1000
 """Rows that are converted at a time."""
 DIGEST_BYTES = 15
@@ -82,6 +80,18 @@ COLUMNS_OF_OPERATION: Mapping[str, Types] = {
     "redrive": ID_COLUMNS, "delete": ID_COLUMNS,
 }  # fmt: skip
 """The columns of each operation, with the types that they may have (`DataType.typeName`)."""
+
+
+class RowHead(NamedTuple):
+    """The header of a row's record, before and behind its dedup id, and the delay of its job.
+
+    Attributes:
+        delay: in ms, or `@` and an absolute time.
+    """
+
+    front: bytes
+    tail: bytes
+    delay: int | str
 
 
 class Encoded(NamedTuple):
@@ -200,7 +210,7 @@ class Encoder:
         if "queue" in given:
             queues = self._converted("queue", check_queue_name, given["queue"])
         heads = self._heads(given, count)
-        delays = [delay for _, _, delay in heads]
+        delays = [head.delay for head in heads]
         if self._start:
             delays = self._starts(given[self._start])
         own_keys: list[Any] = []
@@ -227,7 +237,7 @@ class Encoder:
             RECORD % (b"%b;d=%b%b" % (front, name, tail), stable, body)
             for (front, tail, _), name, stable, body in rows
         ]
-        return Encoded(queues, delays, records, keys)
+        return Encoded(queues=queues, delays=delays, records=records, keys=keys)
 
     def _contents(self, *columns: Sequence[Any]) -> Iterator[bytes]:
         """Yield the text of each row; a number is added to equal ones after the first."""
@@ -250,13 +260,13 @@ class Encoder:
         size = DIGEST_BYTES // 3 * 4
         return [texts[at : at + size] for at in range(0, len(texts), size)]
 
-    def _heads(self, given: Mapping[str, Column], count: int) -> list[Head]:
-        head = partial(_remembered, _head, self._dedup, self._is_json, self._others)
+    def _heads(self, given: Mapping[str, Column], count: int) -> list[RowHead]:
+        head = partial(_call_cached, _head, self._dedup, self._is_json, self._others)
         if not self._others:
             return [head()] * count
         lists = (as_list(self._names[name], given[name]) for name in self._others)
         values = [map(_hashable, one) for one in lists]
-        heads: list[Head] = []
+        heads: list[RowHead] = []
         for row in zip(*values, strict=True):
             try:
                 heads.append(head(*row))
@@ -267,10 +277,10 @@ class Encoder:
                 raise RowError(column, value, error.reason, self._row + len(heads)) from None
         return heads
 
-    def _keyed(self, heads: Sequence[Head], keys: list[Any]) -> list[Head]:
-        fields = self._converted("key", partial(_remembered, _key_field), keys)
+    def _keyed(self, heads: Sequence[RowHead], keys: list[Any]) -> list[RowHead]:
+        fields = self._converted("key", partial(_call_cached, _key_field), keys)
         pairs = zip(heads, fields, strict=True)
-        return [(front + field, tail, delay) for (front, tail, delay), field in pairs]
+        return [head._replace(front=head.front + field) for head, field in pairs]
 
     def _starts(self, column: Column) -> list[int | str]:
         """Return the delays of rows, by the column of times."""
@@ -280,24 +290,24 @@ class Encoder:
             if bounds["min"] is None or 0 <= bounds["min"] <= bounds["max"] <= LAST_US:
                 times = pc.divide(pc.add(us, 999), 1000).to_pylist()
                 return [0 if ms is None else f"@{ms}" for ms in times]
-        find = partial(_remembered, _start_of, RULES[self._start])
+        find = partial(_call_cached, _start_of, RULES[self._start])
         return self._converted(self._start, find, column)
 
     def _converted(self, meaning: str, convert: Callable[[Any], T], column: Column) -> list[T]:
         """Return the values of a column, converted."""
         values = as_list(self._names[meaning], column)
-        found: list[T] = []
+        converted: list[T] = []
         try:
             for value in values:
-                found.append(convert(value))  # noqa: PERF401  # their number is that of the row
+                converted.append(convert(value))  # noqa: PERF401  # their number is that of the row
         except (BadArgument, ValueError, TypeError) as error:
             reason = error.reason if isinstance(error, BadArgument) else str(error)
-            at = len(found)
+            at = len(converted)
             raise RowError(self._names[meaning], values[at], reason, self._row + at) from None
-        return found
+        return converted
 
 
-def _remembered(find: Any, *args: Any) -> Any:
+def _call_cached(find: Any, *args: Any) -> Any:
     """Call a function with a cache. Its own error is raised for a value that has no hash."""
     try:
         return find(*args)
@@ -306,14 +316,14 @@ def _remembered(find: Any, *args: Any) -> Any:
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _head(dedup: Dedup, is_json: bool, columns: tuple[str, ...], *values: Any) -> Head:
+def _head(dedup: Dedup, is_json: bool, columns: tuple[str, ...], *values: Any) -> RowHead:
     pairs = zip(columns, values, strict=True)
-    found = {name: value for name, value in pairs if value is not None}
-    policy = _arguments(RETRY_RULES, found)
+    options = {name: value for name, value in pairs if value is not None}
+    policy = _arguments(RETRY_RULES, options)
     retry = RetryPolicy(**policy) if policy else None
-    made = prepared(**_arguments(RULES, found), retry=retry, dedup=dedup, many=True)
+    made = prepared(**_arguments(RULES, options), retry=retry, dedup=dedup, many=True)
     front, _, tail = (made.coded_head if is_json else made.head).partition(ID_FIELD)
-    return front, tail, made.delay
+    return RowHead(front, tail, made.delay)
 
 
 def _hashable(value: Any) -> Any:
