@@ -76,16 +76,16 @@ class _Replicated:
         commands = self.kept(command)
         sender: Any = super()
         sent = sender.send_packed_command
-        return sent(commands, *args, **kwargs) if commands else self.answered(None)
+        return sent(commands, *args, **kwargs) if commands else self.give_answer(None)
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Return the next answer, ours or the server's."""
         answer = self.due.popleft() if self.due else ...
         reader: Any = super()
         read = reader.read_response
-        return read(*args, **kwargs) if answer is ... else self.answered(answer)
+        return read(*args, **kwargs) if answer is ... else self.give_answer(answer)
 
-    def answered(self, value: Any) -> Any:
+    def give_answer(self, value: Any) -> Any:
         """Return what a method of the connection returns in place of a value."""
         return value
 
@@ -117,7 +117,7 @@ class _Replicated:
 
 
 class _AsyncReplicated(_Replicated):
-    async def answered(self, value: Any) -> Any:
+    async def give_answer(self, value: Any) -> Any:
         """Return an awaitable, as methods of asynchronous connections do."""
         return value
 

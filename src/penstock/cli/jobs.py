@@ -322,7 +322,7 @@ def show(session: Session, job: JobArgument, watch: bool = False) -> None:
         penstock show emails P7DpjNzE-53DE --watch
     """
     with session.client() as client:
-        queue, job_id = _located(client, job)
+        queue, job_id = _locate(client, job)
         view = queue.show(job_id)
         if view is None:
             reason = "it finished, expired or was deleted"
@@ -374,12 +374,12 @@ def result(session: Session, job: JobArgument, timeout: float | None = None) -> 
         penstock result emails P7DpjNzE-53DE --timeout 10
     """
     with session.client() as client:
-        queue, job_id = _located(client, job)
+        queue, job_id = _locate(client, job)
         value = queue.result(job_id, timeout=timeout)
     session.answer(value, json.dumps(value, ensure_ascii=False))
 
 
-def _located(client: Penstock, names: Sequence[str]) -> tuple[Queue, str]:
+def _locate(client: Penstock, names: Sequence[str]) -> tuple[Queue, str]:
     """Return the queue of a job and its id, from `[QUEUE] ID`.
 
     Raises:

@@ -80,13 +80,13 @@ def stats(session: Session, queues: QueuesArgument = None) -> None:
     """
     with session.client() as client:
         names = queues or client.queues()
-        counts = list(_counted(client, names))
+        counts = list(_read_stats(client, names))
     session.answer({"queues": [asdict(one) for one in counts]}, lambda: _print_stats(counts))
     if len(counts) < len(names):
         raise SystemExit(1)
 
 
-def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
+def _read_stats(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
     for name in names:
         try:
             yield client.open(name).stats()

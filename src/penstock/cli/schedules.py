@@ -47,7 +47,7 @@ def schedules(
         raise BadUsage("restore needs --app MODULE:NAME, and no other action takes it")
     with session.queue(queue) as target:
         if action is not None and name is not None:
-            document, line = _changed(target, action, name, app or "")
+            document, line = _change(target, action, name, app or "")
             session.answer({"queue": queue, "schedule": name, **document}, line)
             return
         found = target.schedules()
@@ -57,7 +57,7 @@ def schedules(
     session.answer(document, lambda: _print(found))
 
 
-def _changed(queue: Queue, action: Action, name: str, app: str) -> tuple[dict[str, Any], str]:
+def _change(queue: Queue, action: Action, name: str, app: str) -> tuple[dict[str, Any], str]:
     """Act on a schedule; return the document and the line to print."""
     if action == "trigger":
         job_id = queue.trigger(name).id

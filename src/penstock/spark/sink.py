@@ -266,7 +266,7 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
     found = open_shards(given)
     found.check(given, whole=not given.skip_unreachable)
     encoder = Encoder(fields, given, task(), secrets.token_hex(8))
-    values = _valued(chain([first], source), names)
+    values = _values_of(chain([first], source), names)
     return Sink(given, found.nodes, found).put(encoder.records(values))
 
 
@@ -277,7 +277,7 @@ def _names(row: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _valued(rows: Iterable[Any], names: tuple[str, ...]) -> Iterator[list[Any]]:
+def _values_of(rows: Iterable[Any], names: tuple[str, ...]) -> Iterator[list[Any]]:
     for at, row in enumerate(rows):
         found = _names(row)
         if found != names and set(found) != set(names):

@@ -13,7 +13,7 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.doctor import cluster, keys, server, times
 from penstock.cli.doctor.connections import DoctorNode
-from penstock.cli.doctor.findings import Finding, named, placed, run_checks
+from penstock.cli.doctor.findings import Finding, add_address, name_check, run_checks
 from penstock.cli.doctor.nodes import DoctorNodes
 from penstock.cli.parameters import Option
 from penstock.core.values.urls import shown
@@ -54,10 +54,10 @@ def doctor(
                 findings += found
                 continue
             try:
-                findings += placed(found, "node", node.address)
+                findings += add_address(found, "node", node.address)
             except (RedisError, OSError) as error:
                 nodes.missed[node.address] = str(error)
-        findings = [*named("nodes", nodes.findings(repair=repair)), *findings]
+        findings = [*name_check("nodes", nodes.findings(repair=repair)), *findings]
     healthy = all(finding.level != "broken" for finding in findings)
     document = {
         "url": " ".join(map(shown, urls)),
@@ -75,6 +75,6 @@ def _examine(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Findin
     yield from run_checks(node, cluster.check_cluster)
     for one in node.servers:
         found = run_checks(one, *server.SERVER_CHECKS)
-        yield from placed(found, "server", one.address) if node.is_cluster else found
+        yield from add_address(found, "server", one.address) if node.is_cluster else found
     yield from run_checks(node, server.check_sentinels)
-    yield from named("queues", keys.check_queues(node, horizon, repair=repair))
+    yield from name_check("queues", keys.check_queues(node, horizon, repair=repair))

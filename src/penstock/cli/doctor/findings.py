@@ -8,7 +8,16 @@ from typing import Literal, TypeAlias, TypeVar
 
 from redis.exceptions import ResponseError
 
-__all__ = ["Finding", "Severity", "broken", "named", "ok", "placed", "run_checks", "warning"]
+__all__ = [
+    "Finding",
+    "Severity",
+    "add_address",
+    "broken",
+    "name_check",
+    "ok",
+    "run_checks",
+    "warning",
+]
 
 T = TypeVar("T")
 
@@ -54,17 +63,17 @@ def run_checks(subject: T, *checks: Callable[[T], Iterable[Finding]]) -> Iterato
     for check in checks:
         name = check.__name__.removeprefix("check_")
         try:
-            yield from named(name, check(subject))
+            yield from name_check(name, check(subject))
         except ResponseError as error:  # each may be refused
             yield Finding(name, "warning", f"could not be checked: {error}", {})
 
 
-def named(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+def name_check(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Give findings the name of their check, unless they have one."""
     return (replace(one, check=one.check or check) for one in findings)
 
 
-def placed(findings: Iterable[Finding], kind: str, address: str) -> Iterator[Finding]:
+def add_address(findings: Iterable[Finding], kind: str, address: str) -> Iterator[Finding]:
     """Add to findings the address of the server or node that they are about.
 
     Args:

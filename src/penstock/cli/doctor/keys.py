@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import Command, DoctorNode, DoctorQueue
-from penstock.cli.doctor.findings import Finding, broken, named, ok, warning
+from penstock.cli.doctor.findings import Finding, broken, name_check, ok, warning
 from penstock.core.calls.troubles import KEY_TYPES
 from penstock.core.jobs.views import NEVER_MS, SETTING_KINDS, TOTALS
 from penstock.core.values.partitions import read_count
@@ -147,9 +147,9 @@ def check_queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Fi
         for finding in _check_queue(queue, listed.get(name, []), horizon, repair=repair):
             is_damaged |= finding.level == "broken"
             yield finding
-        yield from named("staged", islice(_check_staged(queue), SAMPLED_ENTRIES))
+        yield from name_check("staged", islice(_check_staged(queue), SAMPLED_ENTRIES))
     yield _summary(looked, len(names), found, is_damaged)
-    yield from named("keys", [_unknown(found)])
+    yield from name_check("keys", [_unknown(found)])
 
 
 def _refused(subject: str, error: ResponseError, *, repair: bool, **data: object) -> Finding:
@@ -194,8 +194,8 @@ def _check_queue(
         if version is None or read_count(version) is not None:
             return  # there is no queue, or each of its partitions is one
         if repair:
-            yield from named("repair", times.repair_times(queue, horizon))
-        yield from named("times", times.check_times(queue, horizon))
+            yield from name_check("repair", times.repair_times(queue, horizon))
+        yield from name_check("times", times.check_times(queue, horizon))
         yield from _check_damage(queue)
     except ResponseError as error:
         yield _refused(f"queue {queue.name!r}", error, repair=repair, queue=queue.name)
