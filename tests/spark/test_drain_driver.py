@@ -132,7 +132,7 @@ def test_rounds_end(
         taken, cut = rounds[len(told) - 1]
         return Counter(taken=taken, done=taken, cut=cut)
 
-    monkeypatch.setattr(drain_driver._DrainJob, "_round", one_round)
+    monkeypatch.setattr(drain_driver._DrainJob, "_run_round", one_round)
     monkeypatch.setattr(drain_driver, "_fields", lambda _: fields)  # it needs a JVM
     report = drain(
         *(None,), queue="mail", handler=nothing, url=redis_url, ack="output", path="out/",
