@@ -12,7 +12,7 @@ import redis
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
-from penstock.core.calls.operations.producing import PLAIN_BYTES
+from penstock.core.calls.operations.producing import MAX_PLAIN_BYTES
 from penstock.core.enqueuing.options import prepared
 from penstock.wire.keys import QueueKeys
 from penstock.wire.packing import pack, with_record
@@ -39,13 +39,13 @@ def test_a_call_with_one_record_is_that_of_many_records(options: dict[str, Any])
     """The direct call has the arguments that a flow gives; a long record is packed with it."""
     ops, made = QueueOps(QueueKeys("emails", "p"), "owner", []), prepared(**options)
     mode = None if made.dedup is None else made.dedup.mode
-    for record in (b"1\n", b"1\n" + b"x" * PLAIN_BYTES):
+    for record in (b"1\n", b"1\n" + b"x" * MAX_PLAIN_BYTES):
         direct = ops.enqueue_one(record, made)
         usual = ops.enqueue([record], delay=made.delay, bound=made.bound, wait=made.wait, mode=mode)
         assert (direct.script, direct.head) == (usual.script, usual.head)
         assert direct.wait == usual.wait
         assert pack(direct.args) == pack(usual.args)
-        assert bool(direct.front) is (len(record) <= PLAIN_BYTES)
+        assert bool(direct.front) is (len(record) <= MAX_PLAIN_BYTES)
 
 
 BURST = """

@@ -141,14 +141,15 @@ ENDS: dict[str, Callable[[], Any]] = {
 def handlers_of(kind: str, end: Callable[[Any], Any], **options: Any) -> Handlers:
     """Return a handler of this kind whose runs end like that."""
     handlers = Handlers()
+    register: Any = handlers.chunk if "size" in options else handlers.handler
     if kind == "coroutine":
 
         async def coroutine(job: Any) -> Any:
             return await awaited(end(job))
 
-        handlers.handler(None, **options)(coroutine)
+        register(None, **options)(coroutine)
     else:
-        handlers.handler(None, **options)(end)
+        register(None, **options)(end)
     return handlers
 
 
