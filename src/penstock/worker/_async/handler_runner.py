@@ -210,7 +210,7 @@ class AsyncHandlerRunner:
             _note(event, jobs, verdicts)
             return event.outcome
 
-        with suppress(Exception), running(self._middleware, event, judge):
+        with suppress(Exception), running(self._middleware, event, judge, monotonic):
             verdicts = await self._call(handler, jobs, event)
             _note(event, jobs, verdicts)
             if event.error is not None:

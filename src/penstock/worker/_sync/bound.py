@@ -55,16 +55,17 @@ class BoundHandler(RegisteredHandler[C, P, R_co]):
             As `job` and `Queue.enqueue`; nothing was added.
         """
         queue, own = self._bound, self._options
-        if queue.backend.terms.middleware:
+        if queue.middleware:
             return queue.enqueue(self.job(*args, **kwargs))
-        codec = queue.ops.codec
+        route = queue.route
+        codec = route.ops.codec
         options = own.by_codec.get(codec) or own.prepared(codec)
         try:
             record = self._record(options, args, kwargs)
         except BadArgument:
             self._refuse_queue(args)
             raise
-        return queue._add(record, options)
+        return route.add(record, options)
 
     def enqueue_many(self, /, *iterables: Iterable[Any], **constants: Any) -> BulkEnqueued:
         """Add many jobs to the queue of the handler.

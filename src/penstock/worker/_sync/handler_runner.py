@@ -211,7 +211,7 @@ class HandlerRunner:
             _note(event, jobs, verdicts)
             return event.outcome
 
-        with suppress(Exception), running(self._middleware, event, judge):
+        with suppress(Exception), running(self._middleware, event, judge, monotonic):
             verdicts = self._call(handler, jobs, event)
             _note(event, jobs, verdicts)
             if event.error is not None:
