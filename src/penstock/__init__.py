@@ -102,6 +102,7 @@ from penstock.errors import (
     WrongNode,
     WrongQueue,
 )
+from penstock.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from penstock.client._async.client import AsyncPenstock
@@ -123,8 +124,6 @@ if TYPE_CHECKING:
         WorkerStatus,
         size_monitor,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AccessDenied",

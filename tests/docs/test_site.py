@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.cli import COMMANDS
 from penstock.cli.app import loaded
+from penstock.cli.commands import COMMANDS
 from penstock.core.jobs.views import SETTING_KINDS
 from penstock.worker.children import END_WAIT, GRACE
 from tests.protocol.pages import anchor, prose, titles

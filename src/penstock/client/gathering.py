@@ -21,7 +21,7 @@ AT_ONCE = 4
 """Calls of one job that a queue has under way; a few callers lose no time by waiting."""
 
 
-class _Part(Protocol):
+class _ChunkAdder(Protocol):
     async def add_chunk(
         self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
     ) -> None: ...
@@ -41,7 +41,7 @@ class Gathering:
         calls: calls of one job that are under way.
     """
 
-    def __init__(self, part: _Part) -> None:
+    def __init__(self, part: _ChunkAdder) -> None:
         self._part = part
         self.calls = 0
         self._loop: asyncio.AbstractEventLoop | None = None

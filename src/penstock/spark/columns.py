@@ -25,7 +25,7 @@ from penstock.core.jobs.record import Record, parse_record
 from penstock.core.values.ids import TO_ORDERED, ttl_code
 from penstock.errors import UndecodableBody
 from penstock.spark.errors import OptionError
-from penstock.spark.source import SCHEMA
+from penstock.spark.schema import SCHEMA
 from penstock.wire.keys import PRIORITY_SPAN, end_of
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from penstock.core.values.checks import duration_ms
 from penstock.core.values.durable import delivery_wait
 from penstock.errors import UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
+from penstock.worker.helpers import LeaseHelper, SuspectProcess, SuspectRun
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, weighed
 from penstock.worker.results import Verdict, described
@@ -33,8 +34,6 @@ from penstock.worker.suspects import ASIDE, Suspects, suspects_among
 from penstock.worker.terms import NEAR, OVER, Term, begin, lengthened
 
 if TYPE_CHECKING:
-    from penstock.worker.heartbeat_process import HeartbeatProcess
-    from penstock.worker.isolation import Isolated, Isolator
     from penstock.worker.process_end import ProcessEnd
 
 __all__ = ["CANCELLED", "HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
@@ -164,9 +163,9 @@ class WorkerState:
         self.suspects = Suspects(clock)
         self.beat_at = math.inf
         self.poke: Callable[[], None] = lambda: None
-        self.helper: HeartbeatProcess | None = None
-        self.isolator: Isolator | None = None
-        self.isolated: Isolated | None = None
+        self.helper: LeaseHelper | None = None
+        self.isolator: SuspectProcess | None = None
+        self.isolated: SuspectRun | None = None
         self.fail_refused: Callable[[Delivery, Exception], Verdict] = _failed
         self.abandoned: set[Delivery] = set()
         self.process_end: ProcessEnd | None = None
@@ -295,7 +294,7 @@ class WorkerState:
         most = self.options.max_jobs
         return free if most is None else min(free, most - self.taken)
 
-    def _isolator(self) -> Isolator | None:
+    def _isolator(self) -> SuspectProcess | None:
         isolator = self.isolator
         return None if isolator is None or isolator.is_broken else isolator
 
@@ -542,7 +541,7 @@ class WorkerState:
             self._keep(self.helper, jobs)
         self.dispatcher.hand(jobs)
 
-    def _keep(self, helper: HeartbeatProcess, jobs: Sequence[Delivery]) -> None:
+    def _keep(self, helper: LeaseHelper, jobs: Sequence[Delivery]) -> None:
         helper.hold(jobs)
         if helper.pid is None:
             self.poke()

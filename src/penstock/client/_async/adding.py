@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.client._async.nodes.interfaces import AsyncOnePart
-from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.calls.call import Call
@@ -17,6 +15,10 @@ from penstock.core.enqueuing.options import Prepared
 from penstock.core.nodes.state import LOOK
 from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
+
+if TYPE_CHECKING:
+    from penstock.client._async.nodes.interfaces import AsyncOnePart
+    from penstock.client._async.transport.driver import AsyncDriver
 
 __all__ = ["add", "add_each", "add_when_room", "confirm"]
 

@@ -65,12 +65,13 @@ class AsyncQueueAdmin:
         middleware: the hooks around each enqueue.
 
     Attributes:
-        route: the way of the calls to the parts of the queue. Whoever makes the queue sets it, and
-            sets another one when the client joins other nodes.
-        partitions: number of partitions; None = the queue has none.
-        middleware: the argument.
+        route: the way of the calls to the parts of the queue. The client sets it, and sets another
+            one when it joins other nodes.
+        partitions, middleware: the arguments.
     """
 
+    partitions: int | None = None
+    """Number of partitions; None = the queue has none."""
     job_type: type[Delivery] = Delivery
     """The class of its jobs."""
     route: AsyncRoute
@@ -504,7 +505,7 @@ class AsyncQueueAdmin:
         return await self._configure(setting_fields(given, self.partitions))
 
     async def _configure(self, fields: list[Any]) -> Settings:
-        return await (await self.route.refresh()).configure(fields)
+        return (await self._ask_all(lambda part: part.configure(fields)))[0]
 
     async def pause(self, side: PauseSide = "all") -> None:
         """Stop a side of the queue. The pause survives a restart; a paused empty queue is kept.

@@ -10,17 +10,14 @@ import math
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._async.nodes.federated_node import AsyncFederatedNode
-from penstock.client._async.nodes.federation import AsyncFederation
 from penstock.client._async.nodes.node_client import AsyncNodeClient
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.route.interfaces import AsyncRoute, AsyncRouted
 from penstock.client._async.route.one_node import AsyncNodeRoute
 from penstock.client._async.route.partitions import AsyncPartitionsRoute
 from penstock.client._async.route.reserving import reserve_on_node, reserve_on_nodes
-from penstock.client._async.route.several_nodes import AsyncNodesRoute
 from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.node import AsyncNode
 from penstock.client.clock import monotonic
@@ -28,12 +25,16 @@ from penstock.core.calls.config import ClientConfig, check_sources
 from penstock.core.calls.failures import passing
 from penstock.core.calls.operations import Taken
 from penstock.core.jobs.logs import get_logger
-from penstock.core.nodes.node_list import others
 from penstock.core.nodes.state import REFRESH
 from penstock.core.values.checks import check_flag
 from penstock.core.values.confirmations import Wait
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed
 from penstock.wire.keys import registry_key, split_name
+
+if TYPE_CHECKING:  # imported when there are several nodes
+    from penstock.client._async.nodes.federated_node import AsyncFederatedNode
+    from penstock.client._async.nodes.federation import AsyncFederation
+    from penstock.client._async.route.several_nodes import AsyncNodesRoute
 
 __all__ = ["AsyncBackend"]
 
@@ -71,7 +72,11 @@ class AsyncBackend:
             reason = "a list of nodes needs federation=True: pass one URL without it"
             raise BadArgument("federation", False, reason)
         self._member = AsyncNodeClient(source, config) if sources is None else None
-        self.federation = None if sources is None else AsyncFederation(sources, config)
+        self.federation: AsyncFederation | None = None
+        if sources is not None:
+            from penstock.client._async.nodes.federation import AsyncFederation
+
+            self.federation = AsyncFederation(sources, config)
         self.look_at = -math.inf if federation and sources is None else math.inf
         self._queues: weakref.WeakSet[AsyncQueue] = weakref.WeakSet()
         self._joining = threading.Lock()
@@ -175,6 +180,8 @@ class AsyncBackend:
             await self.member.connect()
             found = False
             if told := await node.listed():
+                from penstock.core.nodes.node_list import others
+
                 found = bool(others(told, await node.whole_id()))
         except Exception as error:
             now = monotonic()
@@ -192,37 +199,35 @@ class AsyncBackend:
         Each queue gets a route to all nodes. Calls that are under way stay on the route to the only
         node; jobs that were delivered are settled on either.
         """
+        from penstock.client._async.nodes.federated_node import AsyncFederatedNode
+        from penstock.client._async.nodes.federation import AsyncFederation
+
         with self._joining:
             if self.federation is None and self.joins:
                 member = self.member
                 home = AsyncFederatedNode(member.source, member.config, node=member.node)
                 federation = AsyncFederation([member.source], member.config, [home])
                 for queue in list(self._queues):
-                    queue.route = self._route_to_all(queue, federation, home)
+                    route = self._route_to_all(queue, federation)
+                    for number, ops in zip(route.numbers, queue.route.operations, strict=True):
+                        route.adopt(ops, home, number)
+                    queue.route = route
                 self.federation, self.look_at = federation, math.inf
         return self.home
 
-    def _route_to_all(
-        self, queue: AsyncQueue, federation: AsyncFederation, home: AsyncFederatedNode
-    ) -> AsyncNodesRoute:
-        """Return a route to all nodes, whose parts on this one are those of the queue until now."""
-        route = AsyncNodesRoute(self, federation, queue)
-        for number, ops in zip(route.numbers, queue.route.operations, strict=True):
-            route.adopt(ops, home, number)
-        return route
+    def _route_to_all(self, queue: AsyncQueue, federation: AsyncFederation) -> AsyncNodesRoute:
+        from penstock.client._async.route.several_nodes import AsyncNodesRoute
+
+        return AsyncNodesRoute(self, federation, queue)
 
     def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
         """Return the queue of this name."""
         queue = AsyncQueue(name, partitions, self.config.middleware)
-        federation = self.federation
-        if federation is not None:
-            queue.route = AsyncNodesRoute(self, federation, queue)
-            return queue
-        queue.route = self._route_to_one(queue)
-        self._queues.add(queue)
-        federation = self.federation
-        if federation is not None:  # another thread has joined meanwhile
-            queue.route = AsyncNodesRoute(self, federation, queue)
+        if self.federation is None:
+            queue.route = self._route_to_one(queue)
+            self._queues.add(queue)
+        if self.federation is not None:  # before, or another thread has joined meanwhile
+            queue.route = self._route_to_all(queue, self.federation)
         return queue
 
     def _route_to_one(self, queue: AsyncQueue) -> AsyncRoute:

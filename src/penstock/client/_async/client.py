@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 
 from penstock.client._async.backend import AsyncBackend
-from penstock.client._async.nodes.nodes import AsyncNodes
 from penstock.client._async.queue import AsyncJob, AsyncQueue
 from penstock.client._async.settling import check_jobs
 from penstock.core.calls.config import ClientConfig, check_hosts, queue_filter
@@ -43,6 +42,7 @@ from penstock.errors import BadArgument, NodesMissed, ResultGone
 from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name, queue_crcs
 
 if TYPE_CHECKING:
+    from penstock.client._async.nodes.nodes import AsyncNodes
     from penstock.core.jobs.workers import WorkerView
     from penstock.core.nodes.node_views import Hello, Info
 
@@ -148,6 +148,8 @@ class AsyncPenstock:
         Raises:
             ConfigurationError: the client was made with `federation=False`.
         """
+        from penstock.client._async.nodes.nodes import AsyncNodes
+
         return AsyncNodes(self.backend.join())
 
     async def connect(self) -> AsyncPenstock:

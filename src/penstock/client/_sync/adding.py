@@ -6,10 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.client._sync.nodes.interfaces import OnePart
-from penstock.client._sync.transport.driver import Driver
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.calls.call import Call
@@ -18,6 +16,10 @@ from penstock.core.enqueuing.options import Prepared
 from penstock.core.nodes.state import LOOK
 from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
+
+if TYPE_CHECKING:
+    from penstock.client._sync.nodes.interfaces import OnePart
+    from penstock.client._sync.transport.driver import Driver
 
 __all__ = ["add", "add_each", "add_when_room", "confirm"]
 

@@ -66,12 +66,13 @@ class QueueAdmin:
         middleware: the hooks around each enqueue.
 
     Attributes:
-        route: the way of the calls to the parts of the queue. Whoever makes the queue sets it, and
-            sets another one when the client joins other nodes.
-        partitions: number of partitions; None = the queue has none.
-        middleware: the argument.
+        route: the way of the calls to the parts of the queue. The client sets it, and sets another
+            one when it joins other nodes.
+        partitions, middleware: the arguments.
     """
 
+    partitions: int | None = None
+    """Number of partitions; None = the queue has none."""
     job_type: type[Delivery] = Delivery
     """The class of its jobs."""
     route: Route
@@ -501,7 +502,7 @@ class QueueAdmin:
         return self._configure(setting_fields(given, self.partitions))
 
     def _configure(self, fields: list[Any]) -> Settings:
-        return self.route.refresh().configure(fields)
+        return self._ask_all(lambda part: part.configure(fields))[0]
 
     def pause(self, side: PauseSide = "all") -> None:
         """Stop a side of the queue. The pause survives a restart; a paused empty queue is kept.

@@ -11,17 +11,14 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._sync.nodes.federated_node import FederatedNode
-from penstock.client._sync.nodes.federation import Federation
 from penstock.client._sync.nodes.node_client import NodeClient
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.route.interfaces import Route, Routed
 from penstock.client._sync.route.one_node import NodeRoute
 from penstock.client._sync.route.partitions import PartitionsRoute
 from penstock.client._sync.route.reserving import reserve_on_node, reserve_on_nodes
-from penstock.client._sync.route.several_nodes import NodesRoute
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
 from penstock.client.clock import monotonic
@@ -29,12 +26,16 @@ from penstock.core.calls.config import ClientConfig, check_sources
 from penstock.core.calls.failures import passing
 from penstock.core.calls.operations import Taken
 from penstock.core.jobs.logs import get_logger
-from penstock.core.nodes.node_list import others
 from penstock.core.nodes.state import REFRESH
 from penstock.core.values.checks import check_flag
 from penstock.core.values.confirmations import Wait
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed
 from penstock.wire.keys import registry_key, split_name
+
+if TYPE_CHECKING:  # imported when there are several nodes
+    from penstock.client._sync.nodes.federated_node import FederatedNode
+    from penstock.client._sync.nodes.federation import Federation
+    from penstock.client._sync.route.several_nodes import NodesRoute
 
 __all__ = ["Backend"]
 
@@ -72,7 +73,11 @@ class Backend:
             reason = "a list of nodes needs federation=True: pass one URL without it"
             raise BadArgument("federation", False, reason)
         self._member = NodeClient(source, config) if sources is None else None
-        self.federation = None if sources is None else Federation(sources, config)
+        self.federation: Federation | None = None
+        if sources is not None:
+            from penstock.client._sync.nodes.federation import Federation
+
+            self.federation = Federation(sources, config)
         self.look_at = -math.inf if federation and sources is None else math.inf
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._joining = threading.Lock()
@@ -176,6 +181,8 @@ class Backend:
             self.member.connect()
             found = False
             if told := node.listed():
+                from penstock.core.nodes.node_list import others
+
                 found = bool(others(told, node.whole_id()))
         except Exception as error:
             now = monotonic()
@@ -193,37 +200,35 @@ class Backend:
         Each queue gets a route to all nodes. Calls that are under way stay on the route to the only
         node; jobs that were delivered are settled on either.
         """
+        from penstock.client._sync.nodes.federated_node import FederatedNode
+        from penstock.client._sync.nodes.federation import Federation
+
         with self._joining:
             if self.federation is None and self.joins:
                 member = self.member
                 home = FederatedNode(member.source, member.config, node=member.node)
                 federation = Federation([member.source], member.config, [home])
                 for queue in list(self._queues):
-                    queue.route = self._route_to_all(queue, federation, home)
+                    route = self._route_to_all(queue, federation)
+                    for number, ops in zip(route.numbers, queue.route.operations, strict=True):
+                        route.adopt(ops, home, number)
+                    queue.route = route
                 self.federation, self.look_at = federation, math.inf
         return self.home
 
-    def _route_to_all(
-        self, queue: Queue, federation: Federation, home: FederatedNode
-    ) -> NodesRoute:
-        """Return a route to all nodes, whose parts on this one are those of the queue until now."""
-        route = NodesRoute(self, federation, queue)
-        for number, ops in zip(route.numbers, queue.route.operations, strict=True):
-            route.adopt(ops, home, number)
-        return route
+    def _route_to_all(self, queue: Queue, federation: Federation) -> NodesRoute:
+        from penstock.client._sync.route.several_nodes import NodesRoute
+
+        return NodesRoute(self, federation, queue)
 
     def queue(self, name: str, partitions: int | None = None) -> Queue:
         """Return the queue of this name."""
         queue = Queue(name, partitions, self.config.middleware)
-        federation = self.federation
-        if federation is not None:
-            queue.route = NodesRoute(self, federation, queue)
-            return queue
-        queue.route = self._route_to_one(queue)
-        self._queues.add(queue)
-        federation = self.federation
-        if federation is not None:  # another thread has joined meanwhile
-            queue.route = NodesRoute(self, federation, queue)
+        if self.federation is None:
+            queue.route = self._route_to_one(queue)
+            self._queues.add(queue)
+        if self.federation is not None:  # before, or another thread has joined meanwhile
+            queue.route = self._route_to_all(queue, self.federation)
         return queue
 
     def _route_to_one(self, queue: Queue) -> Route:

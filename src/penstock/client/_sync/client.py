@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from redis import Redis
 
 from penstock.client._sync.backend import Backend
-from penstock.client._sync.nodes.nodes import Nodes
 from penstock.client._sync.queue import Job, Queue
 from penstock.client._sync.settling import check_jobs
 from penstock.core.calls.config import ClientConfig, check_hosts, queue_filter
@@ -44,6 +43,7 @@ from penstock.errors import BadArgument, NodesMissed, ResultGone
 from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name, queue_crcs
 
 if TYPE_CHECKING:
+    from penstock.client._sync.nodes.nodes import Nodes
     from penstock.core.jobs.workers import WorkerView
     from penstock.core.nodes.node_views import Hello, Info
 
@@ -149,6 +149,8 @@ class Penstock:
         Raises:
             ConfigurationError: the client was made with `federation=False`.
         """
+        from penstock.client._sync.nodes.nodes import Nodes
+
         return Nodes(self.backend.join())
 
     def connect(self) -> Penstock:

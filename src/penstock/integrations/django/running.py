@@ -8,15 +8,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.jobs.job import Delivery
+from penstock.integrations.django.project import ALIAS
 from penstock.worker import Reject
 
 if TYPE_CHECKING:
     from penstock.integrations.django.tasks_backend import TaskBackend
 
-__all__ = ["ALIAS", "configured_backends", "run_task"]
+__all__ = ["configured_backends", "run_task"]
 
-ALIAS = "django-tasks"
-"""The header with the alias of the backend that has added a job."""
 PACKAGES = ("django.tasks", "django_tasks")
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from penstock import __version__
 from penstock.client._acompat import AsyncSignal, ashield
 from penstock.client._async.client import AsyncPenstock, twin_of
 from penstock.client._async.nodes.federated_node import AsyncBackgroundTasks
@@ -26,6 +25,7 @@ from penstock.core.jobs.workers import worker_entry
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
 from penstock.errors import BadArgument, OutOfMemory
+from penstock.version import __version__
 from penstock.worker._async.handler_runner import AsyncHandlerRunner, Take
 from penstock.worker._async.heartbeat import OVERDUE, AsyncHeartbeat
 from penstock.worker._async.lifespan import AsyncLifespan

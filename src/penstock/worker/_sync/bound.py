@@ -13,7 +13,7 @@ from penstock.worker.calling import is_queue
 from penstock.worker.registered import RegisteredHandler
 
 if TYPE_CHECKING:
-    from penstock.client._sync.queue import Queue
+    from penstock.client._sync.route.interfaces import Enqueuing
 
 __all__ = ["BoundHandler"]
 
@@ -37,7 +37,7 @@ class BoundHandler(RegisteredHandler[C, P, R_co]):
     usage = "enqueue(...)"
 
     def __init__(
-        self, bound: Queue, function: Callable[..., R_co], *args: Any, **registration: Any
+        self, bound: Enqueuing, function: Callable[..., R_co], *args: Any, **registration: Any
     ) -> None:
         super().__init__(function, *args, **registration)
         self._bound = bound

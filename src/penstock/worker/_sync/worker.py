@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from penstock import __version__
 from penstock.client._acompat import Signal, shield
 from penstock.client._sync.client import Penstock, twin_of
 from penstock.client._sync.nodes.federated_node import BackgroundTasks
@@ -27,6 +26,7 @@ from penstock.core.jobs.workers import worker_entry
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
 from penstock.errors import BadArgument, OutOfMemory
+from penstock.version import __version__
 from penstock.worker._sync.handler_runner import HandlerRunner, Take
 from penstock.worker._sync.heartbeat import OVERDUE, Heartbeat
 from penstock.worker._sync.lifespan import Lifespan

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from penstock.client._async.nodes.federated_node import AsyncFederatedNode
 from penstock.client._async.nodes.node_client import AsyncNodeClient
 from penstock.core.calls.config import ClientConfig
 from penstock.core.calls.operations import QueueOps
 from penstock.core.nodes.state import Sticky
+
+if TYPE_CHECKING:
+    from penstock.client._async.nodes.federated_node import AsyncFederatedNode
 
 __all__ = ["AsyncNodeGroup", "AsyncOnePart", "AsyncSettingsKeeper"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.client._async.adding import add, confirm
 from penstock.client._async.nodes.node_client import AsyncNodeClient
-from penstock.client._async.settling import extend_each, settle_each
+from penstock.client._async.settling import settle_each
 from penstock.client._async.transport.finished import AsyncResultWait
 from penstock.client.clock import monotonic
 from penstock.client.gathering import Gathering  # async only
@@ -210,7 +210,6 @@ class AsyncPart:
         return OUTCOMES[codes[0]]
 
     settle = settle_each
-    extend = extend_each
 
     async def read_receipt(self, job: Delivery) -> str | None:
         """Return the receipt of the delivery that holds a job; None = it is not known."""

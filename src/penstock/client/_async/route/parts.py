@@ -32,7 +32,7 @@ from penstock.core.jobs.job import (
 )
 from penstock.core.jobs.merge import Answers, told, with_outcomes
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.views import JobView, QueueStats, ScanPage, Settings
+from penstock.core.jobs.views import JobView, QueueStats, ScanPage
 from penstock.core.nodes import merging, state
 from penstock.core.nodes.merging import Partial
 from penstock.core.values.checks import BATCH, StateName
@@ -41,7 +41,6 @@ from penstock.core.values.ids import parse_id
 from penstock.core.values.partitions import partition_of
 from penstock.errors import (
     BadArgument,
-    NodesMissed,
     NodesUnavailable,
     QueueClosed,
     QueueFull,
@@ -423,17 +422,6 @@ class AsyncPartsRoute(ABC):
             lambda part: part.peek(state, 0, most, newest=backwards)
         )
         return Partial(merging.merged_peek(views, state, start, n, newest=newest), missed)
-
-    async def configure(self, fields: list[Any]) -> Settings:
-        """Store settings in every part.
-
-        Raises:
-            NodesMissed: some nodes did not answer.
-        """
-        stored, missed = await self.ask_parts(lambda part: part.configure(fields))
-        if missed:
-            raise NodesMissed(missed, stored)
-        return stored[0]
 
     @abstractmethod
     async def clear(self) -> tuple[bool, int]:

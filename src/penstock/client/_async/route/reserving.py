@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.client._async.nodes.federation import AsyncFederation
 from penstock.client._async.nodes.node_client import AsyncNodeClient
 from penstock.client._async.route.interfaces import AsyncRoute
 from penstock.client.clock import monotonic
@@ -15,6 +14,9 @@ from penstock.core.calls.failures import passing
 from penstock.core.calls.operations import QueueOps, Taken
 from penstock.core.values.confirmations import Wait
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client._async.nodes.federation import AsyncFederation
 
 __all__ = ["reserve_on_node", "reserve_on_nodes"]
 

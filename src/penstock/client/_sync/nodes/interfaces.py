@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from penstock.client._sync.nodes.federated_node import FederatedNode
 from penstock.client._sync.nodes.node_client import NodeClient
 from penstock.core.calls.config import ClientConfig
 from penstock.core.calls.operations import QueueOps
 from penstock.core.nodes.state import Sticky
+
+if TYPE_CHECKING:
+    from penstock.client._sync.nodes.federated_node import FederatedNode
 
 __all__ = ["NodeGroup", "OnePart", "SettingsKeeper"]
 

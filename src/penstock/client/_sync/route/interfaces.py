@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.client._sync.route.part import OpenedBatch, Part
 from penstock.core.calls.call import Call
@@ -12,16 +12,18 @@ from penstock.core.calls.config import ClientConfig
 from penstock.core.calls.operations import QueueOps, Taken
 from penstock.core.enqueuing.batches import BatchCondition
 from penstock.core.enqueuing.options import Prepared
-from penstock.core.enqueuing.schedules import NewSchedule
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName
 from penstock.core.jobs.middleware import Middleware
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.views import JobView, QueueStats, ScanPage, Settings
+from penstock.core.jobs.views import JobView, QueueStats, ScanPage
 from penstock.core.values.checks import Duration, StateName
 from penstock.core.values.confirmations import Wait
 from penstock.core.values.durable import Durable
 from penstock.wire.codes import Code
+
+if TYPE_CHECKING:
+    from penstock.core.enqueuing.schedules import NewSchedule
 
 __all__ = [
     "ClientNodes",
@@ -186,10 +188,6 @@ class Route(Protocol):
 
     def peek(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
         """Return jobs without taking them."""
-        ...
-
-    def configure(self, fields: list[Any]) -> Settings:
-        """Store settings in every part."""
         ...
 
     def clear(self) -> tuple[bool, int]:

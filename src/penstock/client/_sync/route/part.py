@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.client._sync.adding import add, confirm
 from penstock.client._sync.nodes.node_client import NodeClient
-from penstock.client._sync.settling import extend_each, settle_each
+from penstock.client._sync.settling import settle_each
 from penstock.client._sync.transport.finished import ResultWait
 from penstock.client.clock import monotonic
 from penstock.core import flows
@@ -198,7 +198,6 @@ class Part:
         return OUTCOMES[codes[0]]
 
     settle = settle_each
-    extend = extend_each
 
     def read_receipt(self, job: Delivery) -> str | None:
         """Return the receipt of the delivery that holds a job; None = it is not known."""

@@ -33,7 +33,7 @@ from penstock.core.jobs.job import (
 )
 from penstock.core.jobs.merge import Answers, told, with_outcomes
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.views import JobView, QueueStats, ScanPage, Settings
+from penstock.core.jobs.views import JobView, QueueStats, ScanPage
 from penstock.core.nodes import merging, state
 from penstock.core.nodes.merging import Partial
 from penstock.core.values.checks import BATCH, StateName
@@ -42,7 +42,6 @@ from penstock.core.values.ids import parse_id
 from penstock.core.values.partitions import partition_of
 from penstock.errors import (
     BadArgument,
-    NodesMissed,
     NodesUnavailable,
     QueueClosed,
     QueueFull,
@@ -416,17 +415,6 @@ class PartsRoute(ABC):
         most, backwards = (-start if start < 0 else start + n), newest or start < 0
         views, missed = self.ask_parts(lambda part: part.peek(state, 0, most, newest=backwards))
         return Partial(merging.merged_peek(views, state, start, n, newest=newest), missed)
-
-    def configure(self, fields: list[Any]) -> Settings:
-        """Store settings in every part.
-
-        Raises:
-            NodesMissed: some nodes did not answer.
-        """
-        stored, missed = self.ask_parts(lambda part: part.configure(fields))
-        if missed:
-            raise NodesMissed(missed, stored)
-        return stored[0]
 
     @abstractmethod
     def clear(self) -> tuple[bool, int]:

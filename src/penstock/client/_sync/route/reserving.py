@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.client._sync.nodes.federation import Federation
 from penstock.client._sync.nodes.node_client import NodeClient
 from penstock.client._sync.route.interfaces import Route
 from penstock.client.clock import monotonic
@@ -16,6 +15,9 @@ from penstock.core.calls.failures import passing
 from penstock.core.calls.operations import QueueOps, Taken
 from penstock.core.values.confirmations import Wait
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client._sync.nodes.federation import Federation
 
 __all__ = ["reserve_on_node", "reserve_on_nodes"]
 

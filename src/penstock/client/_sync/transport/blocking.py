@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
@@ -24,12 +24,10 @@ from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
 from penstock.client.clock import monotonic
 from penstock.client.sockets import SLOW_LINE_BYTES_PER_SECOND
 from penstock.core.calls.call import Call
+from penstock.core.calls.unavailable import UnavailableCommands
 from penstock.core.flows import POLL_INTERVAL
 from penstock.wire.codes import Code
 from penstock.wire.packing import pack
-
-if TYPE_CHECKING:
-    from penstock.client._sync.transport.server import Server
 
 UNBLOCK = "CLIENT UNBLOCK"
 STOP_TIMEOUT = 2.0
@@ -41,6 +39,33 @@ FAKE_SLICE = 0.02
 READ = (b"XREAD", b"COUNT", b"1000")
 RENEW = 60.0
 """Seconds after which a pending BLPOP is sent again, which detects a dead connection."""
+
+
+class _Unblocking(Protocol):
+    """A server, as far as a connection that waits needs it; see `Server`."""
+
+    lost_at: float
+
+    @property
+    def unavailable(self) -> UnavailableCommands:
+        """Return the commands that it refuses."""
+        ...
+
+    @property
+    def is_under_sentinel(self) -> bool:
+        """True if Sentinels say which server it is."""
+        ...
+
+    def has_moved(self, conn: RedisConnection) -> bool:
+        """Return True if a connection leads to a former primary."""
+        ...
+
+    def note_unavailable(self, command: str, error: ResponseError) -> bool:
+        """Note that a command is refused."""
+        ...
+
+    def unblock(self, waiters: Sequence[BlockingConnection]) -> None:
+        """End the pending BLPOPs of these waiters."""
 
 
 class BlockingConnection:
@@ -62,7 +87,7 @@ class BlockingConnection:
         reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
-    def __init__(self, conn: RedisConnection, server: Server) -> None:
+    def __init__(self, conn: RedisConnection, server: _Unblocking) -> None:
         self._conn = conn
         self._server = server
         self.reader: Reader | None = None

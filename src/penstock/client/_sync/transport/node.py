@@ -18,9 +18,8 @@ from penstock.client._sync.transport.finished import EndReader
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.client.clock import monotonic
-from penstock.core.calls.call import Call, Reply
+from penstock.core.calls.call import Call, CallingQueue, Reply
 from penstock.core.calls.failures import passing, transient
-from penstock.core.calls.operations.base import Operations
 from penstock.core.calls.refusals import refusal
 from penstock.core.calls.troubles import wrong_type
 from penstock.core.jobs.logs import get_logger
@@ -284,7 +283,7 @@ class Node:
             raise refusal(ops.name, raw, call.script.bounds)
         return raw
 
-    def _repair(self, ops: Operations, call: Call[object]) -> None:
+    def _repair(self, ops: CallingQueue, call: Call[object]) -> None:
         """Restore the lost meta of a queue (protocol/maintenance.md, Repairing meta).
 
         Raises:
