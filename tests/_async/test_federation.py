@@ -611,7 +611,7 @@ async def test_acks_of_any_queue_while_a_node_is_down(three: Nodes, ps: AsyncPen
         own = (await single.queue("own").enqueue(1)).id
         part = (await single.queue("parts", partitions=2).enqueue(1)).id
     down = federation_of(ps).home_of(parse_id(own).node, own)
-    down.failed(redis.ConnectionError("gone"))
+    down.note_failure(redis.ConnectionError("gone"))
     ps.queue("parts", partitions=2)
     assert await ps.ack([ids[0], part]) == [Outcome.HINTED] * 2
     for order in ([own, ids[1]], [ids[2], own]):
@@ -711,7 +711,7 @@ async def test_nodes_that_refuse_hints_are_named(
     for one in three.backends:
         one.sync_client().set("penstock:hints", "x")
     home = federation_of(ps).home_of(parse_id(job.id).node, job.id)
-    home.failed(redis.ConnectionError("gone"))
+    home.note_failure(redis.ConnectionError("gone"))
     home.state.until = math.inf  # no look at it in the background
     caplog.clear()
     assert list(await q.ack([job])) == [Outcome.DONE]

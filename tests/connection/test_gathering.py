@@ -152,7 +152,7 @@ async def test_a_call_gets_the_answer_of_another(q: AsyncQueue) -> None:
             await asyncio.sleep(0)
             return answer
 
-        assert await asyncio.gather(*[gathering.shared(ask) for _ in range(3)]) == [answer] * 3
+        assert await asyncio.gather(*[gathering.share(ask) for _ in range(3)]) == [answer] * 3
         assert next(calls) == 1
 
 

@@ -49,7 +49,7 @@ class Gathering:
         self._task: asyncio.Task[None] | None = None
         self._asked: asyncio.Future[bool | None] | None = None
 
-    async def shared(self, ask: Callable[[], Awaitable[bool]]) -> bool:
+    async def share(self, ask: Callable[[], Awaitable[bool]]) -> bool:
         """Return the answer that another call waits for, or else ask.
 
         Otherwise each of a thousand calls would open a connection to ask. If the other call fails,

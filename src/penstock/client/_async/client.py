@@ -460,14 +460,14 @@ class AsyncPenstock:
 
         check_flag("jobs", jobs)
         answers, missed = await self.backend.each(
-            lambda client: workers.listed_workers(client.node, self.prefix)
+            lambda client: workers.read_workers(client.node, self.prefix)
         )
         found = workers.merged_workers(answers)
         if jobs:
             held = [
                 job
                 for name in sorted({name for view in found for name in view.queues})
-                for job in await workers.held_jobs(await self.open(name))
+                for job in await workers.read_held_jobs(await self.open(name))
             ]
             found = workers.with_jobs(found, held)
         return Partial(found, missed)

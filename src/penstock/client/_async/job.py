@@ -136,7 +136,7 @@ class AsyncJobOf(Delivery, Generic[Q]):
         """
         result = (await self.queue.extend([self], lease, late=late))[0]
         if isinstance(result, Outcome):
-            raise await self._refused("extend", result)
+            raise await self._explain_refusal("extend", result)
         return result
 
     async def _fail(self, error: Exception) -> None:
@@ -151,10 +151,10 @@ class AsyncJobOf(Delivery, Generic[Q]):
     async def _settle(self, operation: str, outcome: Outcome) -> bool:
         self.settled = outcome is not Outcome.REFUSED
         if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
-            raise await self._refused(operation, outcome)
+            raise await self._explain_refusal(operation, outcome)
         return outcome is not Outcome.GONE
 
-    async def _refused(self, operation: str, outcome: Outcome) -> PenstockError:
+    async def _explain_refusal(self, operation: str, outcome: Outcome) -> PenstockError:
         if outcome is Outcome.STALE:
             current = await (await self.queue.route.refresh()).read_receipt(self)
             return StaleReceipt(self.id, operation, self.receipt, current)

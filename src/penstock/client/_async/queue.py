@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.client._async.batches import AsyncBatchOf, AsyncQueueBatches
 from penstock.client._async.handling import AsyncQueueHandlers
@@ -53,9 +53,6 @@ from penstock.errors import (
     QueueClosed,
 )
 from penstock.wire.codes import Code
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 logger = get_logger("penstock")
 
@@ -194,7 +191,8 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         """
         if self.middleware:
             given = {name: value for name, value in locals().items() if name not in CALL}
-            return await self._enqueue_in_hooks(body, given)
+            added: Enqueued = await self._enqueue_in_hooks(1, body, given)
+            return added
         route = self.route
         options = prepared(
             delay,
@@ -222,19 +220,16 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             record = options.record(body)
         return await route.add(record, options)
 
-    async def _enqueue_in_hooks(self, body: Any, given: dict[str, Any]) -> Enqueued:
-        event = enqueue_event(self.name, 1, headers_of(body, given.pop("headers")))
-        with enqueuing(self.middleware, event, monotonic):
-            added = await self._without_hooks().enqueue(
-                body, headers=event.headers or None, **given
-            )
-            event.results = (added,)
-        return added
-
-    def _without_hooks(self) -> Self:
+    async def _enqueue_in_hooks(self, count: int | None, bodies: Any, given: dict[str, Any]) -> Any:
+        """Enqueue one body, or bodies if `count` is None, inside the hooks: they run once."""
         bare = copy(self)
         bare.middleware = ()
-        return bare
+        enqueue: Callable[..., Awaitable[Any]] = bare.enqueue if count else bare.enqueue_many
+        event = enqueue_event(self.name, count, headers_of(bodies, given.pop("headers", None)))
+        with enqueuing(self.middleware, event, monotonic):
+            results = await enqueue(bodies, headers=event.headers or None, **given)
+            event.results = (results,) if count else results
+        return results
 
     async def enqueue_many(
         self,
@@ -288,7 +283,8 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         """
         if self.middleware:
             given = {name: value for name, value in locals().items() if name not in CALL}
-            return await self._enqueue_many_in_hooks(bodies, given)
+            every: BulkEnqueued = await self._enqueue_in_hooks(None, bodies, given)
+            return every
         route = await self.route.refresh()
         options = prepared(
             delay,
@@ -318,17 +314,6 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             if len(results):
                 raise IncompleteEnqueue(results) from error
             raise
-        return results
-
-    async def _enqueue_many_in_hooks(
-        self, bodies: Iterable[Any], given: dict[str, Any]
-    ) -> BulkEnqueued:
-        event = enqueue_event(self.name, None, headers_of(bodies, given.pop("headers")))
-        with enqueuing(self.middleware, event, monotonic):  # once, not once a chunk
-            results = await self._without_hooks().enqueue_many(
-                bodies, headers=event.headers or None, **given
-            )
-            event.results = results
         return results
 
     def batch(self, *, then: Any, on: BatchCondition = "success") -> AsyncBatch:

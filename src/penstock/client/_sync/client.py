@@ -461,14 +461,14 @@ class Penstock:
 
         check_flag("jobs", jobs)
         answers, missed = self.backend.each(
-            lambda client: workers.listed_workers(client.node, self.prefix)
+            lambda client: workers.read_workers(client.node, self.prefix)
         )
         found = workers.merged_workers(answers)
         if jobs:
             held = [
                 job
                 for name in sorted({name for view in found for name in view.queues})
-                for job in workers.held_jobs(self.open(name))
+                for job in workers.read_held_jobs(self.open(name))
             ]
             found = workers.with_jobs(found, held)
         return Partial(found, missed)

@@ -135,7 +135,7 @@ class JobOf(Delivery, Generic[Q]):
         """
         result = self.queue.extend([self], lease, late=late)[0]
         if isinstance(result, Outcome):
-            raise self._refused("extend", result)
+            raise self._explain_refusal("extend", result)
         return result
 
     def _fail(self, error: Exception) -> None:
@@ -150,10 +150,10 @@ class JobOf(Delivery, Generic[Q]):
     def _settle(self, operation: str, outcome: Outcome) -> bool:
         self.settled = outcome is not Outcome.REFUSED
         if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
-            raise self._refused(operation, outcome)
+            raise self._explain_refusal(operation, outcome)
         return outcome is not Outcome.GONE
 
-    def _refused(self, operation: str, outcome: Outcome) -> PenstockError:
+    def _explain_refusal(self, operation: str, outcome: Outcome) -> PenstockError:
         if outcome is Outcome.STALE:
             current = self.queue.route.refresh().read_receipt(self)
             return StaleReceipt(self.id, operation, self.receipt, current)

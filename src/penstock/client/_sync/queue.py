@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.client._sync.batches import BatchOf, QueueBatches
 from penstock.client._sync.handling import QueueHandlers
@@ -54,9 +54,6 @@ from penstock.errors import (
     QueueClosed,
 )
 from penstock.wire.codes import Code
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 logger = get_logger("penstock")
 
@@ -195,7 +192,8 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         """
         if self.middleware:
             given = {name: value for name, value in locals().items() if name not in CALL}
-            return self._enqueue_in_hooks(body, given)
+            added: Enqueued = self._enqueue_in_hooks(1, body, given)
+            return added
         route = self.route
         options = prepared(
             delay,
@@ -223,17 +221,16 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             record = options.record(body)
         return route.add(record, options)
 
-    def _enqueue_in_hooks(self, body: Any, given: dict[str, Any]) -> Enqueued:
-        event = enqueue_event(self.name, 1, headers_of(body, given.pop("headers")))
-        with enqueuing(self.middleware, event, monotonic):
-            added = self._without_hooks().enqueue(body, headers=event.headers or None, **given)
-            event.results = (added,)
-        return added
-
-    def _without_hooks(self) -> Self:
+    def _enqueue_in_hooks(self, count: int | None, bodies: Any, given: dict[str, Any]) -> Any:
+        """Enqueue one body, or bodies if `count` is None, inside the hooks: they run once."""
         bare = copy(self)
         bare.middleware = ()
-        return bare
+        enqueue: Callable[..., Any] = bare.enqueue if count else bare.enqueue_many
+        event = enqueue_event(self.name, count, headers_of(bodies, given.pop("headers", None)))
+        with enqueuing(self.middleware, event, monotonic):
+            results = enqueue(bodies, headers=event.headers or None, **given)
+            event.results = (results,) if count else results
+        return results
 
     def enqueue_many(
         self,
@@ -287,7 +284,8 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         """
         if self.middleware:
             given = {name: value for name, value in locals().items() if name not in CALL}
-            return self._enqueue_many_in_hooks(bodies, given)
+            every: BulkEnqueued = self._enqueue_in_hooks(None, bodies, given)
+            return every
         route = self.route.refresh()
         options = prepared(
             delay,
@@ -317,15 +315,6 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             if len(results):
                 raise IncompleteEnqueue(results) from error
             raise
-        return results
-
-    def _enqueue_many_in_hooks(self, bodies: Iterable[Any], given: dict[str, Any]) -> BulkEnqueued:
-        event = enqueue_event(self.name, None, headers_of(bodies, given.pop("headers")))
-        with enqueuing(self.middleware, event, monotonic):  # once, not once a chunk
-            results = self._without_hooks().enqueue_many(
-                bodies, headers=event.headers or None, **given
-            )
-            event.results = results
         return results
 
     def batch(self, *, then: Any, on: BatchCondition = "success") -> Batch:

@@ -193,10 +193,10 @@ class AsyncFederation:
             if was and home.state.is_up:
                 logger.warning("node %s is back", home.address)
         except ConfigurationError as error:
-            home.refused(error)
+            home.note_refusal(error)
         except Exception as error:  # noqa: BLE001  # tried again after a while
             home.fault = None  # it is checked again before it is used
-            home.failed(error)
+            home.note_failure(error)
             with suppress(Exception):
                 await home.brief.node.close()
         finally:
@@ -261,7 +261,7 @@ class AsyncFederation:
                     self._merge_list(await home.brief.node.listed())
                     await hints.replay_from(self, home, self.up(home))
                 except ConfigurationError as error:
-                    home.refused(error)
+                    home.note_refusal(error)
                 except Exception as error:  # noqa: BLE001  # tried again when it is due
                     if not self.note_failure(home, error):
                         logger.warning("node %s: %s", home.address, error)
@@ -361,7 +361,7 @@ class AsyncFederation:
         """Note the failure of a node; return True if other nodes may make up for it."""
         if not passing(error):
             return False
-        home.failed(error)
+        home.note_failure(error)
         return True
 
     async def try_node(self, home: AsyncFederatedNode, ask: Callable[[], Awaitable[T]]) -> T | None:
@@ -435,16 +435,16 @@ class AsyncFederation:
 
         sources = [AsyncPageSource(home.id, home, partial(scan, home)) for home in self.homes]
         home, page = await read_next_page(at, sources, QueuePage("0", []))
-        chosen = [] if home is None else await self._first_met(home, page.queues)
+        chosen = [] if home is None else await self._choose_first_met(home, page.queues)
         return replace(page, queues=[stats for stats in chosen if is_wanted(stats)])
 
-    async def _first_met(
+    async def _choose_first_met(
         self, home: AsyncFederatedNode, found: Sequence[QueueStats]
     ) -> list[QueueStats]:
         """Return the merged figures of the queues that exist on no node before this one."""
         chosen = []
         for one in found:
-            parts, missed = await self.each(partial(_stats, one=one))
+            parts, missed = await self.each(partial(_read_stats, one=one))
             if not any(stats.exists and other.id < home.id for other, stats in parts):
                 chosen.append(merging.merged_stats([stats for _, stats in parts], missed))
         return chosen
@@ -506,7 +506,7 @@ class AsyncFederation:
                     await self._ask(home, answer)
 
 
-async def _stats(home: AsyncFederatedNode, one: QueueStats) -> QueueStats:
+async def _read_stats(home: AsyncFederatedNode, one: QueueStats) -> QueueStats:
     return await home.brief.read_stats(one.name, one.partitions)
 
 

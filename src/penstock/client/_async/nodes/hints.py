@@ -126,7 +126,7 @@ async def keep(
                 await keeper.look()
             if state.leaving or state.crowded:
                 continue
-            found = await _kept(keeper, names, hint_of)
+            found = await _store(keeper, names, hint_of)
         except Exception as error:  # noqa: BLE001  # the next node is tried
             if not federation.note_failure(keeper, error):
                 logger.warning("hints can't be kept on %s: %s", keeper.address, error)
@@ -139,7 +139,7 @@ async def keep(
     return [False] * len(names)
 
 
-async def _kept(
+async def _store(
     keeper: AsyncFederatedNode, names: Sequence[Any], hint_of: Callable[..., Hint | None]
 ) -> list[bool] | None:
     """Store hints on a node; return for each job if one is kept, or None if there are too many."""

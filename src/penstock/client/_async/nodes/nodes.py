@@ -65,7 +65,7 @@ class AsyncNodes:
             BadArgument: no such node, or the only one.
             NodesMissed: some of the others can't be reached, and don't have the new list.
         """
-        unused = await self._unused(node)
+        unused = await self._find_unused(node)
         if unused:
             await self._note(unused, "")
             self._federation.unused.pop(unused, None)
@@ -121,7 +121,7 @@ class AsyncNodes:
             dead=sum(one.dead for one in found),
         )
 
-    async def _unused(self, node: object) -> str:
+    async def _find_unused(self, node: object) -> str:
         """Return the id of a listed node that can't be used; '' if `node` is not one of them."""
         await self._federation.connect()
         unused = self._federation.unused.items()

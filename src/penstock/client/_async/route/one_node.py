@@ -70,7 +70,7 @@ class AsyncNodeRoute(AsyncPart):
 
     async def _check_taking(self) -> bool:
         # sync only: return self._ask_if_taking()
-        return await self._gathering.shared(self._ask_if_taking)  # async only
+        return await self._gathering.share(self._ask_if_taking)  # async only
 
     async def _ask_if_taking(self) -> bool:
         nodes, client = self.nodes, self.backend

@@ -137,13 +137,13 @@ class FederatedNode(NodeClient):
     def _nodes(self) -> list[Node]:
         return [self.node, self.brief.node, self.prompt.node]
 
-    def refused(self, error: ConfigurationError) -> None:
+    def note_refusal(self, error: ConfigurationError) -> None:
         """Note why it can't be used."""
         self.fault = error
         self.is_known = False
         self.state.failed(monotonic(), error)
 
-    def failed(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException) -> None:
         """Note that it could not be reached."""
         if self.state.is_up:
             logger.warning("node %s is not used for now: %s", self.address, error)
@@ -195,18 +195,18 @@ class FederatedNode(NodeClient):
             NotTaken: it is leaving, or can't be reached.
         """
         try:
-            was_asked = self._ready()
+            was_asked = self._ensure_ready()
         except Exception as error:
             if not passing(error):
                 raise
-            self.failed(error)
+            self.note_failure(error)
             raise NotTaken(self.state.reason, passing=True) from error
         if self.state.leaving:
             raise NotTaken("leaving", passing=False)
         self.taking_until = math.inf  # from now on the federation checks before each offer
         return was_asked
 
-    def _ready(self) -> bool:
+    def _ensure_ready(self) -> bool:
         """Ensure an open connection, and a state that is not too old; return True if it asked."""
         is_old = not self.state.is_up or self.state.is_stale(monotonic())
         asks = is_old or self.node.reach()

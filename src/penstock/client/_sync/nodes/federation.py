@@ -194,10 +194,10 @@ class Federation:
             if was and home.state.is_up:
                 logger.warning("node %s is back", home.address)
         except ConfigurationError as error:
-            home.refused(error)
+            home.note_refusal(error)
         except Exception as error:  # noqa: BLE001  # tried again after a while
             home.fault = None  # it is checked again before it is used
-            home.failed(error)
+            home.note_failure(error)
             with suppress(Exception):
                 home.brief.node.close()
         finally:
@@ -262,7 +262,7 @@ class Federation:
                     self._merge_list(home.brief.node.listed())
                     hints.replay_from(self, home, self.up(home))
                 except ConfigurationError as error:
-                    home.refused(error)
+                    home.note_refusal(error)
                 except Exception as error:  # noqa: BLE001  # tried again when it is due
                     if not self.note_failure(home, error):
                         logger.warning("node %s: %s", home.address, error)
@@ -362,7 +362,7 @@ class Federation:
         """Note the failure of a node; return True if other nodes may make up for it."""
         if not passing(error):
             return False
-        home.failed(error)
+        home.note_failure(error)
         return True
 
     def try_node(self, home: FederatedNode, ask: Callable[[], T]) -> T | None:
@@ -436,14 +436,16 @@ class Federation:
 
         sources = [PageSource(home.id, home, partial(scan, home)) for home in self.homes]
         home, page = read_next_page(at, sources, QueuePage("0", []))
-        chosen = [] if home is None else self._first_met(home, page.queues)
+        chosen = [] if home is None else self._choose_first_met(home, page.queues)
         return replace(page, queues=[stats for stats in chosen if is_wanted(stats)])
 
-    def _first_met(self, home: FederatedNode, found: Sequence[QueueStats]) -> list[QueueStats]:
+    def _choose_first_met(
+        self, home: FederatedNode, found: Sequence[QueueStats]
+    ) -> list[QueueStats]:
         """Return the merged figures of the queues that exist on no node before this one."""
         chosen = []
         for one in found:
-            parts, missed = self.each(partial(_stats, one=one))
+            parts, missed = self.each(partial(_read_stats, one=one))
             if not any(stats.exists and other.id < home.id for other, stats in parts):
                 chosen.append(merging.merged_stats([stats for _, stats in parts], missed))
         return chosen
@@ -505,7 +507,7 @@ class Federation:
                     self._ask(home, answer)
 
 
-def _stats(home: FederatedNode, one: QueueStats) -> QueueStats:
+def _read_stats(home: FederatedNode, one: QueueStats) -> QueueStats:
     return home.brief.read_stats(one.name, one.partitions)
 
 

@@ -127,7 +127,7 @@ def keep(
                 keeper.look()
             if state.leaving or state.crowded:
                 continue
-            found = _kept(keeper, names, hint_of)
+            found = _store(keeper, names, hint_of)
         except Exception as error:  # noqa: BLE001  # the next node is tried
             if not federation.note_failure(keeper, error):
                 logger.warning("hints can't be kept on %s: %s", keeper.address, error)
@@ -140,7 +140,7 @@ def keep(
     return [False] * len(names)
 
 
-def _kept(
+def _store(
     keeper: FederatedNode, names: Sequence[Any], hint_of: Callable[..., Hint | None]
 ) -> list[bool] | None:
     """Store hints on a node; return for each job if one is kept, or None if there are too many."""

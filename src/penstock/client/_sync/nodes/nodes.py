@@ -66,7 +66,7 @@ class Nodes:
             BadArgument: no such node, or the only one.
             NodesMissed: some of the others can't be reached, and don't have the new list.
         """
-        unused = self._unused(node)
+        unused = self._find_unused(node)
         if unused:
             self._note(unused, "")
             self._federation.unused.pop(unused, None)
@@ -122,7 +122,7 @@ class Nodes:
             dead=sum(one.dead for one in found),
         )
 
-    def _unused(self, node: object) -> str:
+    def _find_unused(self, node: object) -> str:
         """Return the id of a listed node that can't be used; '' if `node` is not one of them."""
         self._federation.connect()
         unused = self._federation.unused.items()

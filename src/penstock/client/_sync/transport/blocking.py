@@ -31,7 +31,7 @@ from penstock.wire.packing import pack
 
 UNBLOCK = "CLIENT UNBLOCK"
 STOP_TIMEOUT = 2.0
-"""Seconds after which the connection is closed if an ended BLPOP has not replied."""
+"""Seconds after which the connection is closed if an read_end BLPOP has not replied."""
 MOST_BYTES = 1_048_576
 """About the most bytes of jobs in the reply to a call behind a BLPOP."""
 FAKE_SLICE = 0.02
@@ -71,7 +71,7 @@ class _Unblocking(Protocol):
 class BlockingConnection:
     """A connection that blocks on wake and space tokens, or on streams.
 
-    A reserve may be sent behind the BLPOP. The server runs it when the BLPOP has ended, so a
+    A reserve may be sent behind the BLPOP. The server runs it when the BLPOP has read_end, so a
     waiting consumer has its job one trip earlier. Such a BLPOP ends after a poll interval: if the
     consumer is stopped, or gone without a sign of it, no job is reserved for it later than that.
 
@@ -83,7 +83,7 @@ class BlockingConnection:
     reserve is sent behind it. To end it earlier, the connection is closed.
 
     Attributes:
-        id: number of the connection on the server; empty = a BLPOP on it can't be ended.
+        id: number of the connection on the server; empty = a BLPOP on it can't be read_end.
         reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
@@ -140,7 +140,7 @@ class BlockingConnection:
             raise RedisConnectionError(reason)
         if self.reader is not None and monotonic() > self._since + RENEW:
             self._server.unblock([self])
-            found = self.ended()
+            found = self.read_end()
             if found or self._taken:
                 return found
         if self.reader is None:
@@ -208,13 +208,13 @@ class BlockingConnection:
         """Connect, unless that was done."""
         if not self._is_open:
             try:
-                self.id = self._introduced()
+                self.id = self._introduce()
             except BaseException:
                 self.drop()  # a handshake may be half done
                 raise
             self._is_open = True
 
-    def _introduced(self) -> bytes:
+    def _introduce(self) -> bytes:
         """Connect and return the id of the connection, within a time-out; empty if it is refused.
 
         A stopped server accepts connections and is silent.
@@ -273,10 +273,10 @@ class BlockingConnection:
         send(self._conn, pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001))))
         return _key_in(self._conn.read_response(disable_decoding=True))
 
-    def ended(self) -> tuple[bytes, ...]:
-        """Read the reply of a BLPOP that was ended; return the key of a token if it took one.
+    def read_end(self) -> tuple[bytes, ...]:
+        """Read the reply of a BLPOP that was read_end; return the key of a token if it took one.
 
-        One that can't be ended, or does not reply, may have taken a token of any of its keys.
+        One that can't be read_end, or does not reply, may have taken a token of any of its keys.
         """
         if self.reader is None:
             return ()

@@ -229,7 +229,7 @@ class Node:
             limit.apply(call, monotonic())
         raw = self.link.run(call, brief=brief)
         if raw[0] < 0 or call.role_lease is not None:
-            raw = self._judged(call, raw, sent, brief=brief)
+            raw = self._repair_and_rerun(call, raw, sent, brief=brief)
         result = call.parse(raw)
         if limit is not None and limit.suspected_size:
             limit.note_reply(call, result)
@@ -255,7 +255,7 @@ class Node:
                 if isinstance(raw, Exception):
                     raise raw
                 if raw[0] < 0 or call.role_lease is not None:
-                    raw = self._judged(call, raw, sent, brief=False)
+                    raw = self._repair_and_rerun(call, raw, sent, brief=False)
                 results.append(call.parse(raw))
             except Exception as error:  # noqa: PERF203  # few are refused
                 if passing(error):
@@ -263,7 +263,7 @@ class Node:
                 results.append(error)
         return results
 
-    def _judged(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
+    def _repair_and_rerun(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
         ops, role_lease = call.ops, call.role_lease
         assert ops is not None
         if raw[0] == Code.NOT_PLAIN and call.full is not None:
