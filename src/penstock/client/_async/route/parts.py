@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncNodeAnswers", "AsyncPartsRoute"]
 
 T = TypeVar("T")
+ACK = Intent("ack")
 MISSING = Enqueued("", "missing", action="refused")
 """The result of a body of a bulk that was not added, or perhaps not, while others were."""
 
@@ -426,9 +427,6 @@ class AsyncPartsRoute(ABC):
     @abstractmethod
     async def clear(self) -> tuple[bool, int]:
         """Remove the queue; return whether it existed, and its number of jobs."""
-
-
-ACK = Intent("ack")
 
 
 def _adding(

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["NodeAnswers", "PartsRoute"]
 
 T = TypeVar("T")
+ACK = Intent("ack")
 MISSING = Enqueued("", "missing", action="refused")
 """The result of a body of a bulk that was not added, or perhaps not, while others were."""
 
@@ -419,9 +420,6 @@ class PartsRoute(ABC):
     @abstractmethod
     def clear(self) -> tuple[bool, int]:
         """Remove the queue; return whether it existed, and its number of jobs."""
-
-
-ACK = Intent("ack")
 
 
 def _adding(chunk: list[bytes], results: BulkEnqueued) -> Callable[[Part, Prepared], None]:
