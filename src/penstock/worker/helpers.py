@@ -17,14 +17,12 @@ class LeaseHelper(Protocol):
     @property
     def pid(self) -> int | None:
         """Number of the process; None = none is running."""
-        ...
 
     def start(self) -> None:
         """Start the process."""
 
     def is_ready(self) -> bool:
         """Return True if it renews leases."""
-        ...
 
     def hold(self, jobs: Sequence[Delivery]) -> None:
         """Renew the leases of these jobs."""
@@ -34,7 +32,6 @@ class LeaseHelper(Protocol):
 
     def news(self) -> list[Delivery]:
         """Return the jobs that it has found lost."""
-        ...
 
     def close(self) -> None:
         """End the process."""
@@ -48,23 +45,19 @@ class SuspectProcess(Protocol):
     @property
     def is_broken(self) -> bool:
         """True if it can't be started."""
-        ...
 
     @property
     def running(self) -> tuple[RunningJob, ...]:
         """The job that it runs, if any."""
-        ...
 
     def take(self, job: Delivery) -> bool:
         """Run a job; return False if it can't."""
-        ...
 
     def check(self) -> None:
         """Look after the process."""
 
     def close(self) -> Delivery | None:
         """End the process; return the job that it ran."""
-        ...
 
 
 class SuspectRun(Protocol):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._async.route.interfaces import AsyncRoute
 from penstock.client._async.route.one_node import AsyncBoundRoute
-from penstock.client._async.route.part import AsyncPart
-from penstock.client._async.settling import check_jobs
+from penstock.client._async.route.part import AsyncAskPart, AsyncPart
+from penstock.client._async.settling import BuildCall, check_jobs
 from penstock.client._async.transport.finished import AsyncResultWait
 from penstock.client.clock import monotonic
 from penstock.core.calls.call import Call
@@ -98,12 +98,7 @@ class AsyncQueueAdmin:
         """Internal: the client of its node, or the nodes."""
         return self.route.backend
 
-    async def _settle(
-        self,
-        jobs: Iterable[JobName],
-        build: Callable[[QueueOps, list[JobName]], Call[Settled]],
-        **how: Any,
-    ) -> Settled:
+    async def _settle(self, jobs: Iterable[JobName], build: BuildCall, **how: Any) -> Settled:
         route = self.route
         if monotonic() >= route.nodes.look_at:
             route = await route.refresh()
@@ -117,7 +112,7 @@ class AsyncQueueAdmin:
             bound.ops.queue = self
         return bound
 
-    async def _ask_all(self, ask: Callable[[AsyncPart], Awaitable[T]]) -> list[T]:
+    async def _ask_all(self, ask: AsyncAskPart[T]) -> list[T]:
         """Ask every part; return the answers.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
@@ -18,7 +18,11 @@ from penstock.wire.codes import Code
 if TYPE_CHECKING:
     from penstock.client._async.nodes.interfaces import AsyncOnePart
 
-__all__ = ["check_jobs", "extend_each", "settle_each"]
+__all__ = ["BuildCall", "check_jobs", "extend_each", "settle_each"]
+
+
+BuildCall: TypeAlias = Callable[[QueueOps, list[JobName]], Call[Settled]]
+"""Builds the call of a script on jobs."""
 
 
 def check_jobs(
@@ -50,7 +54,7 @@ def check_jobs(
 async def settle_each(
     part: AsyncOnePart,
     jobs: Iterable[JobName],
-    build: Callable[[QueueOps, list[JobName]], Call[Settled]],
+    build: BuildCall,
     *,
     resent_code: int = Code.ENDED,
     wait: Wait | None = None,

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._sync.route.interfaces import Route
 from penstock.client._sync.route.one_node import BoundRoute
-from penstock.client._sync.route.part import Part
-from penstock.client._sync.settling import check_jobs
+from penstock.client._sync.route.part import AskPart, Part
+from penstock.client._sync.settling import BuildCall, check_jobs
 from penstock.client._sync.transport.finished import ResultWait
 from penstock.client.clock import monotonic
 from penstock.core.calls.call import Call
@@ -99,12 +99,7 @@ class QueueAdmin:
         """Internal: the client of its node, or the nodes."""
         return self.route.backend
 
-    def _settle(
-        self,
-        jobs: Iterable[JobName],
-        build: Callable[[QueueOps, list[JobName]], Call[Settled]],
-        **how: Any,
-    ) -> Settled:
+    def _settle(self, jobs: Iterable[JobName], build: BuildCall, **how: Any) -> Settled:
         route = self.route
         if monotonic() >= route.nodes.look_at:
             route = route.refresh()
@@ -118,7 +113,7 @@ class QueueAdmin:
             bound.ops.queue = self
         return bound
 
-    def _ask_all(self, ask: Callable[[Part], T]) -> list[T]:
+    def _ask_all(self, ask: AskPart[T]) -> list[T]:
         """Ask every part; return the answers.
 
         Raises:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
@@ -19,7 +19,11 @@ from penstock.wire.codes import Code
 if TYPE_CHECKING:
     from penstock.client._sync.nodes.interfaces import OnePart
 
-__all__ = ["check_jobs", "extend_each", "settle_each"]
+__all__ = ["BuildCall", "check_jobs", "extend_each", "settle_each"]
+
+
+BuildCall: TypeAlias = Callable[[QueueOps, list[JobName]], Call[Settled]]
+"""Builds the call of a script on jobs."""
 
 
 def check_jobs(
@@ -51,7 +55,7 @@ def check_jobs(
 def settle_each(
     part: OnePart,
     jobs: Iterable[JobName],
-    build: Callable[[QueueOps, list[JobName]], Call[Settled]],
+    build: BuildCall,
     *,
     resent_code: int = Code.ENDED,
     wait: Wait | None = None,

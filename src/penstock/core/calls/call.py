@@ -32,16 +32,13 @@ class ReplySizes(Protocol):
     @property
     def most(self) -> int:
         """Return the most jobs of a reply; 0 = as many as are asked for."""
-        ...
 
     @property
     def suspected_size(self) -> int:
         """Return the size of a call whose reply was lost; 0 = none was."""
-        ...
 
     def note_loss(self, call: Call[Any], now: float) -> bool:
         """Note that a reply was lost."""
-        ...
 
     def note_reply(self, call: Call[Any], result: Any) -> None:
         """Note that a reply has come."""
@@ -60,14 +57,12 @@ class CallingQueue(Protocol):
     @property
     def reply_limit(self) -> ReplySizes:
         """Return the limit of its replies."""
-        ...
 
     def decline(self, full: Script) -> None:
         """Note a refusal of the plain form of a script."""
 
     def repair(self, epochs: Sequence[str], call: Call[Any]) -> Call[Configure]:
         """Return the call that restores lost meta."""
-        ...
 
 
 @dataclass(slots=True)

@@ -22,12 +22,10 @@ class AsyncOnePart(Protocol):
     @property
     def ops(self) -> QueueOps:
         """Return its operations."""
-        ...
 
     @property
     def backend(self) -> AsyncNodeClient:
         """Return the client that runs its calls."""
-        ...
 
 
 class AsyncSettingsKeeper(Protocol):
@@ -55,12 +53,9 @@ class AsyncNodeGroup(Protocol):
 
     def preferred(self) -> list[AsyncFederatedNode]:
         """Return the nodes in the order in which jobs are offered to them."""
-        ...
 
     def up(self, but: AsyncFederatedNode) -> Sequence[AsyncFederatedNode]:
         """Return the nodes that are up, except one."""
-        ...
 
     def note_failure(self, home: AsyncFederatedNode, error: BaseException) -> bool:
         """Note the failure of a node; return True if other nodes may make up for it."""
-        ...

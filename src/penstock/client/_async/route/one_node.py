@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._async.nodes.node_client import AsyncNodeClient
 from penstock.client._async.route.interfaces import AsyncClientNodes, AsyncRoute, AsyncRouted
-from penstock.client._async.route.part import AsyncPart
+from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, AsyncPart, AsyncReadPart
 from penstock.client._async.route.reserving import reserve_on_node
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps, Taken
@@ -133,27 +133,19 @@ class AsyncNodeRoute(AsyncPart):
     # -- calls to the part -----------------------------------------------------------------
 
     async def call_parts(
-        self,
-        names: list[JobName],
-        call: Callable[[AsyncPart, list[JobName]], Awaitable[Sequence[T]]],
-        unknown: T,
+        self, names: list[JobName], call: AsyncCallPart[T], unknown: T
     ) -> Sequence[T]:
         """Call the part with the jobs; return an answer for each, in order."""
         del unknown  # the part answers, or the call raises
         return await call(self, names)
 
-    async def ask_parts(
-        self, ask: Callable[[AsyncPart], Awaitable[T]]
-    ) -> tuple[list[T], dict[str, str]]:
+    async def ask_parts(self, ask: AsyncAskPart[T]) -> tuple[list[T], dict[str, str]]:
         """Ask the part."""
         await self.backend.connect()
         return [await ask(self)], {}
 
     async def read_page(
-        self,
-        cursor: str,
-        check: Callable[[str], object],
-        ask: Callable[[AsyncPart, str], Awaitable[ScanPage]],
+        self, cursor: str, check: Callable[[str], object], ask: AsyncReadPart
     ) -> ScanPage:
         """Return the next page of a scan."""
         check(cursor)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.client._async.adding import add, confirm
 from penstock.client._async.nodes.node_client import AsyncNodeClient
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.core.enqueuing.schedules import NewSchedule
     from penstock.core.jobs.searching import Search
 
-__all__ = ["AsyncOpenedBatch", "AsyncPart"]
+__all__ = ["AsyncAskPart", "AsyncCallPart", "AsyncOpenedBatch", "AsyncPart", "AsyncReadPart"]
 
 logger = get_logger("penstock")
 
@@ -346,3 +346,12 @@ class AsyncPart:
             "HMGET", self.ops.keys["meta"], *STORED
         )
         return stored
+
+
+T = TypeVar("T")
+AsyncAskPart: TypeAlias = Callable[[AsyncPart], Awaitable[T]]
+"""Asks a part."""
+AsyncCallPart: TypeAlias = Callable[[AsyncPart, list[JobName]], Awaitable[Sequence[T]]]
+"""Calls a part with its jobs; returns an answer for each."""
+AsyncReadPart: TypeAlias = Callable[[AsyncPart, str], Awaitable[ScanPage]]
+"""Reads the page behind a cursor of a part."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._async.nodes.node_client import AsyncNodeClient
 from penstock.client._async.route.interfaces import AsyncClientNodes, AsyncRouted
-from penstock.client._async.route.part import AsyncPart
+from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, AsyncPart, AsyncReadPart
 from penstock.client._async.route.parts import AsyncNodeAnswers, AsyncPartsRoute
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps, Taken
@@ -142,23 +142,17 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
         return False
 
     async def _call_part(
-        self,
-        part: AsyncPart,
-        names: list[JobName],
-        call: Callable[[AsyncPart, list[JobName]], Awaitable[Sequence[T]]],
-        intent: Intent | None,
+        self, part: AsyncPart, names: list[JobName], call: AsyncCallPart[T], intent: Intent | None
     ) -> Sequence[T]:
         del intent  # no other node keeps a hint
         await self.declare()
         return await call(part, names)
 
-    async def _ask_nodes(self, ask: Callable[[AsyncPart], Awaitable[Any]]) -> AsyncNodeAnswers:
+    async def _ask_nodes(self, ask: AsyncAskPart[Any]) -> AsyncNodeAnswers:
         await self.declare()
         return AsyncNodeAnswers([(self.backend, [await ask(part) for part in self._parts])], {})
 
-    async def _read_part(
-        self, part: AsyncPart, ask: Callable[[AsyncPart, str], Awaitable[ScanPage]], cursor: str
-    ) -> ScanPage | None:
+    async def _read_part(self, part: AsyncPart, ask: AsyncReadPart, cursor: str) -> ScanPage | None:
         await self.declare()
         return await ask(part, cursor)
 

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from penstock.client._async.nodes.node_client import AsyncNodeClient
 from penstock.client._async.nodes.scanning import AsyncPageSource, read_next_page
 from penstock.client._async.route.interfaces import AsyncClientNodes, AsyncRoute, AsyncRouted
-from penstock.client._async.route.part import AsyncOpenedBatch, AsyncPart
-from penstock.client._async.settling import check_jobs, settle_each
+from penstock.client._async.route.part import (
+    AsyncAskPart,
+    AsyncCallPart,
+    AsyncOpenedBatch,
+    AsyncPart,
+    AsyncReadPart,
+)
+from penstock.client._async.settling import BuildCall, check_jobs, settle_each
 from penstock.client.clock import monotonic
-from penstock.core.calls.call import Call
 from penstock.core.calls.failures import passing
 from penstock.core.calls.operations import QueueOps, Taken
 from penstock.core.enqueuing.batches import BatchCondition
@@ -271,7 +276,7 @@ class AsyncPartsRoute(ABC):
     async def settle(
         self,
         jobs: Iterable[JobName],
-        build: Callable[[QueueOps, list[JobName]], Call[Settled]],
+        build: BuildCall,
         *,
         resent_code: int = Code.ENDED,
         wait: Wait | None = None,
@@ -305,11 +310,7 @@ class AsyncPartsRoute(ABC):
     # -- calls to parts --------------------------------------------------------------------
 
     async def call_parts(
-        self,
-        names: list[JobName],
-        call: Callable[[AsyncPart, list[JobName]], Awaitable[Sequence[T]]],
-        unknown: T,
-        intent: Intent | None = None,
+        self, names: list[JobName], call: AsyncCallPart[T], unknown: T, intent: Intent | None = None
     ) -> Sequence[T]:
         """Call each part with its jobs; return an answer for each job, in order.
 
@@ -359,30 +360,21 @@ class AsyncPartsRoute(ABC):
 
     @abstractmethod
     async def _call_part(
-        self,
-        part: AsyncPart,
-        names: list[JobName],
-        call: Callable[[AsyncPart, list[JobName]], Awaitable[Sequence[T]]],
-        intent: Intent | None,
+        self, part: AsyncPart, names: list[JobName], call: AsyncCallPart[T], intent: Intent | None
     ) -> Sequence[T]:
         """Call one part, or keep a hint if its node is down."""
 
-    async def ask_parts(
-        self, ask: Callable[[AsyncPart], Awaitable[T]]
-    ) -> tuple[list[T], dict[str, str]]:
+    async def ask_parts(self, ask: AsyncAskPart[T]) -> tuple[list[T], dict[str, str]]:
         """Ask every part; return the answers, and by address why a node has not answered."""
         answers = await self._ask_nodes(ask)
         return [answer for _, own in answers.of_nodes for answer in own], answers.missed
 
     @abstractmethod
-    async def _ask_nodes(self, ask: Callable[[AsyncPart], Awaitable[Any]]) -> AsyncNodeAnswers:
+    async def _ask_nodes(self, ask: AsyncAskPart[Any]) -> AsyncNodeAnswers:
         """Ask every part; return the answers of each node."""
 
     async def read_page(
-        self,
-        cursor: str,
-        check: Callable[[str], object],
-        ask: Callable[[AsyncPart, str], Awaitable[ScanPage]],
+        self, cursor: str, check: Callable[[str], object], ask: AsyncReadPart
     ) -> ScanPage:
         """Return the next page of a scan, which passes part after part."""
         place = merging.split_cursor(cursor)
@@ -398,9 +390,7 @@ class AsyncPartsRoute(ABC):
         return page
 
     @abstractmethod
-    async def _read_part(
-        self, part: AsyncPart, ask: Callable[[AsyncPart, str], Awaitable[ScanPage]], cursor: str
-    ) -> ScanPage | None:
+    async def _read_part(self, part: AsyncPart, ask: AsyncReadPart, cursor: str) -> ScanPage | None:
         """Return the page of a part; None = its node can't be reached."""
 
     # -- the whole queue -------------------------------------------------------------------

@@ -13,7 +13,7 @@ from penstock.client._async.nodes.federation import AsyncFederation
 from penstock.client._async.nodes.node_client import AsyncNodeClient
 from penstock.client._async.nodes.placement import produce
 from penstock.client._async.route.interfaces import AsyncClientNodes, AsyncRouted
-from penstock.client._async.route.part import AsyncPart
+from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, AsyncPart, AsyncReadPart
 from penstock.client._async.route.parts import AsyncNodeAnswers, AsyncPartsRoute
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps
@@ -190,11 +190,7 @@ class AsyncNodesRoute(AsyncPartsRoute):
         return self.backend.note_failure(cast("AsyncFederatedNode", part.home), failure)
 
     async def _call_part(
-        self,
-        part: AsyncPart,
-        names: list[JobName],
-        call: Callable[[AsyncPart, list[JobName]], Awaitable[Sequence[T]]],
-        intent: Intent | None,
+        self, part: AsyncPart, names: list[JobName], call: AsyncCallPart[T], intent: Intent | None
     ) -> Sequence[T]:
         home, queue = cast("AsyncFederatedNode", part.home), part.ops.keys.name
         if intent is not None and home.id and not home.state.is_up:
@@ -230,7 +226,7 @@ class AsyncNodesRoute(AsyncPartsRoute):
             rest = cast("Sequence[T]", rest.after_resend(ended))
         return cast("Sequence[T]", [*done, *rest])
 
-    async def _ask_nodes(self, ask: Callable[[AsyncPart], Awaitable[Any]]) -> AsyncNodeAnswers:
+    async def _ask_nodes(self, ask: AsyncAskPart[Any]) -> AsyncNodeAnswers:
         async def ask_all(home: AsyncFederatedNode) -> list[Any]:
             await self._declare_on(home)
             return [await ask(self._part(home, home.brief, number)) for number in self.numbers]
@@ -238,9 +234,7 @@ class AsyncNodesRoute(AsyncPartsRoute):
         answers, missed = await self.backend.each(ask_all)
         return AsyncNodeAnswers([*answers], missed)
 
-    async def _read_part(
-        self, part: AsyncPart, ask: Callable[[AsyncPart, str], Awaitable[ScanPage]], cursor: str
-    ) -> ScanPage | None:
+    async def _read_part(self, part: AsyncPart, ask: AsyncReadPart, cursor: str) -> ScanPage | None:
         home = cast("AsyncFederatedNode", part.home)
 
         async def read() -> ScanPage:

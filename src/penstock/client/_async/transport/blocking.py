@@ -48,20 +48,16 @@ class _AsyncUnblocking(Protocol):
     @property
     def unavailable(self) -> UnavailableCommands:
         """Return the commands that it refuses."""
-        ...
 
     @property
     def is_under_sentinel(self) -> bool:
         """True if Sentinels say which server it is."""
-        ...
 
     def has_moved(self, conn: AsyncRedisConnection) -> bool:
         """Return True if a connection leads to a former primary."""
-        ...
 
     def note_unavailable(self, command: str, error: ResponseError) -> bool:
         """Note that a command is refused."""
-        ...
 
     async def unblock(self, waiters: Sequence[AsyncBlockingConnection]) -> None:
         """End the pending BLPOPs of these waiters."""

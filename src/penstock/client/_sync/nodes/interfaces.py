@@ -23,12 +23,10 @@ class OnePart(Protocol):
     @property
     def ops(self) -> QueueOps:
         """Return its operations."""
-        ...
 
     @property
     def backend(self) -> NodeClient:
         """Return the client that runs its calls."""
-        ...
 
 
 class SettingsKeeper(Protocol):
@@ -56,12 +54,9 @@ class NodeGroup(Protocol):
 
     def preferred(self) -> list[FederatedNode]:
         """Return the nodes in the order in which jobs are offered to them."""
-        ...
 
     def up(self, but: FederatedNode) -> Sequence[FederatedNode]:
         """Return the nodes that are up, except one."""
-        ...
 
     def note_failure(self, home: FederatedNode, error: BaseException) -> bool:
         """Note the failure of a node; return True if other nodes may make up for it."""
-        ...

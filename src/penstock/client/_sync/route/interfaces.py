@@ -6,8 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.client._sync.route.part import OpenedBatch, Part
-from penstock.core.calls.call import Call
+from penstock.client._sync.route.part import (
+    AskPart,
+    CallPart,
+    OpenedBatch,
+    Part,
+    ReadPart,
+)
+from penstock.client._sync.settling import BuildCall
 from penstock.core.calls.config import ClientConfig
 from penstock.core.calls.operations import QueueOps, Taken
 from penstock.core.enqueuing.batches import BatchCondition
@@ -46,40 +52,33 @@ class Route(Protocol):
     @property
     def nodes(self) -> ClientNodes:
         """Return the nodes of the client."""
-        ...
 
     @property
     def ops(self) -> QueueOps:
         """Return the operations of the queue; those of its part if it has only one."""
-        ...
 
     @property
     def backend(self) -> Any:
         """Return the client of its node, or the nodes."""
-        ...
 
     @property
     def part(self) -> Part | None:
         """Return the only part; None = there are several."""
-        ...
 
     @property
     def operations(self) -> list[QueueOps]:
         """Return the operations of each part."""
-        ...
 
     def refresh(self) -> Route:
         """Return the route of the queue; if the list of nodes is due, read it first.
 
         It is another one if the client joins other nodes.
         """
-        ...
 
     # -- producing -------------------------------------------------------------------------
 
     def add(self, record: bytes, options: Prepared) -> Enqueued:
         """Add a job to one part."""
-        ...
 
     def add_many(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
         """Add jobs in chunks; append the results, also of those before a failure."""
@@ -89,11 +88,9 @@ class Route(Protocol):
 
     def open_batch(self, record: bytes, on: BatchCondition) -> OpenedBatch:
         """Open a batch in one part."""
-        ...
 
     def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
         """Store a schedule in one part. Returns: as `flows.schedule`."""
-        ...
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -101,7 +98,6 @@ class Route(Protocol):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs of all parts; see `ClientNodes.reserve`."""
-        ...
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the parts in the order in which to ask them for jobs.
@@ -110,7 +106,6 @@ class Route(Protocol):
             Their operations, and how many of them to ask for more when some jobs were taken: other
             parts had no jobs a moment ago.
         """
-        ...
 
     def note_poll(self, ops: QueueOps, count: int | None) -> None:
         """Note how many jobs a part gave; None = it did not answer."""
@@ -122,38 +117,29 @@ class Route(Protocol):
 
     def ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery."""
-        ...
 
     def exchange(
         self, names: list[JobName], n: int, wait: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs and take up to n others."""
-        ...
 
     def settle(
         self,
         jobs: Iterable[JobName],
-        build: Callable[[QueueOps, list[JobName]], Call[Settled]],
+        build: BuildCall,
         *,
         resent_code: int = Code.ENDED,
         wait: Wait | None = None,
         intent: Intent | None = None,
     ) -> Settled:
         """Run a script on jobs, each in its part; see `settle_each`."""
-        ...
 
     def read_receipt(self, job: Delivery) -> str | None:
         """Return the receipt of the delivery that holds a job; None = it is not known."""
-        ...
 
     # -- calls to parts --------------------------------------------------------------------
 
-    def call_parts(
-        self,
-        names: list[JobName],
-        call: Callable[[Part, list[JobName]], Sequence[T]],
-        unknown: T,
-    ) -> Sequence[T]:
+    def call_parts(self, names: list[JobName], call: CallPart[T], unknown: T) -> Sequence[T]:
         """Call each part with its jobs; return an answer for each job, in order.
 
         Args:
@@ -161,18 +147,11 @@ class Route(Protocol):
             call: calls a part.
             unknown: the answer for a job whose node can't be reached.
         """
-        ...
 
-    def ask_parts(self, ask: Callable[[Part], T]) -> tuple[list[T], dict[str, str]]:
+    def ask_parts(self, ask: AskPart[T]) -> tuple[list[T], dict[str, str]]:
         """Ask every part; return the answers, and by address why a node has not answered."""
-        ...
 
-    def read_page(
-        self,
-        cursor: str,
-        check: Callable[[str], object],
-        ask: Callable[[Part, str], ScanPage],
-    ) -> ScanPage:
+    def read_page(self, cursor: str, check: Callable[[str], object], ask: ReadPart) -> ScanPage:
         """Return the next page of a scan, which passes part after part.
 
         Args:
@@ -180,19 +159,15 @@ class Route(Protocol):
             check: raises a BadArgument if it is no cursor of a part.
             ask: reads a page of a part.
         """
-        ...
 
     def read_stats(self) -> QueueStats:
         """Return the counts of all parts."""
-        ...
 
     def peek(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
         """Return jobs without taking them."""
-        ...
 
     def clear(self) -> tuple[bool, int]:
         """Remove the queue; return whether it existed, and its number of jobs."""
-        ...
 
 
 class Routed(Protocol):
@@ -204,12 +179,10 @@ class Routed(Protocol):
     @property
     def name(self) -> str:
         """Return the name of the queue."""
-        ...
 
     @property
     def ops(self) -> QueueOps:
         """Return the operations of the queue."""
-        ...
 
 
 class Enqueuing(Routed, Protocol):
@@ -218,15 +191,12 @@ class Enqueuing(Routed, Protocol):
     @property
     def middleware(self) -> Sequence[Middleware]:
         """Return the hooks around each enqueue."""
-        ...
 
     def enqueue(self, *args: Any, **options: Any) -> Enqueued:
         """Add one job."""
-        ...
 
     def enqueue_many(self, *args: Any, **options: Any) -> BulkEnqueued:
         """Add many jobs."""
-        ...
 
 
 class Settling(Routed, Protocol):
@@ -241,7 +211,6 @@ class Settling(Routed, Protocol):
         durable: Durable | None = None,
     ) -> Settled:
         """Finish jobs."""
-        ...
 
     def nack(
         self,
@@ -252,21 +221,17 @@ class Settling(Routed, Protocol):
         trace: str = "",
     ) -> Settled:
         """Report failed attempts."""
-        ...
 
     def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back."""
-        ...
 
     def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
         """Turn jobs into dead letters."""
-        ...
 
     def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
     ) -> list[float | Outcome]:
         """Renew leases."""
-        ...
 
 
 class ClientNodes(Protocol):
@@ -282,7 +247,6 @@ class ClientNodes(Protocol):
 
     def look(self) -> bool:
         """Read the node's list and join the nodes in it; return True if there are some."""
-        ...
 
     def reserve(
         self,
@@ -293,4 +257,3 @@ class ClientNodes(Protocol):
         confirm: Wait | None = None,
     ) -> list[Any]:
         """Take up to n jobs from several queues, the first queue first."""
-        ...

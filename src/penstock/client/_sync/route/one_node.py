@@ -12,7 +12,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._sync.nodes.node_client import NodeClient
 from penstock.client._sync.route.interfaces import ClientNodes, Route, Routed
-from penstock.client._sync.route.part import Part
+from penstock.client._sync.route.part import AskPart, CallPart, Part, ReadPart
 from penstock.client._sync.route.reserving import reserve_on_node
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps, Taken
@@ -130,27 +130,17 @@ class NodeRoute(Part):
 
     # -- calls to the part -----------------------------------------------------------------
 
-    def call_parts(
-        self,
-        names: list[JobName],
-        call: Callable[[Part, list[JobName]], Sequence[T]],
-        unknown: T,
-    ) -> Sequence[T]:
+    def call_parts(self, names: list[JobName], call: CallPart[T], unknown: T) -> Sequence[T]:
         """Call the part with the jobs; return an answer for each, in order."""
         del unknown  # the part answers, or the call raises
         return call(self, names)
 
-    def ask_parts(self, ask: Callable[[Part], T]) -> tuple[list[T], dict[str, str]]:
+    def ask_parts(self, ask: AskPart[T]) -> tuple[list[T], dict[str, str]]:
         """Ask the part."""
         self.backend.connect()
         return [ask(self)], {}
 
-    def read_page(
-        self,
-        cursor: str,
-        check: Callable[[str], object],
-        ask: Callable[[Part, str], ScanPage],
-    ) -> ScanPage:
+    def read_page(self, cursor: str, check: Callable[[str], object], ask: ReadPart) -> ScanPage:
         """Return the next page of a scan."""
         check(cursor)
         return ask(self, cursor)

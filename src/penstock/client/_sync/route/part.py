@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.client._sync.adding import add, confirm
 from penstock.client._sync.nodes.node_client import NodeClient
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.core.enqueuing.schedules import NewSchedule
     from penstock.core.jobs.searching import Search
 
-__all__ = ["OpenedBatch", "Part"]
+__all__ = ["AskPart", "CallPart", "OpenedBatch", "Part", "ReadPart"]
 
 logger = get_logger("penstock")
 
@@ -330,3 +330,12 @@ class Part:
             "HMGET", self.ops.keys["meta"], *STORED
         )
         return stored
+
+
+T = TypeVar("T")
+AskPart: TypeAlias = Callable[[Part], T]
+"""Asks a part."""
+CallPart: TypeAlias = Callable[[Part, list[JobName]], Sequence[T]]
+"""Calls a part with its jobs; returns an answer for each."""
+ReadPart: TypeAlias = Callable[[Part, str], ScanPage]
+"""Reads the page behind a cursor of a part."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._sync.nodes.node_client import NodeClient
 from penstock.client._sync.route.interfaces import ClientNodes, Routed
-from penstock.client._sync.route.part import Part
+from penstock.client._sync.route.part import AskPart, CallPart, Part, ReadPart
 from penstock.client._sync.route.parts import NodeAnswers, PartsRoute
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps, Taken
@@ -141,23 +141,17 @@ class PartitionsRoute(PartsRoute):
         return False
 
     def _call_part(
-        self,
-        part: Part,
-        names: list[JobName],
-        call: Callable[[Part, list[JobName]], Sequence[T]],
-        intent: Intent | None,
+        self, part: Part, names: list[JobName], call: CallPart[T], intent: Intent | None
     ) -> Sequence[T]:
         del intent  # no other node keeps a hint
         self.declare()
         return call(part, names)
 
-    def _ask_nodes(self, ask: Callable[[Part], Any]) -> NodeAnswers:
+    def _ask_nodes(self, ask: AskPart[Any]) -> NodeAnswers:
         self.declare()
         return NodeAnswers([(self.backend, [ask(part) for part in self._parts])], {})
 
-    def _read_part(
-        self, part: Part, ask: Callable[[Part, str], ScanPage], cursor: str
-    ) -> ScanPage | None:
+    def _read_part(self, part: Part, ask: ReadPart, cursor: str) -> ScanPage | None:
         self.declare()
         return ask(part, cursor)
 

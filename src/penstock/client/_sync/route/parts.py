@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from penstock.client._sync.nodes.node_client import NodeClient
 from penstock.client._sync.nodes.scanning import PageSource, read_next_page
 from penstock.client._sync.route.interfaces import ClientNodes, Route, Routed
-from penstock.client._sync.route.part import OpenedBatch, Part
-from penstock.client._sync.settling import check_jobs, settle_each
+from penstock.client._sync.route.part import (
+    AskPart,
+    CallPart,
+    OpenedBatch,
+    Part,
+    ReadPart,
+)
+from penstock.client._sync.settling import BuildCall, check_jobs, settle_each
 from penstock.client.clock import monotonic
-from penstock.core.calls.call import Call
 from penstock.core.calls.failures import passing
 from penstock.core.calls.operations import QueueOps, Taken
 from penstock.core.enqueuing.batches import BatchCondition
@@ -268,7 +273,7 @@ class PartsRoute(ABC):
     def settle(
         self,
         jobs: Iterable[JobName],
-        build: Callable[[QueueOps, list[JobName]], Call[Settled]],
+        build: BuildCall,
         *,
         resent_code: int = Code.ENDED,
         wait: Wait | None = None,
@@ -302,11 +307,7 @@ class PartsRoute(ABC):
     # -- calls to parts --------------------------------------------------------------------
 
     def call_parts(
-        self,
-        names: list[JobName],
-        call: Callable[[Part, list[JobName]], Sequence[T]],
-        unknown: T,
-        intent: Intent | None = None,
+        self, names: list[JobName], call: CallPart[T], unknown: T, intent: Intent | None = None
     ) -> Sequence[T]:
         """Call each part with its jobs; return an answer for each job, in order.
 
@@ -356,29 +357,20 @@ class PartsRoute(ABC):
 
     @abstractmethod
     def _call_part(
-        self,
-        part: Part,
-        names: list[JobName],
-        call: Callable[[Part, list[JobName]], Sequence[T]],
-        intent: Intent | None,
+        self, part: Part, names: list[JobName], call: CallPart[T], intent: Intent | None
     ) -> Sequence[T]:
         """Call one part, or keep a hint if its node is down."""
 
-    def ask_parts(self, ask: Callable[[Part], T]) -> tuple[list[T], dict[str, str]]:
+    def ask_parts(self, ask: AskPart[T]) -> tuple[list[T], dict[str, str]]:
         """Ask every part; return the answers, and by address why a node has not answered."""
         answers = self._ask_nodes(ask)
         return [answer for _, own in answers.of_nodes for answer in own], answers.missed
 
     @abstractmethod
-    def _ask_nodes(self, ask: Callable[[Part], Any]) -> NodeAnswers:
+    def _ask_nodes(self, ask: AskPart[Any]) -> NodeAnswers:
         """Ask every part; return the answers of each node."""
 
-    def read_page(
-        self,
-        cursor: str,
-        check: Callable[[str], object],
-        ask: Callable[[Part, str], ScanPage],
-    ) -> ScanPage:
+    def read_page(self, cursor: str, check: Callable[[str], object], ask: ReadPart) -> ScanPage:
         """Return the next page of a scan, which passes part after part."""
         place = merging.split_cursor(cursor)
         check(place[1])
@@ -393,9 +385,7 @@ class PartsRoute(ABC):
         return page
 
     @abstractmethod
-    def _read_part(
-        self, part: Part, ask: Callable[[Part, str], ScanPage], cursor: str
-    ) -> ScanPage | None:
+    def _read_part(self, part: Part, ask: ReadPart, cursor: str) -> ScanPage | None:
         """Return the page of a part; None = its node can't be reached."""
 
     # -- the whole queue -------------------------------------------------------------------

@@ -14,7 +14,7 @@ from penstock.client._sync.nodes.federation import Federation
 from penstock.client._sync.nodes.node_client import NodeClient
 from penstock.client._sync.nodes.placement import produce
 from penstock.client._sync.route.interfaces import ClientNodes, Routed
-from penstock.client._sync.route.part import Part
+from penstock.client._sync.route.part import AskPart, CallPart, Part, ReadPart
 from penstock.client._sync.route.parts import NodeAnswers, PartsRoute
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps
@@ -189,11 +189,7 @@ class NodesRoute(PartsRoute):
         return self.backend.note_failure(cast("FederatedNode", part.home), failure)
 
     def _call_part(
-        self,
-        part: Part,
-        names: list[JobName],
-        call: Callable[[Part, list[JobName]], Sequence[T]],
-        intent: Intent | None,
+        self, part: Part, names: list[JobName], call: CallPart[T], intent: Intent | None
     ) -> Sequence[T]:
         home, queue = cast("FederatedNode", part.home), part.ops.keys.name
         if intent is not None and home.id and not home.state.is_up:
@@ -229,7 +225,7 @@ class NodesRoute(PartsRoute):
             rest = cast("Sequence[T]", rest.after_resend(ended))
         return cast("Sequence[T]", [*done, *rest])
 
-    def _ask_nodes(self, ask: Callable[[Part], Any]) -> NodeAnswers:
+    def _ask_nodes(self, ask: AskPart[Any]) -> NodeAnswers:
         def ask_all(home: FederatedNode) -> list[Any]:
             self._declare_on(home)
             return [ask(self._part(home, home.brief, number)) for number in self.numbers]
@@ -237,9 +233,7 @@ class NodesRoute(PartsRoute):
         answers, missed = self.backend.each(ask_all)
         return NodeAnswers([*answers], missed)
 
-    def _read_part(
-        self, part: Part, ask: Callable[[Part, str], ScanPage], cursor: str
-    ) -> ScanPage | None:
+    def _read_part(self, part: Part, ask: ReadPart, cursor: str) -> ScanPage | None:
         home = cast("FederatedNode", part.home)
 
         def read() -> ScanPage:

@@ -49,20 +49,16 @@ class _Unblocking(Protocol):
     @property
     def unavailable(self) -> UnavailableCommands:
         """Return the commands that it refuses."""
-        ...
 
     @property
     def is_under_sentinel(self) -> bool:
         """True if Sentinels say which server it is."""
-        ...
 
     def has_moved(self, conn: RedisConnection) -> bool:
         """Return True if a connection leads to a former primary."""
-        ...
 
     def note_unavailable(self, command: str, error: ResponseError) -> bool:
         """Note that a command is refused."""
-        ...
 
     def unblock(self, waiters: Sequence[BlockingConnection]) -> None:
         """End the pending BLPOPs of these waiters."""
