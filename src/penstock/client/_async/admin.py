@@ -286,6 +286,10 @@ class AsyncQueueAdmin:
     async def stats(self) -> QueueStats:
         """Return exact counts, in time that does not grow with the number of jobs.
 
+        With several nodes or partitions they are added up, and settings are those that were stored
+        last. `unreachable` names the nodes that did not answer, `differing` those with other
+        settings, and `nodes` has the figures of each node.
+
         Examples:
             >>> added = await q.enqueue_many([b"a", b"b"], delay=60)
             >>> (await q.stats()).scheduled

@@ -89,7 +89,7 @@ class AsyncBackend:
     @property
     def is_look_due(self) -> bool:
         """Return True if the node's list must be read again."""
-        return monotonic() >= self.look_at
+        return self.federation is None and monotonic() >= self.look_at
 
     @property
     def is_apart(self) -> bool:
