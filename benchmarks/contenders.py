@@ -11,7 +11,7 @@ from redis import Redis
 
 from benchmarks.plan import BODY
 from penstock.client._sync.client import Penstock
-from penstock.client._sync.job import Job
+from penstock.client._sync.queue import Job
 from penstock.core.calls.call import Call
 from penstock.core.jobs.job import set_result
 from penstock.core.jobs.results import results_of

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from penstock.cli import COMMANDS
 from penstock.cli.app import loaded, main_parser
+from penstock.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = "https://penstock.example/source"

@@ -97,18 +97,13 @@ from penstock.errors import (
     WrongNode,
     WrongQueue,
 )
+from penstock.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from penstock.client._async.batches import AsyncBatch
     from penstock.client._async.client import AsyncPenstock
-    from penstock.client._async.job import AsyncJob
-    from penstock.client._async.queue import AsyncQueue
-    from penstock.client._async.role import AsyncRole
-    from penstock.client._sync.batches import Batch
+    from penstock.client._async.queue import AsyncBatch, AsyncJob, AsyncQueue, AsyncRole
     from penstock.client._sync.client import Penstock
-    from penstock.client._sync.job import Job
-    from penstock.client._sync.queue import Queue
-    from penstock.client._sync.role import Role
+    from penstock.client._sync.queue import Batch, Job, Queue, Role
     from penstock.core.enqueuing.schedules import ScheduleView
     from penstock.core.jobs.workers import WorkerView
     from penstock.core.nodes.node_views import Drain, Hello, Info, NodeView
@@ -127,8 +122,6 @@ if TYPE_CHECKING:
         WorkerStatus,
         size_monitor,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AccessDenied",
@@ -248,16 +241,16 @@ __all__ = [
 ]
 
 _LATER = {
-    "AsyncBatch": "penstock.client._async.batches",
+    "AsyncBatch": "penstock.client._async.queue",
     "AsyncPenstock": "penstock.client._async.client",
-    "AsyncJob": "penstock.client._async.job",
+    "AsyncJob": "penstock.client._async.queue",
     "AsyncQueue": "penstock.client._async.queue",
-    "AsyncRole": "penstock.client._async.role",
-    "Batch": "penstock.client._sync.batches",
+    "AsyncRole": "penstock.client._async.queue",
+    "Batch": "penstock.client._sync.queue",
     "Penstock": "penstock.client._sync.client",
-    "Job": "penstock.client._sync.job",
+    "Job": "penstock.client._sync.queue",
     "Queue": "penstock.client._sync.queue",
-    "Role": "penstock.client._sync.role",
+    "Role": "penstock.client._sync.queue",
     "ScheduleView": "penstock.core.enqueuing.schedules",
     "WorkerView": "penstock.core.jobs.workers",
     **dict.fromkeys(("Drain", "Hello", "Info", "NodeView"), "penstock.core.nodes.node_views"),

@@ -27,6 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -143,12 +144,15 @@ def _fakeredis() -> Any:
     )
 
 
-class _Clock:
+class _Clock(ModuleType):
     """The module `time` as fakeredis sees it: some seconds ahead."""
 
-    ahead = 0.0
+    def __init__(self) -> None:
+        super().__init__("time")
+        vars(self).update(vars(time) | {"time": self.now})
+        self.ahead = 0.0
 
-    def time(self) -> float:
+    def now(self) -> float:
         """Return the moved time."""
         return time.time() + self.ahead
 
@@ -156,11 +160,8 @@ class _Clock:
         """Move the clock forward."""
         self.ahead += seconds
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
 
-
-_CLOCK: Any = _Clock()
+_CLOCK = _Clock()
 
 
 @contextmanager

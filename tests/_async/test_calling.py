@@ -24,7 +24,6 @@ from penstock import (
     NewJob,
     RetryPolicy,
 )
-from penstock.client._async.observed import AsyncObservedQueue
 from penstock.worker import AsyncBoundHandler, Handler
 from tests.support.backends import Backend
 
@@ -301,17 +300,19 @@ async def test_several_handlers_in_one_call(q: AsyncQueue) -> None:
     assert {job.lease for job in jobs.values() if job.headers.get("handler") == "welcome"} == {60}
 
 
-async def test_jobs_that_fit_together_share_a_trip(ps: AsyncPenstock, q: AsyncQueue) -> None:
+async def test_jobs_that_fit_together_share_a_trip(
+    q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Jobs of two handlers in turn go out in one chunk."""
     await q.enqueue("first")
     chunks = []
-    add = q._add_chunk
+    add = q.route.add_chunk
 
     async def noted(chunk: list[bytes], *args: Any) -> None:
         chunks.append(len(chunk))
         await add(chunk, *args)
 
-    q._add_chunk = noted  # type: ignore[method-assign]  # counts the trips
+    monkeypatch.setattr(q.route, "add_chunk", noted)  # counts the trips
     makers = [lambda: welcome.job("ada"), lambda: resize.job("a.png"), lambda: "plain"]
     await q.enqueue_many(makers[n % 3]() for n in range(300))
     assert chunks == [300]
@@ -340,7 +341,6 @@ async def test_hooks_see_the_handler(backend: Backend) -> None:
     hook = Recording()
     async with backend.async_client() as lent, AsyncPenstock(lent, middleware=[hook]) as client:
         q = client.queue("q")
-        assert isinstance(q, AsyncObservedQueue)
         bound = q.handler("bound")(welcome.function)
         tagged = welcome.options(headers={"a": "1"})
         await tagged.enqueue(q, "ada")

@@ -180,7 +180,7 @@ async def test_many_at_most_once(q: AsyncQueue) -> None:
 
 async def test_jobs_of_several_queues(ps: AsyncPenstock) -> None:
     """They share trips. New queues are listed, and one that refuses its jobs stops no other."""
-    queues = [AsyncQueue(ps.backend.member, f"of {number}") for number in range(10)]
+    queues = [ps.queue(f"of {number}") for number in range(10)]
     await queues[0].enqueue(b"before")
     await queues[1].configure(max_length=1)
     terms = prepared()

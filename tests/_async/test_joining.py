@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from asyncio import Event  # async only
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+
+# sync only: from threading import Event
 from typing import Any
 
 import pytest
@@ -19,7 +22,7 @@ from penstock import (
     parse_id,
 )
 from penstock.client._async import backend as client_backend
-from penstock.client._async.sharded import federation
+from penstock.client._async.nodes import federation
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Stub
 from tests.support.twins import PATIENCE, aspawn, await_for
@@ -54,6 +57,25 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make clients read the list of nodes before each call and each wait."""
     monkeypatch.setattr(client_backend, "NODE_LIST_MAX_AGE", 0.05)
     monkeypatch.setattr(federation, "NODE_LIST_MAX_AGE", 0.05)
+
+
+class Gate:
+    """A call that waits until the gate opens."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self._signal = Event()
+        self.is_reached = False
+
+    async def __call__(self, *args: Any, **options: Any) -> Any:
+        """Wait, then make the call."""
+        self.is_reached = True
+        await self._signal.wait()
+        return await self._call(*args, **options)
+
+    def open(self) -> None:
+        """Let the call go on."""
+        self._signal.set()
 
 
 def alone(url: str) -> AsyncPenstock:
@@ -200,6 +222,38 @@ async def test_a_client_that_runs_joins(urls: Urls) -> None:
         assert await first.extend(30) > 0
         assert list(await q.ack([job, first, second.id])) == [Outcome.DONE] * 3
         assert len(await ids_of(ps)) == 2
+
+
+async def test_calls_under_way_stay_on_their_route(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls that are held while the client joins end on the old route; later ones take the new."""
+    async with AsyncPenstock(urls[0]) as ps:
+        q = ps.queue("q")
+        await q.enqueue_many(["a", "b"])
+        [first, second], old = await q.reserve(2), q.route
+        calls = {
+            "add": lambda: q.enqueue("c"),
+            "ack_one": first.ack,
+            "settle": lambda: q.ack([second]),
+            "read_stats": q.stats,
+        }
+        gates = {name: Gate(getattr(old, name)) for name in calls}
+        for name, gate in gates.items():
+            monkeypatch.setattr(old, name, gate)
+        under_way = [aspawn(call) for call in calls.values()]
+        for gate in gates.values():
+            await await_for(lambda gate=gate: gate.is_reached)  # type: ignore[misc]  # a default binds it
+        await ps.nodes.list()
+        assert q.route is not old
+        later = await q.enqueue("d")
+        assert not any(call.is_done for call in under_way)
+        for gate in gates.values():
+            gate.open()
+        added, is_acked, outcomes, _ = [await call.result() for call in under_way]
+        assert (is_acked, list(outcomes)) == (True, [Outcome.DONE])
+        assert {job.id for job in await q.reserve(2, block=0)} == {added.id, later.id}
+        assert added.queue is first.queue is q
 
 
 @pytest.mark.usefixtures("hasty")

@@ -19,7 +19,6 @@ from penstock import (
     Middleware,
     QueueFull,
 )
-from penstock.client._async.observed import AsyncObservedQueue
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, dump
 
@@ -206,15 +205,11 @@ async def test_jobs_of_a_batch_and_its_callback_pass_through(
         assert view.headers == {"outer": "0 before", "inner": "1 before"}
 
 
-async def test_without_middleware_a_queue_is_a_plain_one(q: AsyncQueue, ps: AsyncPenstock) -> None:
-    """Without middleware a plain class without hooks is used; with it queues still
-    work the same.
-    """
-    assert not isinstance(q, AsyncObservedQueue)
-    assert ps.middleware == ()
-    seen = AsyncPenstock(middleware=[Middleware()]).queue("q")
-    assert isinstance(seen, AsyncQueue)
-    assert "Queue 'q' at" in repr(seen)
+async def test_a_queue_has_the_middleware_of_its_client(q: AsyncQueue, ps: AsyncPenstock) -> None:
+    """Without middleware it has none, and enqueues directly."""
+    assert q.middleware == ps.middleware == ()
+    hook = Middleware()
+    assert AsyncPenstock(middleware=[hook]).queue("q").middleware == (hook,)
 
 
 @pytest.mark.parametrize(

@@ -699,9 +699,15 @@ async def test_a_repeated_ack_waits_for_the_first_one(
             replica.resume()
 
 
-async def test_jobs_of_several_queues_are_confirmed(trio: Replicated, tq: AsyncQueue) -> None:
+async def test_jobs_of_several_queues_are_confirmed(trio: Replicated) -> None:
     """Each call waits for as many replicas as its options or its queue's setting say."""
-    queues = [tq, AsyncQueue(tq.backend, "other")]
+    async with AsyncPenstock(trio.url) as client:
+        await confirm_jobs_of_several_queues(trio, client)
+
+
+async def confirm_jobs_of_several_queues(trio: Replicated, client: AsyncPenstock) -> None:
+    """Add jobs to several queues of a client, before and after a replica is lost."""
+    queues = [client.queue("q"), client.queue("other")]
     await queues[1].configure(replicas=2)
     asked, unset = prepared(durable=Durable(2, timeout=10)), prepared(durable=Durable(timeout=10))
     for terms in (asked, unset):
@@ -709,7 +715,7 @@ async def test_jobs_of_several_queues_are_confirmed(trio: Replicated, tq: AsyncQ
         assert not [end for end in ends if isinstance(end, Exception)]
     assert [raw.hget("penstock:{other}:meta", "enqueued") for raw in trio.copies] == [b"2"] * 2
     before, start = trio.calls(), time.monotonic()
-    many = [AsyncQueue(tq.backend, f"many-{number}") for number in range(30)]
+    many = [client.queue(f"many-{number}") for number in range(30)]
     await add_each([(queue, [asked.record(b"x")], asked) for queue in many])
     scripts, waits = (after - count for after, count in zip(trio.calls(), before, strict=True))
     assert scripts >= len(many)

@@ -97,7 +97,7 @@ QUEUE = (
 
 
 def test_a_queue_has_few_methods() -> None:
-    """A queue has only methods for callers."""
+    """A queue has only methods for callers, and a few attributes for the rest of the package."""
     names = [name for name in dir(AsyncQueue) if not name.startswith("_")]
     assert [name for name in names if hasattr(AsyncQueue, name)] == QUEUE.split()
 

@@ -25,7 +25,6 @@ from penstock import (
     RetryPolicy,
     Worker,
 )
-from penstock.client._sync.observed import ObservedQueue
 from penstock.worker import BoundHandler, Handler
 from tests.support.backends import Backend
 
@@ -302,17 +301,17 @@ def test_several_handlers_in_one_call(q: Queue) -> None:
     assert {job.lease for job in jobs.values() if job.headers.get("handler") == "welcome"} == {60}
 
 
-def test_jobs_that_fit_together_share_a_trip(ps: Penstock, q: Queue) -> None:
+def test_jobs_that_fit_together_share_a_trip(q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs of two handlers in turn go out in one chunk."""
     q.enqueue("first")
     chunks = []
-    add = q._add_chunk
+    add = q.route.add_chunk
 
     def noted(chunk: list[bytes], *args: Any) -> None:
         chunks.append(len(chunk))
         add(chunk, *args)
 
-    q._add_chunk = noted  # type: ignore[method-assign]  # counts the trips
+    monkeypatch.setattr(q.route, "add_chunk", noted)  # counts the trips
     makers = [lambda: welcome.job("ada"), lambda: resize.job("a.png"), lambda: "plain"]
     q.enqueue_many(makers[n % 3]() for n in range(300))
     assert chunks == [300]
@@ -341,7 +340,6 @@ def test_hooks_see_the_handler(backend: Backend) -> None:
     hook = Recording()
     with backend.sync_client() as lent, Penstock(lent, middleware=[hook]) as client:
         q = client.queue("q")
-        assert isinstance(q, ObservedQueue)
         bound = q.handler("bound")(welcome.function)
         tagged = welcome.options(headers={"a": "1"})
         tagged.enqueue(q, "ada")

@@ -177,7 +177,7 @@ def test_many_at_most_once(q: Queue) -> None:
 
 def test_jobs_of_several_queues(ps: Penstock) -> None:
     """They share trips. New queues are listed, and one that refuses its jobs stops no other."""
-    queues = [Queue(ps.backend.member, f"of {number}") for number in range(10)]
+    queues = [ps.queue(f"of {number}") for number in range(10)]
     queues[0].enqueue(b"before")
     queues[1].configure(max_length=1)
     terms = prepared()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import defaultdict
 from collections.abc import Iterator
@@ -39,11 +40,9 @@ from penstock import (
     parse_id,
 )
 from penstock.client._sync.client import twin_of
-from penstock.client._sync.sharded import parts
-from penstock.client._sync.sharded.hints import replay
-from penstock.client._sync.sharded.parts import ShardedParts, operations_of
-from penstock.client._sync.sharded.sharded_queue import ShardedQueue
-from penstock.client._sync.sharded.single import SingleQueue
+from penstock.client._sync.nodes.federation import Federation
+from penstock.client._sync.nodes.hints import replay
+from penstock.client._sync.route import parts
 from penstock.client._sync.transport import server as transport
 from penstock.client._sync.transport.node import Node
 from penstock.core.flows import schedules as schedule_flows
@@ -55,6 +54,14 @@ from penstock.wire.keys import QueueKeys
 from tests.support.backends import Backend
 from tests.support.keyspace import check_invariant
 from tests.support.twins import spawn
+
+
+def federation_of(ps: Penstock) -> Federation:
+    """Return the nodes of a client."""
+    federation = ps.backend.federation
+    assert federation is not None
+    return federation
+
 
 NOWHERE = "redis://127.0.0.1:1/0"
 """An address without a server."""
@@ -596,8 +603,8 @@ def test_acks_of_any_queue_while_a_node_is_down(three: Nodes, ps: Penstock) -> N
     with three.of(0) as single:
         own = single.queue("own").enqueue(1).id
         part = single.queue("parts", partitions=2).enqueue(1).id
-    down = ps.backend.home_of(parse_id(own).node, own)
-    down.failed(redis.ConnectionError("gone"))
+    down = federation_of(ps).home_of(parse_id(own).node, own)
+    down.note_failure(redis.ConnectionError("gone"))
     ps.queue("parts", partitions=2)
     assert ps.ack([ids[0], part]) == [Outcome.HINTED] * 2
     for order in ([own, ids[1]], [ids[2], own]):
@@ -696,12 +703,12 @@ def test_nodes_that_refuse_hints_are_named(
     job = q.reserve(3, block=0)[0]
     for one in three.backends:
         one.sync_client().set("penstock:hints", "x")
-    home = ps.backend.home_of(parse_id(job.id).node, job.id)
-    home.failed(redis.ConnectionError("gone"))
+    home = federation_of(ps).home_of(parse_id(job.id).node, job.id)
+    home.note_failure(redis.ConnectionError("gone"))
     home.state.until = math.inf  # no look at it in the background
     caplog.clear()
     assert list(q.ack([job])) == [Outcome.DONE]
-    others = {one.address for one in ps.backend.homes if one is not home}
+    others = {one.address for one in federation_of(ps).homes if one is not home}
     told = [one.getMessage() for one in caplog.records]
     found = {text.partition(" on ")[2].partition(": ")[0] for text in told if "hints can't" in text}
     assert found == others
@@ -744,7 +751,7 @@ def test_ids_from_before_a_flushall(three: Nodes, ps: Penstock, q: Queue) -> Non
     for one in three.backends:
         one.sync_client().flushdb()
     ids = [q.enqueue(i).id for i in range(2)]
-    for node in ps.backend.homes:
+    for node in federation_of(ps).homes:
         node.look()
     assert [q.show(one).body for one in ids] == [0, 1]
     with pytest.raises(WrongEpoch):
@@ -769,9 +776,9 @@ def test_a_flushall_while_a_node_is_recognised(
     monkeypatch.setattr(Node, "command", command)
     for raw in raws:
         raw.flushdb()
-    for node in ps.backend.homes:
+    for node in federation_of(ps).homes:
         node.look()
-    assert parse_id(former).node not in [node.id for node in ps.backend.homes]
+    assert parse_id(former).node not in [node.id for node in federation_of(ps).homes]
 
 
 @pytest.mark.parametrize(
@@ -804,14 +811,16 @@ def test_a_copy_is_a_federation_too(three: Nodes, ps: Penstock) -> None:
         assert (job.id, job.owner) == (added.id, "twin")
 
 
-def test_every_method_of_a_queue_asks_for_the_nodes_first() -> None:
-    """A queue on one source asks for the list of nodes before every call that a queue on several
-    nodes makes in another way.
+def test_calls_of_a_queue_refresh_its_route() -> None:
+    """Each method of a queue that uses its route first reads the list of nodes, if that is due.
+
+    An enqueue of one job does it on its way: at the same time it checks that the node takes jobs.
     """
-    made_of_others = {"__init__", "__doc__", "__module__", "_add", "_add_chunk", "_everywhere"}
-    made_of_others.add("_check_roles")  # `_lone` asks when a role is taken
-    whole = {*vars(ShardedParts), *vars(ShardedQueue)} & {*dir(Queue)}
-    assert whole - {*vars(SingleQueue)} <= made_of_others
+    for kind in (Queue, *Queue.__mro__):
+        for name, member in vars(kind).items():
+            if inspect.isfunction(member) and ".route" in (text := inspect.getsource(member)):
+                uses_its_own_check = name in ("__repr__", "_bind", "enqueue")
+                assert uses_its_own_check or ".refresh()" in text, name
 
 
 def places(three: Nodes, name: str) -> list[int]:
@@ -894,7 +903,7 @@ def test_two_clients_create_a_schedule_at_once(three: Nodes, q: Queue) -> None:
     real: Any = schedule_flows.schedule
 
     def late(ops: Any, new: Any, **options: Any) -> Any:
-        for other in operations_of(q):
+        for other in q.route.operations:
             yield from real(other, new, **options)
         return (yield from real(ops, new, **options))
 
@@ -1003,8 +1012,7 @@ def test_a_batch_lies_on_one_node(
     with q.batch(then="callback") as batch:
         home = parse_id(batch.id).node
         for number in range(3):
-            federation = ps.backend.home
-            assert federation is not None
+            federation = federation_of(ps)
             preferred = sorted(federation.preferred(), key=lambda one: one.id.startswith(home))  # type: ignore[union-attr]  # a federation
             monkeypatch.setattr(federation, "preferred", lambda preferred=preferred: preferred)
             ids = [batch.enqueue(number).id, *batch.enqueue_many([number]).ids]

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from threading import Event
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from penstock import (
     parse_id,
 )
 from penstock.client._sync import backend as client_backend
-from penstock.client._sync.sharded import federation
+from penstock.client._sync.nodes import federation
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Stub
 from tests.support.twins import PATIENCE, spawn, wait_for
@@ -55,6 +56,25 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make clients read the list of nodes before each call and each wait."""
     monkeypatch.setattr(client_backend, "NODE_LIST_MAX_AGE", 0.05)
     monkeypatch.setattr(federation, "NODE_LIST_MAX_AGE", 0.05)
+
+
+class Gate:
+    """A call that waits until the gate opens."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self._signal = Event()
+        self.is_reached = False
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Wait, then make the call."""
+        self.is_reached = True
+        self._signal.wait()
+        return self._call(*args, **options)
+
+    def open(self) -> None:
+        """Let the call go on."""
+        self._signal.set()
 
 
 def alone(url: str) -> Penstock:
@@ -201,6 +221,36 @@ def test_a_client_that_runs_joins(urls: Urls) -> None:
         assert first.extend(30) > 0
         assert list(q.ack([job, first, second.id])) == [Outcome.DONE] * 3
         assert len(ids_of(ps)) == 2
+
+
+def test_calls_under_way_stay_on_their_route(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that are held while the client joins end on the old route; later ones take the new."""
+    with Penstock(urls[0]) as ps:
+        q = ps.queue("q")
+        q.enqueue_many(["a", "b"])
+        [first, second], old = q.reserve(2), q.route
+        calls = {
+            "add": lambda: q.enqueue("c"),
+            "ack_one": first.ack,
+            "settle": lambda: q.ack([second]),
+            "read_stats": q.stats,
+        }
+        gates = {name: Gate(getattr(old, name)) for name in calls}
+        for name, gate in gates.items():
+            monkeypatch.setattr(old, name, gate)
+        under_way = [spawn(call) for call in calls.values()]
+        for gate in gates.values():
+            wait_for(lambda gate=gate: gate.is_reached)  # type: ignore[misc]  # a default binds it
+        ps.nodes.list()
+        assert q.route is not old
+        later = q.enqueue("d")
+        assert not any(call.is_done for call in under_way)
+        for gate in gates.values():
+            gate.open()
+        added, is_acked, outcomes, _ = [call.result() for call in under_way]
+        assert (is_acked, list(outcomes)) == (True, [Outcome.DONE])
+        assert {job.id for job in q.reserve(2, block=0)} == {added.id, later.id}
+        assert added.queue is first.queue is q
 
 
 @pytest.mark.usefixtures("hasty")

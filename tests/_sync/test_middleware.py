@@ -20,7 +20,6 @@ from penstock import (
     QueueFull,
     Worker,
 )
-from penstock.client._sync.observed import ObservedQueue
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, dump
 
@@ -203,15 +202,11 @@ def test_jobs_of_a_batch_and_its_callback_pass_through(
         assert view.headers == {"outer": "0 before", "inner": "1 before"}
 
 
-def test_without_middleware_a_queue_is_a_plain_one(q: Queue, ps: Penstock) -> None:
-    """Without middleware a plain class without hooks is used; with it queues still
-    work the same.
-    """
-    assert not isinstance(q, ObservedQueue)
-    assert ps.middleware == ()
-    seen = Penstock(middleware=[Middleware()]).queue("q")
-    assert isinstance(seen, Queue)
-    assert "Queue 'q' at" in repr(seen)
+def test_a_queue_has_the_middleware_of_its_client(q: Queue, ps: Penstock) -> None:
+    """Without middleware it has none, and enqueues directly."""
+    assert q.middleware == ps.middleware == ()
+    hook = Middleware()
+    assert Penstock(middleware=[hook]).queue("q").middleware == (hook,)
 
 
 @pytest.mark.parametrize(

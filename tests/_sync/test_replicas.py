@@ -691,9 +691,15 @@ def test_a_repeated_ack_waits_for_the_first_one(
             replica.resume()
 
 
-def test_jobs_of_several_queues_are_confirmed(trio: Replicated, tq: Queue) -> None:
+def test_jobs_of_several_queues_are_confirmed(trio: Replicated) -> None:
     """Each call waits for as many replicas as its options or its queue's setting say."""
-    queues = [tq, Queue(tq.backend, "other")]
+    with Penstock(trio.url) as client:
+        confirm_jobs_of_several_queues(trio, client)
+
+
+def confirm_jobs_of_several_queues(trio: Replicated, client: Penstock) -> None:
+    """Add jobs to several queues of a client, before and after a replica is lost."""
+    queues = [client.queue("q"), client.queue("other")]
     queues[1].configure(replicas=2)
     asked, unset = prepared(durable=Durable(2, timeout=10)), prepared(durable=Durable(timeout=10))
     for terms in (asked, unset):
@@ -701,7 +707,7 @@ def test_jobs_of_several_queues_are_confirmed(trio: Replicated, tq: Queue) -> No
         assert not [end for end in ends if isinstance(end, Exception)]
     assert [raw.hget("penstock:{other}:meta", "enqueued") for raw in trio.copies] == [b"2"] * 2
     before, start = trio.calls(), time.monotonic()
-    many = [Queue(tq.backend, f"many-{number}") for number in range(30)]
+    many = [client.queue(f"many-{number}") for number in range(30)]
     add_each([(queue, [asked.record(b"x")], asked) for queue in many])
     scripts, waits = (after - count for after, count in zip(trio.calls(), before, strict=True))
     assert scripts >= len(many)

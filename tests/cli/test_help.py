@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
-from penstock.cli import COMMANDS
 from penstock.cli.app import loaded, main_parser
+from penstock.cli.commands import COMMANDS
 from penstock.cli.parameters import described
 from tests.cli.support import Cli, environment
 from tests.support.backends import Backend

@@ -13,9 +13,9 @@ import redis
 
 import penstock
 from penstock import Penstock
-from penstock.cli import COMMANDS as LISTED
 from penstock.cli import main
 from penstock.cli.app import SESSION_PARAMETERS, loaded
+from penstock.cli.commands import COMMANDS as LISTED
 from penstock.cli.parameters import Option, described
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, environment, in_process_of_its_own

@@ -116,7 +116,7 @@ async def test_calls_of_one_moment_read_the_node_once(
     """If its flag `leaving` or its list of nodes has to be read, one of many calls reads it."""
     q.backend.taking_until = 0.0
     if due == "list":
-        q._root.look_at = 0.0  # type: ignore[attr-defined]  # of a client of one source
+        q.route.nodes.look_at = 0.0
     before, read = raw.info("clients")["connected_clients"], counted(raw, "hget")
     await asyncio.gather(*[q.enqueue(b"x") for _ in range(1500)])
     assert raw.info("clients")["connected_clients"] <= before + AT_ONCE
@@ -142,17 +142,17 @@ async def test_each_call_reads_the_node_if_another_failed(
     assert (await q.stats()).ready == 8
 
 
-async def test_a_call_gets_the_answer_of_another() -> None:
+async def test_a_call_gets_the_answer_of_another(q: AsyncQueue) -> None:
     """True and False: the queue may lie on several nodes now."""
     for answer in (True, False):
-        calls, gathering = itertools.count(), Gathering()
+        calls, gathering = itertools.count(), Gathering(q.route)
 
         async def ask(calls: Iterator[int] = calls, answer: bool = answer) -> bool:
             next(calls)
             await asyncio.sleep(0)
             return answer
 
-        assert await asyncio.gather(*[gathering.shared(ask) for _ in range(3)]) == [answer] * 3
+        assert await asyncio.gather(*[gathering.share(ask) for _ in range(3)]) == [answer] * 3
         assert next(calls) == 1
 
 
@@ -229,13 +229,13 @@ async def test_jobs_of_a_lost_reply_are_not_added_again(
     q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the outcome of the common call is not known, each caller learns it and decides."""
-    add = q._add_chunk
+    add = q.route.add_chunk
 
     async def lost(chunk: list[bytes], options: Any, _: BulkEnqueued) -> None:
         await add(chunk, options, BulkEnqueued())
         raise ServerTimeout("no reply")
 
-    monkeypatch.setattr(q, "_add_chunk", lost)
+    monkeypatch.setattr(q.route, "add_chunk", lost)
     results = await asyncio.gather(*[q.enqueue(b"x") for _ in range(CALLS)], return_exceptions=True)
     assert sum(isinstance(one, ServerTimeout) for one in results) == CALLS - AT_ONCE
     assert (await q.stats()).ready == CALLS

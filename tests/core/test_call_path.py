@@ -155,3 +155,26 @@ def test_an_ack_of_a_list_passes_few_functions(queue: Queue) -> None:
     found = passed(lambda: queue.ack(jobs))
     print(f"ack of a list: {len(found)}", *found, sep="\n  ")  # noqa: T201  # same
     assert len(found) <= MOST + 4
+
+
+@pytest.fixture
+def parted() -> Iterator[Queue]:
+    """A queue with four partitions, each of which has given jobs and has some."""
+    with Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as client:
+        queue = client.queue("parted", partitions=4)
+        for _ in range(24):  # they go round
+            queue.enqueue(b"x")
+        for job in [job for _ in range(8) for job in queue.reserve()]:
+            job.ack()
+        queue.backend.taking_until = queue.route.nodes.look_at = math.inf
+        yield queue
+
+
+@pytest.mark.parametrize("call, most", [("enqueue", 16), ("reserve", 31), ("ack", 14)])
+def test_calls_of_a_queue_with_partitions(parted: Queue, call: str, most: int) -> None:
+    """A call goes to the part that it needs at once."""
+    [job] = parted.reserve()
+    calls = {"enqueue": lambda: parted.enqueue(b"body"), "reserve": parted.reserve, "ack": job.ack}
+    found = passed(calls[call])
+    print(f"{call}: {len(found)}", *found, sep="\n  ")  # noqa: T201  # same
+    assert len(found) <= most

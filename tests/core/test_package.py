@@ -6,18 +6,30 @@ import ast
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import penstock
-from penstock import PenstockError, pressure
+from penstock import PenstockError, Queue, pressure
 from penstock.embedded import EmbeddedServerError
 from penstock.pressure import errors
 
-CORE = Path(penstock.__file__).parent / "core"
+PACKAGE = Path(penstock.__file__).parent
+CORE = PACKAGE / "core"
+FILES = {
+    ".".join(("penstock", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+"""The modules of the package."""
 ROOMS = ("values", "jobs", "enqueuing", "calls", "flows", "nodes")
 """Folders of core: each imports only from those before it."""
+SETTERS = ("penstock.cli.app", "penstock.core.jobs.logs", "penstock.wire.replies")
+"""Modules that call `setattr`: for streams, for texts of a log record, for the items of a reply."""
 NAMES = """
 import sys
 from penstock import {}
@@ -34,7 +46,7 @@ def test_the_other_client_and_workers_are_imported_when_they_are_asked_for(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert "penstock.core.calls.call" in loaded
-    assert len(loaded) < 110
+    assert len(loaded) < 120
     apart = (f"penstock.client.{other}", "penstock.worker", "penstock.spark", "penstock.cli.")
     assert [name for name in loaded if name.startswith(apart)] == []
 
@@ -96,3 +108,45 @@ def test_rooms_of_core_import_one_way(room: str) -> None:
 def test_core_is_rooms_only() -> None:
     """Each module of core lies in a room."""
     assert {path.name for path in CORE.iterdir()} - {"__pycache__"} == {"__init__.py", *ROOMS}
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Return the modules that a file imports: at once, for types only, or in a function."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} has a relative import"
+            names = {f"{node.module}.{one.name}" for one in node.names}
+            yield from names & FILES.keys() or {str(node.module)}
+        elif isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+            yield from (one.value for one in node.args if isinstance(one, ast.Constant))
+
+
+def test_no_file_is_part_of_a_circle_of_imports() -> None:
+    """It also counts imports for types only, and those that a function makes when it is called."""
+    graph = {name: {*imports_of(path)} & FILES.keys() - {name} for name, path in FILES.items()}
+    assert len(graph["penstock.client._async.backend"]) > 10
+    TopologicalSorter(graph).prepare()  # a CycleError names the files
+
+
+def test_a_method_is_found_by_its_name() -> None:
+    """No object changes its class, no `__getattr__` forwards, no method is put in by `setattr`.
+
+    A queue is of one class, with few others above it.
+
+    `__getattr__` of a module is allowed: it imports names when they are asked for.
+    """
+    for name, path in FILES.items():
+        tree = ast.parse(path.read_text("utf-8"))
+        modules = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                assert not [one for one in targets if ast.unparse(one).endswith(".__class__")], name
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert node.name != "__getattr__" or node in modules, name
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
+                assert name in SETTERS, name
+    assert Queue.__subclasses__() == []
+    assert len(Queue.__mro__) - 1 <= 6  # object is one of them

@@ -601,7 +601,7 @@ def test_a_client_with_evict_false(client: Penstock, raw: redis.Redis) -> None:
         with pytest.raises(OutOfMemory):
             queue.enqueue_many([b"new"])
     assert dump(raw) == before
-    assert not twin_of(client).backend.terms.evict
+    assert not twin_of(client).backend.config.evict
 
 
 def test_an_evicted_job_is_gone_for_its_holder(evicting: Penstock, raw: redis.Redis) -> None:

@@ -25,7 +25,7 @@ def test_one_version() -> None:
     """The version is that of the module; the citation and the changelog know it."""
     assert "version" in PROJECT["dynamic"]
     assert ROOT / PYPROJECT["tool"]["hatch"]["version"]["path"] == Path(
-        ROOT, "src/penstock/__init__.py"
+        ROOT, "src/penstock/version.py"
     )
     assert re.search(r"^version: (.*)$", text_of("CITATION.cff"), flags=re.MULTILINE)[1] == (  # type: ignore[index]  # or the test fails
         penstock.__version__

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.cli import COMMANDS
 from penstock.cli.app import loaded
+from penstock.cli.commands import COMMANDS
 from penstock.core.enqueuing.options import NOT_STORED
 from penstock.core.jobs.views import SETTING_KINDS
 from penstock.worker.children import CHILD_END_SECONDS, UNREPORTED_GRACE_SECONDS

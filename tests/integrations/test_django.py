@@ -25,6 +25,7 @@ from django.utils.translation import activate, get_language
 
 from penstock import Penstock, Worker
 from penstock.integrations import django as integration
+from penstock.integrations.django import project
 from tests.support.backends import Backend
 
 PACKAGES = {
@@ -92,7 +93,7 @@ def api(
         override_settings(TASKS=found),
         Penstock(brief_backend.sync_client(), middleware=middleware) as client,
     ):
-        monkeypatch.setattr(integration, "client", lambda: client)
+        monkeypatch.setattr(project, "client", lambda: client)
         importlib.import_module(f"{package}.signals").clear_tasks_handlers(setting="TASKS")
         module = importlib.import_module(name)
         exceptions = importlib.import_module(f"{package}.exceptions")
@@ -348,7 +349,7 @@ def test_caches_belong_to_the_threads_of_a_worker(
 
     integration.client.cache_clear()
     server = brief_backend.sync_client()
-    monkeypatch.setattr(integration, "Penstock", lambda _, **options: Penstock(server, **options))
+    monkeypatch.setattr(project, "Penstock", lambda _, **options: Penstock(server, **options))
     handlers = integration.Handlers()
     handlers.handler(None)(handle)
     with override_settings(CACHES=options), integration.client() as client:

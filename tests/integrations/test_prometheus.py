@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from time import monotonic
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -66,7 +67,7 @@ def test_a_run_is_counted_and_timed(
     q.enqueue(1)
     [job] = q.reserve(block=0)
     event = RunEvent("emails", (job,), "greet")
-    with running((metrics,), event):
+    with running((metrics,), event, clock=monotonic):
         assert figures(registry)["penstock_running", "emails", "greet"] == 1
     found = figures(registry)
     assert ("penstock_running", "emails", "greet") not in found

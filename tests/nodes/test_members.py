@@ -15,9 +15,9 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, ConfigurationError, Outcome, Penstock, WrongNode
-from penstock.client._sync.sharded import federation
-from penstock.client._sync.sharded.federated_node import FederatedNode
-from penstock.client._sync.sharded.federation import Federation
+from penstock.client._sync.nodes import federation
+from penstock.client._sync.nodes.federated_node import FederatedNode
+from penstock.client._sync.nodes.federation import Federation
 from tests.nodes.federation import Servers, home_of, one_on
 from tests.support.twins import await_for, wait_for
 
@@ -248,7 +248,7 @@ def test_a_node_that_was_met_twice_is_left_out_once(three: Servers) -> None:
         wait_for(lambda: found.is_whole)
         homes = list(found.homes)
         for is_first in (True, False):
-            twin = FederatedNode(homes[1].source, found.terms, homes[1].whole_id)
+            twin = FederatedNode(homes[1].source, found.config, homes[1].whole_id)
             twin.look()
             found.homes.append(twin)
             for home in (twin, homes[1]) if is_first else (homes[1], twin):

@@ -23,8 +23,8 @@ from penstock import (
     Penstock,
     QueueFull,
 )
-from penstock.client._sync.sharded import federation
-from penstock.client._sync.sharded.federation import Federation
+from penstock.client._sync.nodes import federation
+from penstock.client._sync.nodes.federation import Federation
 from penstock.core.jobs import hints
 from penstock.core.jobs.job import number_of
 from penstock.core.nodes.state import FLAG_MAX_AGE

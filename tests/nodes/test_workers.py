@@ -14,9 +14,9 @@ from redis.exceptions import RedisError
 
 from penstock import AsyncPenstock, AsyncWorker, BadArgument, Done, Handlers, Penstock, Worker
 from penstock.client._async import backend as async_backend
-from penstock.client._async.sharded import federation as async_federation
+from penstock.client._async.nodes import federation as async_federation
 from penstock.client._sync import backend
-from penstock.client._sync.sharded import federation
+from penstock.client._sync.nodes import federation
 from tests.nodes.federation import Servers
 from tests.support.twins import await_for, wait_for
 

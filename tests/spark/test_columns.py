@@ -16,7 +16,7 @@ from penstock.core.values.ids import encode_id, ttl_code
 from penstock.errors import UndecodableBody
 from penstock.spark import columns
 from penstock.spark.columns import Origin, Page, Shape, pages
-from penstock.spark.source import SCHEMA
+from penstock.spark.schema import SCHEMA
 from penstock.wire.keys import score_of
 from tests.spark.hands import schema
 

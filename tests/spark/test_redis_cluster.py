@@ -91,7 +91,7 @@ def test_a_write_into_partitions(spark: Any, shards: Cluster, client: Penstock, 
     moving.result()
     found = bodies(client, "shared out")
     assert found == expected(parts=2) + Counter(b"first %d" % number for number in range(60))
-    assert min(part.stats().ready for part in queue.parts) > 200
+    assert min(part.read_stats().ready for part in queue.route.parts) > 200
 
 
 @pytest.mark.parametrize("partitions", [None, 6])

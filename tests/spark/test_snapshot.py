@@ -30,8 +30,8 @@ from penstock.client._sync.transport.node import Node
 from penstock.errors import QueueMissing
 from penstock.spark import OptionError
 from penstock.spark.options import STATES
+from penstock.spark.schema import SCHEMA
 from penstock.spark.snapshot import PIECES_PER_SLICE, SnapshotReader
-from penstock.spark.source import SCHEMA
 from tests.model.clock import TestClock, use_test_clock
 
 TYPES: dict[str, DataType] = {

@@ -67,8 +67,9 @@ from penstock.core.jobs.job import Delivery
 from penstock.integrations.otel import OpenTelemetry
 from penstock.integrations.prometheus import Prometheus
 from penstock.worker.monitor import LoopEvent, Monitor, size_monitor
+from penstock.worker.running import RunningJob
 from penstock.worker.statistics import Statistics, Summary, WorkerStats
-from penstock.worker.status import RunningJob, WorkerStatus
+from penstock.worker.status import WorkerStatus
 
 
 def clients(lent: redis.Redis) -> None:

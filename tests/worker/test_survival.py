@@ -432,7 +432,7 @@ class Overdue:
         worker.state.stop(-60)
         registration: Any = SimpleNamespace(at=0.0, renew=self._register)
         backend: Any = SimpleNamespace(
-            node=SimpleNamespace(twin=lambda **_: None), terms=SimpleNamespace(prefix="")
+            node=SimpleNamespace(twin=lambda **_: None), config=SimpleNamespace(prefix="")
         )
         self.beat = heartbeat.Heartbeat(
             worker.state, backend, name="leases", registration=registration, overdue=print

@@ -20,7 +20,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import penstock
 from penstock import BadArgument, EvictionWarning, Penstock, PenstockError, Queue, ServerError
-from penstock.cli import COMMANDS, output
+from penstock.cli import output
+from penstock.cli.commands import COMMANDS
 from penstock.cli.output import Failed
 from penstock.cli.parameters import BadUsage, Described, Option, Parser, described
 from penstock.core.values.urls import NOT_SHOWN, fault_of
@@ -161,7 +162,7 @@ def command(name: str, *, common: bool = True) -> Callable[[Function], Function]
     """Register a command: its function gets a `Session` first, then its own parameters.
 
     The function's docstring is the help. Its Args are the help of arguments and options, its
-    Examples are command lines. `penstock.cli.COMMANDS` names its module.
+    Examples are command lines. `penstock.cli.commands` names its module.
 
     Args:
         name: as the user types it.

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from penstock.cli import COMMANDS
 from penstock.cli.app import SESSION_PARAMETERS, Session, command, loaded
+from penstock.cli.commands import COMMANDS
 from penstock.cli.parameters import Argument, Option, described, plain
 
 __all__ = ["completion"]

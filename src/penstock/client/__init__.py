@@ -1,1 +1,1 @@
-"""The client: connections, queues and jobs, sharded queues; asynchronous and synchronous."""
+"""The client: connections, nodes, queues with their routes, jobs; asynchronous and synchronous."""

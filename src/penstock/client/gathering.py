@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from penstock.core.calls.refusals import REFUSALS, NotPlain
 from penstock.core.enqueuing.chunks import CHUNK_BYTES
-from penstock.core.enqueuing.options import USUAL
+from penstock.core.enqueuing.options import USUAL, Prepared
 from penstock.core.jobs.job import BulkEnqueued, Enqueued
 from penstock.core.values.checks import BATCH
 from penstock.errors import BodyTooLarge, OutOfMemory
-
-if TYPE_CHECKING:
-    from penstock.client._async.queue import AsyncQueue
 
 __all__ = ["Gathering"]
 
@@ -24,6 +21,12 @@ AT_ONCE = 4
 """Calls of one job that a queue has under way; a few callers lose no time by waiting."""
 
 
+class _ChunkAdder(Protocol):
+    async def add_chunk(
+        self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
+    ) -> None: ...
+
+
 class Gathering:
     """The plain jobs that are being added to one queue.
 
@@ -31,18 +34,22 @@ class Gathering:
     them has ended; then all that wait go out in one call, like those of `enqueue_many`. So 100
     concurrent calls cost five trips, and a single one waits for nothing.
 
+    Args:
+        part: adds them.
+
     Attributes:
         calls: calls of one job that are under way.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, part: _ChunkAdder) -> None:
+        self._part = part
         self.calls = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[tuple[bytes, asyncio.Future[Answer]]] = []
         self._task: asyncio.Task[None] | None = None
         self._asked: asyncio.Future[bool | None] | None = None
 
-    async def shared(self, ask: Callable[[], Awaitable[bool]]) -> bool:
+    async def share(self, ask: Callable[[], Awaitable[bool]]) -> bool:
         """Return the answer that another call waits for, or else ask.
 
         Otherwise each of a thousand calls would open a connection to ask. If the other call fails,
@@ -71,11 +78,11 @@ class Gathering:
         self.calls += 1
         return True
 
-    def done(self, queue: AsyncQueue) -> None:
+    def done(self) -> None:
         """Note the end of a call, and send what waits."""
         self.calls = max(0, self.calls - 1)
         if self._waiting and self._task is None:
-            self._task = asyncio.ensure_future(self._send(queue))
+            self._task = asyncio.ensure_future(self._send())
 
     async def add(self, record: bytes) -> Enqueued:
         """Add a job together with others, and return its result.
@@ -91,21 +98,19 @@ class Gathering:
             raise answer.pop()
         return answer
 
-    async def _send(self, queue: AsyncQueue) -> None:
+    async def _send(self) -> None:
         try:
             while chunk := self._chunk():
-                await self._send_chunk(queue, chunk)
+                await self._send_chunk(chunk)
         finally:  # after a cancellation some jobs may wait
             left, self._waiting, self._task = self._waiting, [], None
             for _, result in left:
                 result.cancel()
 
-    async def _send_chunk(
-        self, queue: AsyncQueue, chunk: list[tuple[bytes, asyncio.Future[Answer]]]
-    ) -> None:
+    async def _send_chunk(self, chunk: list[tuple[bytes, asyncio.Future[Answer]]]) -> None:
         results = BulkEnqueued()
         try:
-            await queue._add_chunk([record for record, _ in chunk], USUAL, results)
+            await self._part.add_chunk([record for record, _ in chunk], USUAL, results)
         except asyncio.CancelledError:
             for _, result in chunk:
                 result.cancel()

@@ -20,10 +20,10 @@ except ModuleNotFoundError as error:
     reason = "penstock.integrations.otel needs opentelemetry-api: pip install 'penstock[otel]'"
     raise ModuleNotFoundError(reason, name=error.name) from None
 
-from penstock import __version__
 from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent
 from penstock.core.values.caught import summary_of
+from penstock.version import __version__
 
 __all__ = ["OpenTelemetry"]
 

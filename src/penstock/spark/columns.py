@@ -26,7 +26,7 @@ from penstock.core.jobs.views import NEVER_MS
 from penstock.core.values.ids import BASE64_TO_ORDERED, ttl_code
 from penstock.errors import UndecodableBody
 from penstock.spark.errors import OptionError
-from penstock.spark.source import SCHEMA
+from penstock.spark.schema import SCHEMA
 from penstock.wire.keys import PRIORITY_SPAN, end_of
 
 if TYPE_CHECKING:

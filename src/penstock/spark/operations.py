@@ -9,7 +9,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.settling import settle_each
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.job import Delivery, JobName, QueueIdentity, Reservation
 from penstock.core.jobs.outcomes import Outcome, Settled
@@ -120,7 +119,7 @@ class Settler:
             delay = None if options.delay is None else options.delay / 1000
             return partial(shard.nack, delay=delay, error=options.error)
         if options.operation == "redrive":
-            return partial(settle_each, shard, build=QueueOps.redrive, resent_code=Code.REFUSED)
+            return partial(shard.route.settle, build=QueueOps.redrive, resent_code=Code.REFUSED)
         if options.operation == "delete":
             return shard.delete
         durable = Durable(options.replicas, timeout=options.replication_timeout / 1000)

@@ -22,6 +22,8 @@ from redis.exceptions import RedisError
 
 from penstock import Penstock
 from penstock.client._sync.queue import Queue
+from penstock.client._sync.route.one_node import BoundRoute
+from penstock.client._sync.route.part import Part
 from penstock.core.calls.call import Call
 from penstock.core.calls.failures import passing
 from penstock.core.jobs.logs import get_logger
@@ -149,7 +151,9 @@ class OpenShard:
 
     def __init__(self, made: Penstock, name: str, address: ShardAddress = ShardAddress()) -> None:
         self.name = name
-        self.queue = Queue(made.backend.member, name, address.number)
+        self.queue = Queue(name)
+        part = Part(made.backend.member, name, address.number)
+        self.queue.route = BoundRoute(made.backend, part, self.queue)
         self.ops = self.queue.ops
         self.ops.partitions = address.partitions
         self.node = made.backend.node.id
@@ -158,7 +162,8 @@ class OpenShard:
 
     def run(self, call: Call[R]) -> R:
         """Run a script and return its result."""
-        return self.queue.backend.node.run(call)
+        result: R = self.queue.backend.node.run(call)
+        return result
 
 
 class OpenShards(list[OpenShard]):

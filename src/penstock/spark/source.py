@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from penstock.spark.schema import SCHEMA
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -13,15 +15,7 @@ if TYPE_CHECKING:
     from penstock.spark.stream import StreamReader
     from penstock.spark.writer import BatchWriter, StreamWriter
 
-__all__ = ["SCHEMA", "PenstockDataSource"]
-
-SCHEMA = (
-    "id string, queue string, state string, payload binary, headers map<string,string>, "
-    "attempt int, nacks int, crashes int, receipt string, dedup_id string, "
-    "enqueued_at timestamp, ready_at timestamp, lease_until timestamp, expires_at timestamp, "
-    "owner string, last_error string, node string"
-)
-"""The columns of the source; null if they do not apply, as `receipt` of a ready job."""
+__all__ = ["PenstockDataSource"]
 
 
 class PenstockDataSource(DataSource):

@@ -27,9 +27,10 @@ from penstock.worker.lifespan import LifespanError
 from penstock.worker.limits import CancelledRun, TimeLimit
 from penstock.worker.monitor import LoopEvent, Monitor, size_monitor
 from penstock.worker.results import ACK, Done, Reject, Result, Retry, Snooze, Verdict
+from penstock.worker.running import RunningJob
 from penstock.worker.state_values import STATE, State
 from penstock.worker.statistics import Summary, WorkerStats
-from penstock.worker.status import RunningJob, WorkerStatus
+from penstock.worker.status import WorkerStatus
 
 __all__ = [
     "ACK",

@@ -12,8 +12,8 @@ from penstock.worker.registered import RegisteredHandler
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from penstock.client._async.queue import AsyncQueue
-    from penstock.client._sync.queue import Queue
+    from penstock.client._async.route.interfaces import AsyncEnqueuing
+    from penstock.client._sync.route.interfaces import Enqueuing
 
 __all__ = ["Handler", "is_queue"]
 
@@ -31,10 +31,10 @@ class Handler(RegisteredHandler[C, P, R_co]):
     """
 
     @overload
-    def enqueue(self, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+    def enqueue(self, queue: Enqueuing, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
     @overload
     def enqueue(
-        self, queue: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs
+        self, queue: AsyncEnqueuing, /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, Enqueued]: ...
     def enqueue(self, queue: Any = None, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Add a job to a queue; to be awaited if that is an `AsyncQueue`.
@@ -57,22 +57,22 @@ class Handler(RegisteredHandler[C, P, R_co]):
             [{'to': 'ada', 'lang': 'de'}]
         """
         try:
-            codec, has_hooks = queue.ops.codec, queue.backend.terms.middleware
+            route, has_hooks = queue.route, queue.middleware
         except AttributeError:
             raise self._no_queue(queue) from None
         if has_hooks:
             return queue.enqueue(self.job(*args, **kwargs))
-        own = self._options
+        own, codec = self._options, route.ops.codec
         options = own.by_codec.get(codec) or own.prepared(codec)
-        return queue._add(self._record(options, args, kwargs), options)
+        return route.add(self._record(options, args, kwargs), options)
 
     @overload
     def enqueue_many(
-        self, queue: Queue, /, *iterables: Iterable[Any], **constants: Any
+        self, queue: Enqueuing, /, *iterables: Iterable[Any], **constants: Any
     ) -> BulkEnqueued: ...
     @overload
     def enqueue_many(
-        self, queue: AsyncQueue, /, *iterables: Iterable[Any], **constants: Any
+        self, queue: AsyncEnqueuing, /, *iterables: Iterable[Any], **constants: Any
     ) -> Coroutine[Any, Any, BulkEnqueued]: ...
     def enqueue_many(
         self, queue: Any = None, /, *iterables: Iterable[Any], **constants: Any
@@ -96,6 +96,6 @@ class Handler(RegisteredHandler[C, P, R_co]):
         return BadArgument("queue", given, reason)
 
 
-def is_queue(value: object) -> TypeIs[Queue | AsyncQueue]:
+def is_queue(value: object) -> TypeIs[Enqueuing | AsyncEnqueuing]:
     """Return True for a `Queue` or `AsyncQueue`."""
     return hasattr(value, "ops") and hasattr(value, "enqueue_many")

@@ -12,10 +12,7 @@ When the line breaks the other side is dead. The process then stops as its worke
 
 from __future__ import annotations
 
-import asyncio
 import math
-import signal
-import sys
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
@@ -26,21 +23,18 @@ from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.job import Delivery, ops_of
 from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.jobs.middleware import HANDLER
-from penstock.errors import UnsupportedVersion
 from penstock.wire.keys import split_name
 from penstock.worker.deliveries import take_over
-from penstock.worker.lifespan import LifespanError
-from penstock.worker.log import chosen_setup, set_up
+from penstock.worker.log import chosen_setup
 from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process, ending
-from penstock.worker.signals import GROUP_SIGNALS
-from penstock.worker.status import RunningJob
+from penstock.worker.running import RunningJob
 from penstock.worker.suspects import FORGET_SUSPECT_SECONDS, PUT_ASIDE
 
 if TYPE_CHECKING:
     from penstock.worker.state import WorkerState
 
-__all__ = ["Isolated", "Isolator", "main"]
+__all__ = ["Isolated", "Isolator"]
 
 logger = get_logger("penstock")
 
@@ -160,7 +154,9 @@ class Isolator:
             self._state.wake()
 
         try:
-            process = Process.of_module("isolation", self._target, self._config, chosen_setup())
+            process = Process.of_module(
+                "isolated_process", self._target, self._config, chosen_setup()
+            )
             process.listen(hear, "penstock-isolation")
         except (OSError, RuntimeError) as error:  # no process, or no thread
             self._break(str(error))
@@ -266,32 +262,3 @@ class Isolated:
     def report_outcome(self, **outcome: Any) -> None:
         """Report the outcome of the job to the worker: arguments of `Statistics.add_outcome`."""
         self._line.send({"outcome": outcome}, ISOLATED_STUCK_SECONDS)
-
-
-def main(line: Line, target: str, options: dict[str, Any], setup: tuple[Any, ...]) -> None:
-    """Run the process.
-
-    Args:
-        line: its end of the line.
-        target: `module:name` of the worker.
-        options: the options of the worker that the process takes over.
-        setup: the worker's `chosen_setup`; empty = the app sets up its own log.
-    """
-    from penstock.worker.target import NoWorker, load  # it imports the workers, which import this
-
-    for number in GROUP_SIGNALS:  # for the worker, which ends this process
-        signal.signal(number, lambda *_: None)
-    try:
-        worker = load(target)
-    except NoWorker as error:
-        logger.error("%s", "\n".join([str(error), *error.trace]))  # noqa: TRY400  # the app's trace
-        sys.exit(2)
-    if setup:
-        set_up(*setup)
-    try:
-        running = worker._run_isolated(Isolated(line), options)
-        if running is not None:
-            asyncio.run(running)
-    except (LifespanError, UnsupportedVersion) as error:
-        logger.error("%s", error)  # noqa: TRY400  # the worker's own has its trace
-        sys.exit(1)

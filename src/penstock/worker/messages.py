@@ -11,7 +11,7 @@ from penstock.core.values.policy import BASE_MS, CAP_MS
 from penstock.worker.failures import stored_policy
 from penstock.worker.options import WorkerOptions
 from penstock.worker.results import Verdict
-from penstock.worker.status import RunningJob
+from penstock.worker.running import RunningJob
 
 __all__ = ["FAILED_OUTCOMES", "end_text", "is_last", "prospect", "running_text", "start_text"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from penstock.client._sync.handling import handlers_of
 from penstock.core.values.checks import BATCH, check_choice, check_count, check_flag, duration_ms
@@ -125,7 +125,7 @@ def _listed(queues: object) -> Collection[AnyQueue]:
         BadArgument: neither.
     """
     if isinstance(queues, str) or is_queue(queues):
-        return [queues]
+        return [cast("AnyQueue", queues)]
     if not isinstance(queues, Iterable) or isinstance(queues, (bytes, bytearray)):
         raise BadArgument(
             "queues",

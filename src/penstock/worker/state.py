@@ -21,6 +21,7 @@ from penstock.core.jobs.views import Settings
 from penstock.core.values.durable import delivery_wait
 from penstock.errors import UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
+from penstock.worker.helpers import LeaseHelper, SuspectProcess, SuspectRun
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, share_room
 from penstock.worker.results import HANDED_BACK, Verdict, described
@@ -29,8 +30,6 @@ from penstock.worker.suspects import Suspects
 from penstock.worker.terms import LONG_TRIP_SHARE, OVER
 
 if TYPE_CHECKING:
-    from penstock.worker.heartbeat_process import HeartbeatProcess
-    from penstock.worker.isolation import Isolated, Isolator
     from penstock.worker.process_end import ProcessEnd
 
 __all__ = ["WorkerState"]
@@ -144,9 +143,9 @@ class WorkerState:
         self.suspects = Suspects(clock)
         self.beat_at = math.inf
         self.poke: Callable[[], None] = lambda: None
-        self.helper: HeartbeatProcess | None = None
-        self.isolator: Isolator | None = None
-        self.isolated: Isolated | None = None
+        self.helper: LeaseHelper | None = None
+        self.isolator: SuspectProcess | None = None
+        self.isolated: SuspectRun | None = None
         self.fail_refused: Callable[[Delivery, Exception], Verdict] = _verdict_on_refusal
         self.abandoned: set[Delivery] = set()
         self.process_end: ProcessEnd | None = None
@@ -274,7 +273,7 @@ class WorkerState:
         return free if most is None else min(free, most - self.taken)
 
     @property
-    def usable_isolator(self) -> Isolator | None:
+    def usable_isolator(self) -> SuspectProcess | None:
         """The isolator, if it can run suspects now."""
         isolator = self.isolator
         return None if isolator is None or isolator.is_broken else isolator

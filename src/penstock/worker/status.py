@@ -7,32 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.clock import monotonic
+from penstock.worker.running import RunningJob
 from penstock.worker.statistics import WorkerStats
 
 if TYPE_CHECKING:
     from penstock.worker.options import WorkerOptions
     from penstock.worker.state import WorkerState
 
-__all__ = ["RunningJob", "WorkerStatus", "worker_status"]
-
-
-@dataclass(frozen=True, slots=True)
-class RunningJob:
-    """A job that a handler is processing.
-
-    Attributes:
-        id: the id of the job.
-        queue: the name of its queue.
-        handler: the name of the handler; None = it has none.
-        attempt: 1 = the first.
-        seconds: the time for which it has been running.
-    """
-
-    id: str
-    queue: str
-    handler: str | None
-    attempt: int
-    seconds: float
+__all__ = ["WorkerStatus", "worker_status"]
 
 
 @dataclass(frozen=True, slots=True)

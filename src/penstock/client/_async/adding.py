@@ -17,7 +17,7 @@ from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
 
 if TYPE_CHECKING:
-    from penstock.client._async.admin import AsyncQueueAdmin
+    from penstock.client._async.nodes.interfaces import AsyncOnePart
     from penstock.client._async.transport.driver import AsyncDriver
 
 __all__ = ["add", "add_each", "add_when_room", "confirm"]
@@ -29,7 +29,7 @@ LISTED = 16
 
 
 async def add(
-    queue: AsyncQueueAdmin, records: Sequence[bytes], options: Prepared, *, is_tried: bool = False
+    part: AsyncOnePart, records: Sequence[bytes], options: Prepared, *, is_tried: bool = False
 ) -> tuple[Added, Confirmed]:
     """Add in one round trip if possible; while the server is full, evict and try again.
 
@@ -45,21 +45,21 @@ async def add(
         OutOfMemory: nothing is left to evict, or the client has `evict=False`.
         BodyTooLarge: the first one alone is, or they have dedup ids.
     """
-    rounds = iter(EVICTED if queue.backend.terms.evict else ())
+    rounds = iter(EVICTED if part.backend.config.evict else ())
     is_tried = is_tried or options.block != 0
     while True:
         try:
             if not is_tried:
-                call = _call_of(queue, options)(records)
-                return await queue.backend.node.run(call), call.confirmed
-            return await add_when_room(queue, records, options, in_parts=options.dedup is None)
+                call = _call_of(part, options)(records)
+                return await part.backend.node.run(call), call.confirmed
+            return await add_when_room(part, records, options, in_parts=options.dedup is None)
         except (QueueMissing, QueueFull):  # noqa: PERF203  # a few rounds, each a trip
             if is_tried:
                 raise
             is_tried = True
         except OutOfMemory:
             n = next(rounds, None)
-            if n is None or not await _made_room(queue, n):
+            if n is None or not await _make_room(part, n):
                 raise
         except BodyTooLarge:  # all together, or each
             if len(records) < 2 or options.dedup is not None:
@@ -67,10 +67,10 @@ async def add(
             records = records[: len(records) // 2]
 
 
-def _call_of(queue: AsyncQueueAdmin, options: Prepared) -> Callable[..., Call[Added]]:
+def _call_of(part: AsyncOnePart, options: Prepared) -> Callable[..., Call[Added]]:
     """Return the function that builds the call to add records with these options."""
     return partial(
-        queue.ops.enqueue,
+        part.ops.enqueue,
         delay=options.delay,
         bound=options.bound,
         wait=options.wait,
@@ -78,14 +78,14 @@ def _call_of(queue: AsyncQueueAdmin, options: Prepared) -> Callable[..., Call[Ad
     )
 
 
-async def _made_room(queue: AsyncQueueAdmin, n: int) -> bool:
+async def _make_room(part: AsyncOnePart, n: int) -> bool:
     """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
-    evicted = await queue.backend.node.run(queue.ops.evict(n, letters=False))
-    return evicted.once > 0 or await queue.backend.driver.sweep_listed(LISTED) > 0
+    evicted = await part.backend.node.run(part.ops.evict(n, letters=False))
+    return evicted.once > 0 or await part.backend.driver.sweep_listed(LISTED) > 0
 
 
 async def add_when_room(
-    queue: AsyncQueueAdmin,
+    part: AsyncOnePart,
     records: Sequence[bytes],
     options: Prepared,
     *,
@@ -99,25 +99,25 @@ async def add_when_room(
     while True:
         span = max(0.0, min(FLAG_MAX_AGE, until - monotonic()))
         flow = flows.enqueue(
-            queue.ops,
+            part.ops,
             records,
-            _call_of(queue, options),
+            _call_of(part, options),
             block=span,
             in_parts=in_parts,
             clock=monotonic,
         )
         try:
-            done = await queue.backend.driver.drive(flow)
+            done = await part.backend.driver.drive(flow)
         except QueueFull:
             if monotonic() >= until:
                 raise
         else:
             return done
-        await queue.backend.check_taking()
+        await part.backend.check_taking()
 
 
 async def add_each(
-    batches: Sequence[tuple[AsyncQueueAdmin, Sequence[bytes], Prepared]],
+    batches: Sequence[tuple[AsyncOnePart, Sequence[bytes], Prepared]],
 ) -> list[Added | Exception]:
     """Add jobs to different queues, those of a node together; return the reply or error of each.
 
@@ -125,25 +125,25 @@ async def add_each(
     """
     flow_of = partial(flows.enqueue, block=0, in_parts=False, clock=monotonic)
     by_driver: dict[AsyncDriver, dict[int, Generator[Any, Any, tuple[Added, Confirmed]]]] = {}
-    for at, (queue, records, options) in enumerate(batches):
-        flow = flow_of(queue.ops, records, _call_of(queue, options))
-        by_driver.setdefault(queue.backend.driver, {})[at] = flow
+    for at, (part, records, options) in enumerate(batches):
+        flow = flow_of(part.ops, records, _call_of(part, options))
+        by_driver.setdefault(part.backend.driver, {})[at] = flow
     ends: dict[int, Added | Exception] = {}
     for driver, some in by_driver.items():
         for at, end in zip(some, await driver.drive_each([*some.values()]), strict=True):
-            queue, _, options = batches[at]
+            part, _, options = batches[at]
             if isinstance(end, Exception):
                 ends[at] = end
                 continue
             try:
                 ends[at] = end[0]
-                await confirm(queue, *end, options.wait)
+                await confirm(part, *end, options.wait)
             except NotReplicated as error:
                 ends[at] = error
     return [ends[at] for at in range(len(batches))]
 
 
-async def confirm(queue: AsyncQueueAdmin, reply: Added, got: Confirmed, wait: Wait | None) -> int:
+async def confirm(part: AsyncOnePart, reply: Added, got: Confirmed, wait: Wait | None) -> int:
     """Return how many replicas confirmed; if too few did, take the jobs back and raise."""
     if wait is None:
         return got.replicas
@@ -154,7 +154,7 @@ async def confirm(queue: AsyncQueueAdmin, reply: Added, got: Confirmed, wait: Wa
     if reply.count > 0 or updated:
         fsynced = got.fsynced if wait.fsynced else None
         flow = flows.withdraw(
-            queue.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
+            part.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
         )
-        raise await queue.backend.driver.drive(flow)
+        raise await part.backend.driver.drive(flow)
     return got.replicas

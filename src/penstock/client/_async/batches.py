@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.client._async.admin import AsyncQueueAdmin
+from penstock.client._async.route.interfaces import AsyncEnqueuing
+from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.settling import check_jobs
-from penstock.core import flows
-from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
-from penstock.core.enqueuing.options import EnqueueOptions, hooked
+from penstock.core.enqueuing.batches import BatchCondition, BatchStatus
+from penstock.core.enqueuing.options import EnqueueOptions
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
 from penstock.errors import BatchClosed, PenstockError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from penstock.client._async.queue import AsyncQueue
 
-__all__ = ["AsyncBatch", "AsyncQueueBatches"]
+__all__ = ["AsyncBatchOf", "AsyncQueueBatches"]
+
+Q = TypeVar("Q", bound=AsyncEnqueuing)
 
 
-class AsyncBatch:
-    """A batch that takes jobs until its block ends, made by `AsyncQueue.batch`.
-
-    The end of the block closes it. If the block raises an Exception and no job has joined, the
-    batch is cancelled. If it raises later, the batch stays open: it is abandoned an hour after its
-    last job, unless `close` is called.
-
-    Attributes:
-        id: of the batch: the job id of its callback. It is set when the block begins.
-        queue: the queue, on the node and in the partition of the batch. Jobs that are added through
-            it join the batch: `resize.enqueue(batch.queue, "a.png")`.
-    """
+class AsyncBatchOf(Generic[Q]):
+    """A batch that takes jobs; see `AsyncBatch`, which names the class of its queue."""
 
     id: str
-    queue: AsyncQueue
+    queue: Q
 
-    def __init__(self, queue: AsyncQueueBatches, record: bytes, on: BatchCondition) -> None:
-        self._whole, self._record, self._on = queue, record, on
+    def __init__(
+        self,
+        queue: AsyncQueueBatches,
+        bind: Callable[[AsyncPart], Q],
+        record: bytes,
+        on: BatchCondition,
+    ) -> None:
+        self._whole, self._bind, self._record, self._on = queue, bind, record, on
 
     async def __aenter__(self) -> Self:
-        self.id, self.queue = await self._whole._opened(self._record, self._on)
+        route = await self._whole.route.refresh()
+        opened = await route.open_batch(self._record, self._on)
+        self.id, self.queue = opened.id, self._bind(opened.part)
+        self.queue.ops.join_batch(opened.number)
         return self
 
     async def __aexit__(
@@ -104,49 +104,6 @@ class AsyncBatch:
 class AsyncQueueBatches(AsyncQueueAdmin):
     """The methods of a queue about batches."""
 
-    def batch(self, *, then: Any, on: BatchCondition = "success") -> AsyncBatch:
-        """Return a batch: jobs that are added in its block, and a callback that follows them.
-
-            async with queue.batch(then=summary.job("b1")) as batch:
-                await batch.enqueue_many(resize.jobs(paths))
-
-        The callback is a job of the queue. It runs once, when the block has ended and no job of the
-        batch is left to wait for. Jobs that a job of the batch hands over (`Done(then=...)`) join.
-        A batch lies on one node, and in one partition.
-
-        Args:
-            then: the callback: a job of a handler, `summary.job("b1")`, or a body.
-            on: "success" = when all jobs are done. A dead letter is waited for, as it may be
-                redriven; if a job ends otherwise, the callback becomes a dead letter.
-                "finished" = when each job is done, dead, or has ended otherwise.
-
-        Raises:
-            BadArgument: an argument can't be used.
-
-        Examples:
-            >>> async with q.batch(then="report") as batch:
-            ...     added = await batch.enqueue_many([b"a", b"b"])
-            >>> outcomes = await q.ack(await q.reserve(2))
-            >>> [job.body for job in await q.reserve()]  # when both are done
-            ['report']
-        """
-        job = hooked(callback_job(then, on), self.name, self.backend.terms.middleware)
-        record = job.options.prepared(self.ops.codec).record(job.body)
-        return AsyncBatch(self, record, on)
-
-    async def _opened(self, record: bytes, on: BatchCondition) -> tuple[str, AsyncQueue]:
-        """Open a batch; return its id, and a queue whose jobs join it."""
-        await self.backend.connect()
-        build = partial(self.ops.open_batch, record, on)
-        _, reply = await self.backend.driver.drive(flows.create_and_run(self.ops, build))
-        queue = self._twin()
-        queue.ops.join_batch(reply.first)
-        return self.ops.batch_id(reply.epoch, reply.first), queue
-
-    def _twin(self) -> AsyncQueue:
-        """Return another object of the queue."""
-        return type(self)(self.backend, self.name)  # type: ignore[return-value]  # a kind of queue
-
     async def batch_status(self, batch: JobName) -> BatchStatus | None:
         """Return the state of a batch.
 
@@ -160,11 +117,12 @@ class AsyncQueueBatches(AsyncQueueAdmin):
             BadJobId: the id is malformed, of another queue, node or epoch.
         """
 
-        async def read(part: AsyncQueueAdmin, names: list[JobName]) -> list[BatchStatus | None]:
+        async def read(part: AsyncPart, names: list[JobName]) -> list[BatchStatus | None]:
             _, found = await part.backend.node.run(part.ops.batches(names=names))
             return [*found] or [None]
 
-        [status] = await self._routed(check_jobs("batch", [batch]), read, None)
+        route = await self.route.refresh()
+        [status] = await route.call_parts(check_jobs("batch", [batch]), read, None)
         return status
 
     async def close_batch(self, batch: JobName) -> BatchStatus | None:
@@ -176,19 +134,20 @@ class AsyncQueueBatches(AsyncQueueAdmin):
         Returns, raises: as `batch_status`.
         """
 
-        async def close(part: AsyncQueueAdmin, names: list[JobName]) -> list[bool]:
+        async def close(part: AsyncPart, names: list[JobName]) -> list[bool]:
             return [(await part.backend.node.run(part.ops.close_batch(names[0]))).code > 0]
 
-        await self._routed(check_jobs("batch", [batch]), close, False)
+        route = await self.route.refresh()
+        await route.call_parts(check_jobs("batch", [batch]), close, False)
         return await self.batch_status(batch)
 
     async def batches(self) -> list[BatchStatus]:
         """Return the batches of the queue whose callbacks have not ended, by id."""
-        parts = await self._everywhere(_listed)
+        parts = await self._ask_all(_list)
         return sorted((one for part in parts for one in part), key=lambda one: one.id)
 
 
-async def _listed(part: AsyncQueueAdmin) -> list[BatchStatus]:
+async def _list(part: AsyncPart) -> list[BatchStatus]:
     found: dict[str, BatchStatus] = {}
     cursor = "0"
     while True:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 
 from penstock.client._async.backend import AsyncBackend
-from penstock.client._async.job import AsyncJob
-from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.settling import ack_by_queue, check_jobs
+from penstock.client._async.queue import AsyncJob, AsyncQueue
+from penstock.client._async.settling import check_jobs
 from penstock.core.calls.config import ClientConfig, check_hosts, queue_filter
+from penstock.core.calls.failures import passing
 from penstock.core.jobs.job import Delivery, JobName
+from penstock.core.jobs.merge import Answers, told, with_outcomes
 from penstock.core.jobs.middleware import Middleware, check_middleware
-from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.views import JobView, QueuePage, QueueStats
 from penstock.core.nodes.merging import Partial
 from penstock.core.values.checks import (
@@ -41,7 +42,7 @@ from penstock.errors import BadArgument, NodesMissed, ResultGone
 from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name, queue_crcs
 
 if TYPE_CHECKING:
-    from penstock.client._async.sharded.nodes import AsyncNodes
+    from penstock.client._async.nodes.nodes import AsyncNodes
     from penstock.core.jobs.workers import WorkerView
     from penstock.core.nodes.node_views import Hello, Info
 
@@ -120,7 +121,7 @@ class AsyncPenstock:
         wait = duration_ms("retry_for", retry_for) / 1000
         if wait > 300:
             raise BadArgument("retry_for", retry_for, "must be at most 300 s")
-        terms = ClientConfig(
+        config = ClientConfig(
             self.prefix,
             self.owner,
             wait,
@@ -130,7 +131,7 @@ class AsyncPenstock:
             check_flag("evict", evict),
             check_codec(codec),
         )
-        self.backend = AsyncBackend(source, terms, federation=federation)
+        self.backend = AsyncBackend(source, config, federation=federation)
         self._queues: dict[str, AsyncQueue] = {}
         self._partitions: dict[str, int] = {}
 
@@ -147,7 +148,7 @@ class AsyncPenstock:
         Raises:
             ConfigurationError: the client was made with `federation=False`.
         """
-        from penstock.client._async.sharded.nodes import AsyncNodes
+        from penstock.client._async.nodes.nodes import AsyncNodes
 
         return AsyncNodes(self.backend.join())
 
@@ -246,7 +247,8 @@ class AsyncPenstock:
             name = await self._queue_of(job)
         except NodesMissed:
             parsed = parse_id(job)
-            if not any(parsed.node in home.known for home in self.backend.homes):
+            federation = self.backend.federation
+            if federation is None or not any(parsed.node in one.known for one in federation.homes):
                 raise
             known = self._known(list(self._queues), parsed.crc)
             if known is not None:
@@ -336,7 +338,35 @@ class AsyncPenstock:
             ['done', 'done']
         """
         names = check_jobs("jobs", jobs)
-        return await ack_by_queue(self, names, self._queue_with)
+        return await self._ack_by_queue(names)
+
+    async def _ack_by_queue(self, names: list[JobName]) -> Settled:
+        """Acknowledge jobs of several queues.
+
+        After a failure of one queue the others follow, unless they lie on the same server.
+        """
+        places: dict[tuple[int, str], list[int]] = {}
+        for at, name in enumerate(names):
+            parsed = parse_id(name.id if isinstance(name, Delivery) else name)
+            places.setdefault((parsed.crc, parsed.epoch), []).append(at)
+        answers = Answers(len(names), Outcome.UNKNOWN)
+        for where in places.values():
+            own = [names[at] for at in where]
+            try:
+                queue = await self._queue_with(own[0])
+                gone = [Outcome.GONE] * len(own)
+                answers.note(where, gone if queue is None else await queue.ack(own))
+            except NodesMissed as error:
+                answers.note(where, error.results)
+                answers.missed.update(error.unreachable)
+            except Exception as error:  # noqa: BLE001  # `checked` raises it
+                done, _, failure = told(error)
+                answers.note(where, done)
+                answers.failure = answers.failure or failure
+                if passing(error if failure is None else failure) and not self.backend.is_apart:
+                    break
+        with with_outcomes(names):
+            return Settled(names, answers.checked(names))
 
     async def queues(self, pattern: str = "*") -> list[str]:
         """Return the names of the queues that exist, sorted.
@@ -430,14 +460,14 @@ class AsyncPenstock:
 
         check_flag("jobs", jobs)
         answers, missed = await self.backend.each(
-            lambda home: workers.listed_workers(home.brief.node, self.prefix)
+            lambda client: workers.read_workers(client.node, self.prefix)
         )
-        found = workers.merged_workers([views for _, views in answers])
+        found = workers.merged_workers(answers)
         if jobs:
             held = [
                 job
                 for name in sorted({name for view in found for name in view.queues})
-                for job in await workers.held_jobs(await self.open(name))
+                for job in await workers.read_held_jobs(await self.open(name))
             ]
             found = workers.with_jobs(found, held)
         return Partial(found, missed)
@@ -466,7 +496,7 @@ class AsyncPenstock:
         found = [one if isinstance(one, AsyncQueue) else await self.open(one) for one in given]
         cleared = []
         for queue in found:
-            if (await queue._clear())[0]:
+            if (await (await queue.route.refresh()).clear())[0]:
                 cleared.append(queue.name)
             self._forget(queue.name)
         return cleared
@@ -534,7 +564,7 @@ def twin_of(
     twin.owner = check_owner(client.owner if owner is None else owner)
     twin.backend = AsyncBackend(
         client.backend.source,
-        replace(client.backend.terms, owner=twin.owner),
+        replace(client.backend.config, owner=twin.owner),
         federation=client.backend.joins if federation is None else federation,
     )
     twin._queues = {}

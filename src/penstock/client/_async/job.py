@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from penstock.client._async.route.interfaces import AsyncSettling
 from penstock.core.jobs.job import Delivery, progress_of, sent_progress
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, log_failure
 from penstock.core.jobs.marks import trace_of
@@ -21,25 +22,22 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client._async.queue import AsyncQueue
+    from typing_extensions import Self
+
+__all__ = ["AsyncJobOf", "lost"]
+
+Q = TypeVar("Q", bound=AsyncSettling)
 
 
-class AsyncJob(Delivery):
-    """A job that this consumer holds until its lease ends.
-
-    As a context manager it settles itself. The end of the block acknowledges the job (one from
-    `consume`: together with the next reserve). An `Exception` reports a failed attempt with its
-    text; it is logged and not raised further. Any other exception (`KeyboardInterrupt`,
-    cancellation) gives the job back without a failure, and is raised further. If the job was
-    settled inside the block, nothing is sent.
-    """
+class AsyncJobOf(Delivery, Generic[Q]):
+    """A job that a consumer holds; see `AsyncJob`, which names the class of its queue."""
 
     __slots__ = ()
 
     @property
-    def queue(self) -> AsyncQueue:
+    def queue(self) -> Q:
         """Return the queue of the job."""
-        queue: AsyncQueue = self._reservation.queue
+        queue: Q = self._reservation.queue
         return queue
 
     async def ack(
@@ -68,7 +66,8 @@ class AsyncJob(Delivery):
             CannotSync: the server can't report which writes are on disk; nothing was done.
         """
         if dedup_window is None and durable is None and type(replicas) is int and replicas == 0:
-            outcome = await self._reservation.queue._ack_one(self)
+            route = await self._reservation.queue.route.refresh()
+            outcome = await route.ack_one(self)
             if outcome is not Outcome.DONE:
                 return await self._settle("ack", outcome)
             self.settled = True
@@ -138,7 +137,7 @@ class AsyncJob(Delivery):
         settled = await self.queue.extend([self], lease, late=late)
         [seconds] = settled.seconds_left
         if seconds is None:
-            raise await self._refused("extend", settled[0])
+            raise await self._explain_refusal("extend", settled[0])
         return seconds
 
     async def send_progress(self) -> bool:
@@ -154,9 +153,10 @@ class AsyncJob(Delivery):
             StaleReceipt, JobGone, JobNotActive: as in `extend`.
         """
         text = progress_of(self)
-        [outcome] = await self.queue._settled([self], lambda ops, names: ops.beat(names, [text]))
+        route = await self.queue.route.refresh()
+        [outcome] = await route.settle([self], lambda ops, names: ops.beat(names, [text]))
         if outcome not in (Outcome.DONE, Outcome.CANCELLED):
-            raise await self._refused("send_progress", outcome)
+            raise await self._explain_refusal("send_progress", outcome)
         if text:
             sent_progress(self, text)
         if outcome is Outcome.CANCELLED:
@@ -175,18 +175,18 @@ class AsyncJob(Delivery):
     async def _settle(self, operation: str, outcome: Outcome) -> bool:
         self.settled = outcome is not Outcome.REFUSED
         if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
-            raise await self._refused(operation, outcome)
+            raise await self._explain_refusal(operation, outcome)
         return outcome is not Outcome.GONE
 
-    async def _refused(self, operation: str, outcome: Outcome) -> PenstockError:
+    async def _explain_refusal(self, operation: str, outcome: Outcome) -> PenstockError:
         if outcome is Outcome.STALE:
-            current = await self.queue._receipt_of(self)
+            current = await (await self.queue.route.refresh()).read_receipt(self)
             return StaleReceipt(self.id, operation, self.receipt, current)
         if outcome is Outcome.ENDED:
             return StaleReceipt(self.id, operation, self.receipt)
         return lost(operation, self.id, outcome)
 
-    async def __aenter__(self) -> AsyncJob:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:

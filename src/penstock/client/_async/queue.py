@@ -2,51 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
-from penstock.client._async.adding import add, confirm
-from penstock.client._async.batches import AsyncQueueBatches
+from penstock.client._async.batches import AsyncBatchOf, AsyncQueueBatches
 from penstock.client._async.handling import AsyncQueueHandlers
-from penstock.client._async.job import AsyncJob
-from penstock.client._async.role import AsyncRole
+from penstock.client._async.job import AsyncJobOf
+from penstock.client._async.role import AsyncRoleOf
+from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.schedules import AsyncQueueSchedules
 from penstock.client._async.searching import AsyncQueueSearch
-from penstock.client._async.settling import check_jobs, extend_each, log_late
+from penstock.client._async.settling import check_jobs, extend_each
 from penstock.client.clock import monotonic
-from penstock.client.gathering import Gathering  # async only
+from penstock.core import flows
 from penstock.core.calls.operations import QueueOps
-from penstock.core.calls.operations.producing import MAX_PLAIN_BYTES
-from penstock.core.calls.refusals import NotPlain
-from penstock.core.enqueuing.chunks import chunks
+from penstock.core.enqueuing.batches import BatchCondition, callback_job
 from penstock.core.enqueuing.options import (
     EnqueueManyOptions,
     EnqueueOptions,
     NewJob,
     NewJobs,
-    Prepared,
+    headers_of,
+    hooked,
     prepared,
     show_options,
 )
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import (
     BulkEnqueued,
-    Delivery,
     Enqueued,
     JobName,
-    JobSpan,
     reservation_of,
 )
-from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.jobs.marks import check_trace
 from penstock.core.jobs.merge import with_outcomes
-from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
-from penstock.core.jobs.record import RECORD, check_size
+from penstock.core.jobs.middleware import enqueue_event, enqueuing
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.jobs.record import RECORD
 from penstock.core.values import stable
 from penstock.core.values.checks import (
     BATCH,
@@ -63,25 +58,57 @@ from penstock.core.values.durable import Durable, ack_wait, delivery_wait
 from penstock.core.values.methods import ElsewhereCall, name_methods
 from penstock.errors import (
     IncompleteEnqueue,
-    NodesUnavailable,
-    OutOfMemory,
     QueueClosed,
-    QueueFull,
-    QueueInUse,
-    QueueMissing,
-    RoleLost,
 )
 from penstock.wire.codes import Code
-from penstock.wire.replies import Claim
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from penstock.client._async.sharded.node_client import AsyncNodeClient  # async only
 logger = get_logger("penstock")
 
-PLAIN_PAUSE = 5.0
-"""Seconds for which `enqueue_plain` is not tried again after a refusal."""
+CALL = ("self", "body", "bodies")
+"""The arguments of an enqueue that are no options."""
+
+
+@name_methods("AsyncJob")
+class AsyncJob(AsyncJobOf["AsyncQueue"]):
+    """A job that this consumer holds until its lease ends.
+
+    As a context manager it settles itself. The end of the block acknowledges the job (one from
+    `consume`: together with the next reserve). An `Exception` reports a failed attempt with its
+    text; it is logged and not raised further. Any other exception (`KeyboardInterrupt`,
+    cancellation) gives the job back without a failure, and is raised further. If the job was
+    settled inside the block, nothing is sent.
+    """
+
+    __slots__ = ()
+
+
+@name_methods("AsyncRole")
+class AsyncRole(AsyncRoleOf["AsyncQueue"]):
+    """An exclusive role of a queue, made by `AsyncQueue.exclusive` and taken by `with`.
+
+    Calls through `queue` of this object use the role. While it is held, other calls of its kind are
+    refused with `QueueInUse`: for a producer `enqueue`; for a consumer `recover`, `reserve` and all
+    calls that reserve. Settling jobs needs no role. Each call that uses the role renews its lease,
+    also while it waits for a job or for room. When the role has ended, calls that use it are
+    refused with `RoleLost`, even if the role is free.
+    """
+
+
+@name_methods("AsyncBatch")
+class AsyncBatch(AsyncBatchOf["AsyncQueue"]):
+    """A batch that takes jobs until its block ends, made by `AsyncQueue.batch`.
+
+    The end of the block closes it. If the block raises an Exception and no job has joined, the
+    batch is cancelled. If it raises later, the batch stays open: it is abandoned an hour after its
+    last job, unless `close` is called.
+
+    Attributes:
+        id: of the batch: the job id of its callback. It is set when the block begins.
+        queue: the queue, on the node and in the partition of the batch. Jobs that are added through
+            it join the batch: `resize.enqueue(batch.queue, "a.png")`.
+    """
 
 
 @name_methods("AsyncQueue")
@@ -101,18 +128,11 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         enqueue_at = ElsewhereCall("queue", "enqueue(body, at=when)")
         enqueue_in = ElsewhereCall("queue", "enqueue(body, delay=seconds)")
 
-    def __init_subclass__(cls) -> None:
-        name_methods("AsyncQueue")(cls)
+    job_type = AsyncJob
 
-    # [async only
-    def __init__(self, client: AsyncNodeClient, name: str, number: int | None = None) -> None:
-        super().__init__(client, name, number)
-        self._gathering = Gathering()
-
-    # async only]
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
-        return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self.backend.address}>"
+        return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self.route.backend.address}>"
 
     # -- producing -------------------------------------------------------------------------
 
@@ -171,70 +191,27 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             >>> (await q.enqueue({"to": "ada"}, delay=60, ttl=3600)).state
             'scheduled'
         """
-        checked = prepared(self.ops.codec, **options)
+        if self.middleware:
+            added: Enqueued = await self._enqueue_in_hooks(1, body, options)
+            return added
+        route = self.route
+        checked = prepared(route.ops.codec, **options)
         if type(body) is bytes:
-            return await self._add(RECORD % (checked.head, stable.next_id(), body), checked)
+            return await route.add(RECORD % (checked.head, stable.next_id(), body), checked)
         if type(body) is NewJob:
             checked, body = checked.for_job(body.options), body.body
-        return await self._add(checked.record(body), checked)
+        return await route.add(checked.record(body), checked)
 
-    async def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        now, ops = monotonic(), self.ops
-        if now >= self.backend.taking_until and not await self._may_add():
-            return await self._add(record, options)  # the queue lies on several nodes now
-        is_plain = options.is_plain and len(record) <= MAX_PLAIN_BYTES and not ops.producing
-        if not is_plain or now < ops.plain_from:
-            return await self._add_fully(record, options)
-        try:
-            # [async only
-            gathering = self._gathering
-            if not gathering.has_room():
-                added = await gathering.add(record)
-                added.queue = self
-                return added
-            try:
-                plain = await self.backend.node.run(ops.enqueue_plain(record))
-            finally:
-                gathering.done(self)
-            # async only]
-            # sync only: plain = self.backend.node.run(ops.enqueue_plain(record))
-        except (NotPlain, OutOfMemory):
-            ops.plain_from = now + PLAIN_PAUSE
-            return await self._add_fully(record, options)
-        ops.replicas = 0
-        id_parts = ops, plain.first, plain.epoch, options.ttl_code
-        head = record[: record.index(b"\n")]
-        return Enqueued(id_parts, "ready", stable_id=head, queue=self)
-
-    async def _add_fully(self, record: bytes, options: Prepared) -> Enqueued:
-        """Add a record with any options: in one direct call if the queue exists and has room."""
-        ops = self.ops
-        if len(record) > MAX_PLAIN_BYTES:
-            check_size(len(record))
-        try:
-            try:
-                call = ops.enqueue_one(record, options)
-                reply = await self.backend.node.run(call)
-                confirmed = call.confirmed
-            except (QueueMissing, QueueFull, OutOfMemory):
-                reply, confirmed = await add(self, (record,), options, is_tried=True)
-        except NodesUnavailable:
-            if not await self._has_moved():
-                raise
-            return await self._add(record, options)
-        if reply.created:
-            ops.plain_from = 0.0
-        ops.replicas, replicas, wait = reply.replicas, confirmed.replicas, options.wait
-        if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
-            replicas = await confirm(self, reply, confirmed, wait)
-        if isinstance(reply, Claim) and reply.others:
-            [added] = ops.claimed(reply, (record,), options.ttl_code, replicas)
-            added.queue = self
-            return added
-        state = "scheduled" if reply.scheduled else "ready"
-        id_parts = ops, reply.first, reply.epoch, options.ttl_code
-        head = record[: record.index(b"\n")]
-        return Enqueued(id_parts, state, replicas=replicas, stable_id=head, queue=self)
+    async def _enqueue_in_hooks(self, count: int | None, bodies: Any, options: Any) -> Any:
+        """Enqueue one body, or bodies if `count` is None, inside the hooks: they run once."""
+        bare = copy(self)
+        bare.middleware = ()
+        enqueue: Callable[..., Awaitable[Any]] = bare.enqueue if count else bare.enqueue_many
+        event = enqueue_event(self.name, count, headers_of(bodies, options.get("headers")))
+        with enqueuing(self.middleware, event, monotonic):
+            results = await enqueue(bodies, **{**options, "headers": event.headers or None})
+            event.results = (results,) if count else results
+        return results
 
     @show_options(EnqueueManyOptions)
     async def enqueue_many(
@@ -268,49 +245,51 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             >>> len(added)
             2500
         """
-        checked = prepared(self.ops.codec, many=True, **options)
+        if self.middleware:
+            every: BulkEnqueued = await self._enqueue_in_hooks(None, bodies, options)
+            return every
+        route = await self.route.refresh()
+        checked = prepared(route.ops.codec, many=True, **options)
         if type(bodies) is NewJobs:
             checked = checked.for_job(bodies.options)
-        results = BulkEnqueued(self)
+        results = BulkEnqueued(route.ops.queue)
         try:
-            await self._add_all(bodies, checked, results)
+            await route.add_many(bodies, checked, results)
         except Exception as error:
             if len(results):
                 raise IncompleteEnqueue(results) from error
             raise
         return results
 
-    async def _add_all(
-        self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
-    ) -> None:
-        for chunk, own in chunks(bodies, options, parted=self.partitions is not None):
-            await self._add_chunk(chunk, own, results)
+    def batch(self, *, then: Any, on: BatchCondition = "success") -> AsyncBatch:
+        """Return a batch: jobs that are added in its block, and a callback that follows them.
 
-    async def _add_chunk(
-        self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
-    ) -> None:
-        if monotonic() >= self.backend.taking_until and not await self._may_add():
-            await self._add_chunk(chunk, options, results)
-            return
-        while chunk:
-            try:
-                reply, got = await add(self, chunk, options)
-            except NodesUnavailable:
-                if not await self._has_moved():
-                    raise
-                await self._add_chunk(chunk, options, results)
-                return
-            self.ops.replicas = reply.replicas
-            replicas = await confirm(self, reply, got, options.wait)
-            if isinstance(reply, Claim):
-                results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
-                return
-            count, place = reply.count, self.ops.place(reply.epoch)
-            state = "scheduled" if reply.scheduled else "ready"
-            heads = [record[: record.index(b"\n")] for record in chunk[:count]]
-            span = JobSpan(reply.first, count, place, state, replicas, heads, options.ttl_code)
-            results.append(span)
-            chunk = chunk[count:]
+            async with queue.batch(then=summary.job("b1")) as batch:
+                await batch.enqueue_many(resize.jobs(paths))
+
+        The callback is a job of the queue. It runs once, when the block has ended and no job of the
+        batch is left to wait for. Jobs that a job of the batch hands over (`Done(then=...)`) join.
+        A batch lies on one node, and in one partition.
+
+        Args:
+            then: the callback: a job of a handler, `summary.job("b1")`, or a body.
+            on: "success" = when all jobs are done. A dead letter is waited for, as it may be
+                redriven; if a job ends otherwise, the callback becomes a dead letter.
+                "finished" = when each job is done, dead, or has ended otherwise.
+
+        Raises:
+            BadArgument: an argument can't be used.
+
+        Examples:
+            >>> async with q.batch(then="report") as batch:
+            ...     added = await batch.enqueue_many([b"a", b"b"])
+            >>> outcomes = await q.ack(await q.reserve(2))
+            >>> [job.body for job in await q.reserve()]  # when both are done
+            ['report']
+        """
+        job = hooked(callback_job(then, on), self.name, self.middleware)
+        record = job.options.prepared(self.ops.codec).record(job.body)
+        return AsyncBatch(self, self._bind, record, on)
 
     def exclusive(
         self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
@@ -330,15 +309,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             BadArgument: an argument can't be used, or this queue object has the role already.
             ConfigurationError: the queue lies on several nodes, or has partitions.
         """
-        self._check_roles()
-        return AsyncRole(self, role, lease, block)
-
-    def _check_roles(self) -> None:
-        """Check that the queue can have exclusive roles: a queue of several parts raises here."""
-
-    async def _lone(self) -> AsyncQueue:
-        """Return the queue on its only node, for a role."""
-        return self
+        return AsyncRole(self, self._bind, role, lease, block)
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -372,9 +343,21 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             >>> job.body, job.attempt
             ({'to': 'ada'}, 1)
         """
-        check_count("n", n)
-        wait, confirm = check_block(block), delivery_wait(durable)
-        return await self.backend.reserve([self], n, wait, confirm=confirm)
+        route = self.route
+        part, is_usual = route.part, durable is None and monotonic() < route.nodes.look_at
+        if part is None or type(n) is not int or not 0 < n <= BATCH or not is_usual:
+            check_count("n", n)
+            wait, confirm = check_block(block), delivery_wait(durable)
+            return await (await route.refresh()).reserve(n, wait, confirm=confirm)
+        span = block if type(block) is int and 0 <= block < 1000 else check_block(block)
+        taken = await part.backend.node.run(part.ops.reserve(n))
+        if taken.deliveries:
+            return taken.deliveries
+        if taken.is_over:
+            raise part.ops.drained()
+        if span == 0 and taken.next_ms != 0:
+            return []
+        return await route.reserve(n, span, taken if taken.next_ms else None)
 
     async def consume(
         self, *, batch: int = 1, block: Duration | None = None, durable: Durable | None = None
@@ -399,21 +382,47 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             while jobs or block is None:
                 for job in jobs:
                     if done:  # the next one may take long, and this one's lease runs
-                        log_late(done, await self.ack(done))
+                        _log_late(done, await self.ack(done))
                     reservation_of(job).deferred = done
                     yield job
                 if done and durable is None:
                     outcomes, jobs = await self.ack_and_reserve(done, batch, block=block)
-                    log_late(done, outcomes)
+                    _log_late(done, outcomes)
                     continue
                 if done:
-                    log_late(done, await self.ack(done))
+                    _log_late(done, await self.ack(done))
                 jobs = await self.reserve(batch, block=block, durable=durable)
         except QueueClosed:
             return
         finally:
             if done:
-                log_late(done, await self.ack(done))
+                _log_late(done, await self.ack(done))
+
+    async def recover(self, n: int = 1, *, idle: Duration) -> list[AsyncJob]:
+        """Take over jobs of consumers that no longer respond, before their leases end.
+
+        Each is a new delivery with its own lease, and the old delivery counts as a crash. A job
+        that has crashed too often becomes a dead letter instead. The old receipt is void. Nothing
+        is taken while the queue is paused. Jobs delivered at most once are never taken.
+
+        Args:
+            n: most jobs to take, up to 1000.
+            idle: seconds; take only jobs delivered at least this long ago, extended or not.
+
+        Returns:
+            The jobs, oldest delivery first.
+        """
+        check_count("n", n, high=BATCH)
+        span = duration_ms("idle", idle)
+        jobs: list[AsyncJob] = []
+
+        async def recover_some(part: AsyncPart) -> None:
+            if len(jobs) < n:
+                flow = flows.recover(part.ops, n - len(jobs), span)
+                jobs.extend(await part.backend.driver.drive(flow))
+
+        await (await self.route.refresh()).ask_parts(recover_some)
+        return jobs
 
     # -- settling --------------------------------------------------------------------------
 
@@ -464,15 +473,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         build = QueueOps.ack if window is None else partial(QueueOps.ack, window_ms=window)
         wait = ack_wait(replicas, durable)
         intent = Intent("ack", window, waits=wait is not None)
-        return await self._settled(jobs, build, resent_code=Code.GONE, wait=wait, intent=intent)
-
-    async def _ack_one(self, job: Delivery) -> Outcome:
-        """Finish one delivery without waiting for replicas."""
-        call = self.ops.ack_one(job)
-        codes = await self.backend.node.run(call)
-        if not codes or (call.resent and codes[0] == Code.GONE):
-            return Outcome.DONE
-        return OUTCOME_OF_CODE[codes[0]]
+        return await self._settle(jobs, build, resent_code=Code.GONE, wait=wait, intent=intent)
 
     async def ack_and_reserve(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
@@ -489,23 +490,8 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             and drained there are none, and the next `reserve` raises `QueueClosed`.
         """
         names = check_jobs("done", done, most=BATCH)
-        return await self._exchanged(names, check_count("n", n, high=BATCH), check_block(block))
-
-    async def _exchanged(
-        self, names: list[JobName], n: int, wait: float | None
-    ) -> tuple[Settled, list[AsyncJob]]:
-        await self.backend.connect()
-        call = self.ops.settle(names, n)
-        outcomes, taken = await self.backend.node.run(call)
-        if call.resent:
-            outcomes = outcomes.after_resend(Code.GONE)
-        jobs = taken.deliveries
-        if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
-            # The jobs are finished: the next call raises if the connection fails now.
-            refusals = (QueueClosed, QueueInUse, RoleLost)
-            with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
-                jobs = await self.ops.queue.reserve(n, block=wait)
-        return outcomes, jobs
+        most, wait = check_count("n", n, high=BATCH), check_block(block)
+        return await (await self.route.refresh()).exchange(names, most, wait)
 
     async def nack(
         self,
@@ -539,7 +525,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
         text, tail = check_text("error", error, limit=1024), check_trace(trace)
-        return await self._settled(jobs, lambda ops, names: ops.nack(names, wait, text, tail))
+        return await self._settle(jobs, lambda ops, names: ops.nack(names, wait, text, tail))
 
     async def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back without counting a failure.
@@ -551,7 +537,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         Returns, raises: as `nack`.
         """
         wait = duration_ms("delay", delay)
-        return await self._settled(jobs, lambda ops, names: ops.release(names, wait))
+        return await self._settle(jobs, lambda ops, names: ops.release(names, wait))
 
     async def bury(self, jobs: Iterable[JobName], reason: str = "", *, trace: str = "") -> Settled:
         """Turn jobs into dead letters. An id alone buries a waiting job too.
@@ -565,7 +551,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         """
         text, tail = check_text("reason", reason, limit=1024), check_trace(trace)
         intent = Intent("bury", reason=text)
-        return await self._settled(
+        return await self._settle(
             jobs, lambda ops, names: ops.bury(names, text, tail), intent=intent
         )
 
@@ -590,10 +576,20 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         """
         span = 0 if lease is None else lease_ms("lease", lease, zero=False)
         check_flag("late", late)
-        extended = partial(extend_each, span=span, late=late)
+        extend = partial(extend_each, span=span, late=late)
         names, unknown = check_jobs("jobs", jobs), cast("float | Outcome", Outcome.UNKNOWN)
+        route = await self.route.refresh()
         with with_outcomes(names, Settled.of_leases):
-            return Settled.of_leases(names, await self._routed(names, extended, unknown))
+            return Settled.of_leases(names, await route.call_parts(names, extend, unknown))
 
 
-__all__ = ["AsyncQueue"]
+def _log_late(done: list[AsyncJob], outcomes: Settled) -> None:
+    """Log the jobs of `consume` whose lease ended before their ack; forget them all."""
+    text = "%s finished after its lease had ended; it may run again"
+    for job, outcome in zip(done, outcomes, strict=True):
+        if outcome in (Outcome.STALE, Outcome.ENDED):
+            logger.warning(text, job.id, extra=Fields(job))
+    done.clear()
+
+
+__all__ = ["AsyncBatch", "AsyncJob", "AsyncQueue", "AsyncRole"]

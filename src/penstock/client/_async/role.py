@@ -2,56 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from penstock.client._async.route.interfaces import AsyncRouted
+from penstock.client._async.route.part import AsyncPart
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.jobs.logs import get_logger
 from penstock.core.values.checks import Duration, RoleName, check_block, check_choice, lease_ms
 from penstock.core.values.roles import RoleLease
-from penstock.errors import BadArgument, QueueInUse
+from penstock.errors import BadArgument, ConfigurationError, QueueInUse
 
 if TYPE_CHECKING:
-    from penstock.client._async.queue import AsyncQueue
+    from typing_extensions import Self
 
 logger = get_logger("penstock")
+Q = TypeVar("Q", bound=AsyncRouted)
 
 
-class AsyncRole:
-    """An exclusive role of a queue, made by `AsyncQueue.exclusive` and taken by `with`.
-
-    Calls through `queue` of this object use the role. While it is held, other calls of its kind are
-    refused with `QueueInUse`: for a producer `enqueue`; for a consumer `recover`, `reserve` and all
-    calls that reserve. Settling jobs needs no role. Each call that uses the role renews its lease,
-    also while it waits for a job or for room. When the role has ended, calls that use it are
-    refused with `RoleLost`, even if the role is free.
+class AsyncRoleOf(Generic[Q]):
+    """An exclusive role; see `AsyncRole`, which names the class of its queue.
 
     Args:
         queue: the queue.
+        bind: returns an object of the queue whose calls stay in a part.
         role: "producer" or "consumer".
         lease: seconds for which the role is held after the last call that uses it.
         block: seconds to wait for the role; 0 = not at all, None = for ever.
 
     Raises:
         BadArgument: an argument can't be used, or the queue object has this role already.
+        ConfigurationError: the queue lies on several nodes, or has partitions.
     """
 
     def __init__(
-        self, queue: AsyncQueue, role: RoleName, lease: Duration, block: Duration | None
+        self,
+        queue: Q,
+        bind: Callable[[AsyncPart], Q],
+        role: RoleName,
+        lease: Duration,
+        block: Duration | None,
     ) -> None:
-        self._given = self._parent = queue
+        self._part = _check_part(queue)
+        self._given, self._bind = queue, bind
         self._role = check_choice("role", role, RoleName)
         self._lease_ms = lease_ms("lease", lease, zero=False)
         self._block = check_block(block)
-        if self._role in queue.ops.role_leases:
+        if self._role in self._part.ops.role_leases:
             raise BadArgument("role", role, "this queue object holds it already")
         self._role_lease: RoleLease | None = None
         self._unanswered: list[RoleLease] = []
-        self._queue: AsyncQueue | None = None
+        self._queue: Q | None = None
 
     def __repr__(self) -> str:
         state = "not held" if self._role_lease is None else "lost" if self.lost else "held"
-        return f"<{type(self).__name__} {self._role} of {self._parent.name!r}: {state}>"
+        return f"<{type(self).__name__} {self._role} of {self._given.name!r}: {state}>"
 
     @property
     def role(self) -> RoleName:
@@ -67,7 +73,7 @@ class AsyncRole:
         return self._held.fence
 
     @property
-    def queue(self) -> AsyncQueue:
+    def queue(self) -> Q:
         """Return the queue whose calls use the role."""
         queue = self._queue
         if queue is None:
@@ -89,7 +95,7 @@ class AsyncRole:
     def _untaken(self) -> BadArgument:
         return BadArgument("role", self._role, "the role is not held: enter it first (with)")
 
-    async def take(self) -> AsyncRole:
+    async def take(self) -> Self:
         """Take the role, as `with` does; wait up to `block` seconds until it is free.
 
         A call whose reply is lost is repeated, and finds that it has the role. If the repeats fail
@@ -103,21 +109,22 @@ class AsyncRole:
         """
         if self._role_lease is not None and not self.lost:
             raise BadArgument("role", self._role, "the role is held already: release it first")
-        parent = self._parent = await self._given._lone()
-        await parent.backend.connect()
+        await self._given.route.nodes.look()
+        part = self._part = _check_part(self._given)
+        await part.backend.connect()
         # Popped, so that two callers at once use two leases.
         owed = self._unanswered
         role_lease = owed.pop() if owed else RoleLease(self._role, self._lease_ms)
-        flow = flows.acquire(parent.ops, role_lease, block=self._block, clock=monotonic)
+        flow = flows.acquire(part.ops, role_lease, block=self._block, clock=monotonic)
         try:
-            role_lease.fence = await parent.backend.driver.drive(flow)
+            role_lease.fence = await part.backend.driver.drive(flow)
         except QueueInUse:  # an answer
             raise
         except BaseException:
             self._unanswered.append(role_lease)
             raise
-        queue = parent._twin()
-        for other in (*parent.ops.role_leases.values(), role_lease):
+        queue = self._bind(part)
+        for other in (*part.ops.role_leases.values(), role_lease):
             queue.ops.use_role(other)
         self._role_lease, self._queue = role_lease, queue
         return self
@@ -131,8 +138,8 @@ class AsyncRole:
         Raises:
             RoleLost: the role has ended.
         """
-        ops, role_lease = self._parent.ops, self._held
-        await self._parent.backend.node.run(ops.acquire(role_lease, fence=role_lease.fence))
+        ops, role_lease = self._part.ops, self._held
+        await self._part.backend.node.run(ops.acquire(role_lease, fence=role_lease.fence))
         return role_lease.until - monotonic()
 
     async def release(self) -> bool:
@@ -150,13 +157,13 @@ class AsyncRole:
         return await self._resign(self._held) or given
 
     async def _resign(self, role_lease: RoleLease) -> bool:
-        ops = self._parent.ops
+        ops = self._part.ops
         call = ops.resign(role_lease)
-        reply = await self._parent.backend.node.run(call)
+        reply = await self._part.backend.node.run(call)
         role_lease.is_refused = True
         return bool(reply.given) or call.resent > 0
 
-    async def __aenter__(self) -> AsyncRole:
+    async def __aenter__(self) -> Self:
         return await self.take()
 
     async def __aexit__(self, *error: object) -> None:
@@ -166,4 +173,18 @@ class AsyncRole:
             logger.warning("%r was not released; it is free when its lease ends: %s", self, failure)
 
 
-__all__ = ["AsyncRole"]
+def _check_part(queue: AsyncRouted) -> AsyncPart:
+    """Return the only part of a queue.
+
+    Raises:
+        ConfigurationError: it has several.
+    """
+    part = queue.route.part
+    if part is not None:
+        return part
+    if queue.partitions is not None:
+        raise ConfigurationError("only a queue without partitions has exclusive roles")
+    raise ConfigurationError("a role is held on one node: make a client of that node alone")
+
+
+__all__ = ["AsyncRoleOf"]

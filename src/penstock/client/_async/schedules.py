@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.admin import AsyncQueueAdmin
+from penstock.client._async.route.part import AsyncPart
 from penstock.core import flows
 from penstock.core.calls.operations.scheduling import ListedSchedules
 from penstock.core.jobs.job import Enqueued
@@ -14,7 +15,7 @@ from penstock.core.values.checks import check_flag, check_party
 from penstock.errors import BadArgument
 
 if TYPE_CHECKING:
-    from penstock.core.enqueuing.schedules import Missed, NewSchedule, ScheduleView, StoredSchedule
+    from penstock.core.enqueuing.schedules import Missed, ScheduleView, StoredSchedule
 
 __all__ = ["AsyncQueueSchedules"]
 
@@ -70,20 +71,15 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
         spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
         new = new_schedule(name, job, spec, self.ops.codec)
         check_flag("force", force)
-        what = await self._store_schedule(new, force=force)
+        what = await (await self.route.refresh()).store_schedule(new, force=force)
         if what == flows.SCHEDULE_OUTDATED:
             reason = f"schedule {name!r} had this form before: force=True brings it back"
             raise BadArgument("force", force, reason)
         return what != flows.SCHEDULE_UNCHANGED
 
-    async def _store_schedule(self, new: NewSchedule, *, force: bool) -> int:
-        """Store a schedule. Returns: as `flows.schedule`."""
-        await self.backend.connect()
-        return await self.backend.driver.drive(flows.schedule(self.ops, new, force=force))
-
     async def schedules(self) -> list[ScheduleView]:
         """Return the schedules of the queue, by name."""
-        parts = await self._everywhere(_listed)
+        parts = await self._ask_all(_list)
         return sorted((one for part in parts for one in part), key=lambda one: one.name)
 
     async def unschedule(self, name: str) -> bool:
@@ -100,10 +96,10 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
         """
         check_party("name", name)
 
-        async def remove(part: AsyncQueueAdmin) -> bool:
+        async def remove(part: AsyncPart) -> bool:
             return (await part.backend.node.run(part.ops.unschedule(name))).code > 0
 
-        return any(await self._everywhere(remove))
+        return any(await self._ask_all(remove))
 
     async def pause_schedule(self, name: str) -> None:
         """Stop the ticks of a schedule until `resume_schedule`, also across deploys.
@@ -116,10 +112,10 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
         """
         check_party("name", name)
 
-        async def pause(part: AsyncQueueAdmin) -> bool:
+        async def pause(part: AsyncPart) -> bool:
             return (await part.backend.node.run(part.ops.pause_schedule(name))).code > 0
 
-        if not any(await self._everywhere(pause)):
+        if not any(await self._ask_all(pause)):
             raise _missing(name)
 
     async def resume_schedule(self, name: str) -> None:
@@ -133,14 +129,14 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
         """
         check_party("name", name)
 
-        async def resume(part: AsyncQueueAdmin) -> bool:
-            entry, listed = await _entry_of(part, name)
+        async def resume(part: AsyncPart) -> bool:
+            entry, listed = await _read_entry(part, name)
             if entry is None:
                 return False
             call = part.ops.resume_schedule(name, entry.first_tick(listed.now_ms))
             return (await part.backend.node.run(call)).code > 0
 
-        if not any(await self._everywhere(resume)):
+        if not any(await self._ask_all(resume)):
             raise _missing(name)
 
     async def trigger(self, name: str) -> Enqueued:
@@ -160,7 +156,7 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
                 added.
         """
         check_party("name", name)
-        for added in await self._everywhere(lambda part: _triggered(part, name)):
+        for added in await self._ask_all(lambda part: _trigger(part, name)):
             if added is not None:
                 added.queue = self
                 return added
@@ -171,18 +167,16 @@ def _missing(name: str) -> BadArgument:
     return BadArgument("name", name, "no such schedule: schedules() lists them")
 
 
-async def _entry_of(
-    part: AsyncQueueAdmin, name: str
-) -> tuple[StoredSchedule | None, ListedSchedules]:
+async def _read_entry(part: AsyncPart, name: str) -> tuple[StoredSchedule | None, ListedSchedules]:
     listed = await part.backend.node.run(part.ops.schedules(names=[name]))
     if listed.unread:
         raise BadArgument("name", name, f"it can't be read: {listed.unread[name]}")
     return (listed.entries[0] if listed.entries else None), listed
 
 
-async def _triggered(part: AsyncQueueAdmin, name: str) -> Enqueued | None:
+async def _trigger(part: AsyncPart, name: str) -> Enqueued | None:
     while True:
-        entry, listed = await _entry_of(part, name)
+        entry, listed = await _read_entry(part, name)
         if entry is None:
             return None
         record = entry.record_at(listed.now_ms)
@@ -192,7 +186,7 @@ async def _triggered(part: AsyncQueueAdmin, name: str) -> Enqueued | None:
             return Enqueued(job_id, "ready", stable_id=stable_id_of(record))
 
 
-async def _listed(part: AsyncQueueAdmin) -> list[ScheduleView]:
+async def _list(part: AsyncPart) -> list[ScheduleView]:
     from penstock.core.enqueuing.schedules import view
 
     await part.backend.connect()
@@ -209,14 +203,14 @@ async def _listed(part: AsyncQueueAdmin) -> list[ScheduleView]:
         for name, entry in entries.items()
         if entry.last_run is not None
     }
-    states = await _states(part, list(runs.values()))
+    states = await _read_states(part, list(runs.values()))
     return [
         view(entry, runs.get(name), states.get(runs.get(name, "")))
         for name, entry in entries.items()
     ]
 
 
-async def _states(part: AsyncQueueAdmin, ids: list[str]) -> dict[str, str]:
+async def _read_states(part: AsyncPart, ids: list[str]) -> dict[str, str]:
     found, start = dict[str, str](), 0
     while start < len(ids):
         views = await part.backend.node.run(part.ops.show(ids[start : start + STEP]))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.client._async.admin import AsyncQueueAdmin
-from penstock.core.jobs.views import JobView, ScanPage
+from penstock.core.jobs.views import ScanPage
 from penstock.core.values.checks import (
     BATCH,
     StateName,
@@ -15,9 +13,6 @@ from penstock.core.values.checks import (
     check_label,
 )
 from penstock.errors import BadArgument
-
-if TYPE_CHECKING:
-    from penstock.core.jobs.searching import Search
 
 __all__ = ["AsyncQueueSearch"]
 
@@ -70,23 +65,10 @@ class AsyncQueueSearch(AsyncQueueAdmin):
             check_flag("newest", newest),
             check_count("body", body, low=0, high=1000),
         )
-        return await self._found(
-            search, _text("cursor", cursor) or "0", check_count("n", n, high=BATCH)
+        begin, most = _text("cursor", cursor) or "0", check_count("n", n, high=BATCH)
+        return await (await self.route.refresh()).read_page(
+            begin, search.check_cursor, lambda part, at: part.find(search, at, most)
         )
-
-    async def _found(self, search: Search, cursor: str, n: int) -> ScanPage:
-        part, place = search.check_cursor(cursor)
-        await self.backend.connect()
-        jobs, looked = list[JobView](), 0
-        while True:
-            call = self.ops.browse(part, place, n - looked, newest=search.newest, body=search.body)
-            place, count, found = await self.backend.node.run(call)
-            jobs += filter(search.matches, found)
-            looked += count
-            cursor = search.next_cursor(part, place)
-            if place or looked >= n or cursor == "0":
-                return ScanPage(cursor, [job.id for job in jobs], jobs, looked=looked)
-            part = cursor[:-1]
 
 
 def _text(argument: str, value: object) -> str | None:

@@ -11,14 +11,14 @@ from penstock.core.jobs.views import JobView
 from penstock.core.jobs.workers import WorkerView, is_worker_id, read_worker
 from penstock.wire.keys import worker_key, workers_key
 
-__all__ = ["held_jobs", "listed_workers", "merged_workers", "with_jobs"]
+__all__ = ["merged_workers", "read_held_jobs", "read_workers", "with_jobs"]
 
 PAGE = 100
 HELD = 1000
 """Most jobs that are read of a queue."""
 
 
-async def listed_workers(node: AsyncNode, prefix: str) -> list[WorkerView]:
+async def read_workers(node: AsyncNode, prefix: str) -> list[WorkerView]:
     """Return the workers in the registry of one node. Nothing is written."""
     key = workers_key(prefix)
     found = dict[str, WorkerView]()
@@ -51,7 +51,7 @@ def merged_workers(lists: Sequence[Sequence[WorkerView]]) -> list[WorkerView]:
     return sorted(found.values(), key=lambda one: (one.name, one.since, one.id))
 
 
-async def held_jobs(queue: AsyncQueue) -> list[JobView]:
+async def read_held_jobs(queue: AsyncQueue) -> list[JobView]:
     """Return the active jobs of a queue, about 1,000 at most, without their bodies."""
     found, cursor = list[JobView](), "0"
     while len(found) < HELD:

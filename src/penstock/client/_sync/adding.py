@@ -18,7 +18,7 @@ from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
 
 if TYPE_CHECKING:
-    from penstock.client._sync.admin import QueueAdmin
+    from penstock.client._sync.nodes.interfaces import OnePart
     from penstock.client._sync.transport.driver import Driver
 
 __all__ = ["add", "add_each", "add_when_room", "confirm"]
@@ -30,7 +30,7 @@ LISTED = 16
 
 
 def add(
-    queue: QueueAdmin, records: Sequence[bytes], options: Prepared, *, is_tried: bool = False
+    part: OnePart, records: Sequence[bytes], options: Prepared, *, is_tried: bool = False
 ) -> tuple[Added, Confirmed]:
     """Add in one round trip if possible; while the server is full, evict and try again.
 
@@ -46,21 +46,21 @@ def add(
         OutOfMemory: nothing is left to evict, or the client has `evict=False`.
         BodyTooLarge: the first one alone is, or they have dedup ids.
     """
-    rounds = iter(EVICTED if queue.backend.terms.evict else ())
+    rounds = iter(EVICTED if part.backend.config.evict else ())
     is_tried = is_tried or options.block != 0
     while True:
         try:
             if not is_tried:
-                call = _call_of(queue, options)(records)
-                return queue.backend.node.run(call), call.confirmed
-            return add_when_room(queue, records, options, in_parts=options.dedup is None)
+                call = _call_of(part, options)(records)
+                return part.backend.node.run(call), call.confirmed
+            return add_when_room(part, records, options, in_parts=options.dedup is None)
         except (QueueMissing, QueueFull):  # noqa: PERF203  # a few rounds, each a trip
             if is_tried:
                 raise
             is_tried = True
         except OutOfMemory:
             n = next(rounds, None)
-            if n is None or not _made_room(queue, n):
+            if n is None or not _make_room(part, n):
                 raise
         except BodyTooLarge:  # all together, or each
             if len(records) < 2 or options.dedup is not None:
@@ -68,10 +68,10 @@ def add(
             records = records[: len(records) // 2]
 
 
-def _call_of(queue: QueueAdmin, options: Prepared) -> Callable[..., Call[Added]]:
+def _call_of(part: OnePart, options: Prepared) -> Callable[..., Call[Added]]:
     """Return the function that builds the call to add records with these options."""
     return partial(
-        queue.ops.enqueue,
+        part.ops.enqueue,
         delay=options.delay,
         bound=options.bound,
         wait=options.wait,
@@ -79,14 +79,14 @@ def _call_of(queue: QueueAdmin, options: Prepared) -> Callable[..., Call[Added]]
     )
 
 
-def _made_room(queue: QueueAdmin, n: int) -> bool:
+def _make_room(part: OnePart, n: int) -> bool:
     """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
-    evicted = queue.backend.node.run(queue.ops.evict(n, letters=False))
-    return evicted.once > 0 or queue.backend.driver.sweep_listed(LISTED) > 0
+    evicted = part.backend.node.run(part.ops.evict(n, letters=False))
+    return evicted.once > 0 or part.backend.driver.sweep_listed(LISTED) > 0
 
 
 def add_when_room(
-    queue: QueueAdmin,
+    part: OnePart,
     records: Sequence[bytes],
     options: Prepared,
     *,
@@ -100,25 +100,25 @@ def add_when_room(
     while True:
         span = max(0.0, min(FLAG_MAX_AGE, until - monotonic()))
         flow = flows.enqueue(
-            queue.ops,
+            part.ops,
             records,
-            _call_of(queue, options),
+            _call_of(part, options),
             block=span,
             in_parts=in_parts,
             clock=monotonic,
         )
         try:
-            done = queue.backend.driver.drive(flow)
+            done = part.backend.driver.drive(flow)
         except QueueFull:
             if monotonic() >= until:
                 raise
         else:
             return done
-        queue.backend.check_taking()
+        part.backend.check_taking()
 
 
 def add_each(
-    batches: Sequence[tuple[QueueAdmin, Sequence[bytes], Prepared]],
+    batches: Sequence[tuple[OnePart, Sequence[bytes], Prepared]],
 ) -> list[Added | Exception]:
     """Add jobs to different queues, those of a node together; return the reply or error of each.
 
@@ -126,25 +126,25 @@ def add_each(
     """
     flow_of = partial(flows.enqueue, block=0, in_parts=False, clock=monotonic)
     by_driver: dict[Driver, dict[int, Generator[Any, Any, tuple[Added, Confirmed]]]] = {}
-    for at, (queue, records, options) in enumerate(batches):
-        flow = flow_of(queue.ops, records, _call_of(queue, options))
-        by_driver.setdefault(queue.backend.driver, {})[at] = flow
+    for at, (part, records, options) in enumerate(batches):
+        flow = flow_of(part.ops, records, _call_of(part, options))
+        by_driver.setdefault(part.backend.driver, {})[at] = flow
     ends: dict[int, Added | Exception] = {}
     for driver, some in by_driver.items():
         for at, end in zip(some, driver.drive_each([*some.values()]), strict=True):
-            queue, _, options = batches[at]
+            part, _, options = batches[at]
             if isinstance(end, Exception):
                 ends[at] = end
                 continue
             try:
                 ends[at] = end[0]
-                confirm(queue, *end, options.wait)
+                confirm(part, *end, options.wait)
             except NotReplicated as error:
                 ends[at] = error
     return [ends[at] for at in range(len(batches))]
 
 
-def confirm(queue: QueueAdmin, reply: Added, got: Confirmed, wait: Wait | None) -> int:
+def confirm(part: OnePart, reply: Added, got: Confirmed, wait: Wait | None) -> int:
     """Return how many replicas confirmed; if too few did, take the jobs back and raise."""
     if wait is None:
         return got.replicas
@@ -155,7 +155,7 @@ def confirm(queue: QueueAdmin, reply: Added, got: Confirmed, wait: Wait | None) 
     if reply.count > 0 or updated:
         fsynced = got.fsynced if wait.fsynced else None
         flow = flows.withdraw(
-            queue.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
+            part.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
         )
-        raise queue.backend.driver.drive(flow)
+        raise part.backend.driver.drive(flow)
     return got.replicas

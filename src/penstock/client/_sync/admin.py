@@ -4,26 +4,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._sync.job import Job
-from penstock.client._sync.settling import check_jobs, settle_each
+from penstock.client._sync.route.interfaces import Route
+from penstock.client._sync.route.one_node import BoundRoute
+from penstock.client._sync.route.part import AskPart, Part
+from penstock.client._sync.settling import BuildCall, check_jobs
 from penstock.client._sync.transport.finished import ResultWait
 from penstock.client.clock import monotonic
-from penstock.core import flows
 from penstock.core.calls.operations import QueueOps
-from penstock.core.calls.operations.managing import Looked, check_states, purge_parts
+from penstock.core.calls.operations.managing import check_states, purge_parts
 from penstock.core.calls.settings import KEEP, setting_fields
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.middleware import Middleware
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.results import value_of
 from penstock.core.jobs.views import (
-    RECEIPT_PLACE,
     DedupStatus,
     JobResult,
     JobView,
@@ -31,7 +30,6 @@ from penstock.core.jobs.views import (
     ScanPage,
     Settings,
 )
-from penstock.core.nodes.merging import STORED_SETTINGS
 from penstock.core.values.checks import (
     BATCH,
     JOB_CURSOR,
@@ -49,10 +47,9 @@ from penstock.core.values.checks import (
 from penstock.core.values.ids import is_job_id
 from penstock.errors import BadArgument, NodesMissed, ResultTimeout
 from penstock.wire.codes import Code
-from penstock.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from penstock.client._sync.sharded.node_client import NodeClient
+    from typing_extensions import Self
 
 logger = get_logger("penstock")
 LOOK_AGAIN = 4.0
@@ -64,71 +61,68 @@ class QueueAdmin:
     """The methods of a queue that neither produce nor consume.
 
     Args:
-        client: provides the connections.
         name: any non-empty text.
-        number: number of the partition; None = the queue has no partitions.
+        partitions: their number; None = the queue has none.
+        middleware: the hooks around each enqueue.
 
     Attributes:
-        ops, backend: internal, for workers, Spark and the command line: they build the calls of the
-            queue, and run them.
+        route: the way of the calls to the parts of the queue. The client sets it, and sets another
+            one when it joins other nodes.
+        partitions, middleware: the arguments.
     """
 
     partitions: int | None = None
     """Number of partitions; None = the queue has none."""
+    job_type: type[Delivery] = Delivery
+    """The class of its jobs."""
+    route: Route
 
-    def __init__(self, client: NodeClient, name: str, number: int | None = None) -> None:
-        self.backend = client
-        keys, terms = QueueKeys(name, client.terms.prefix, number), client.terms
-        self.ops = QueueOps(keys, terms.owner, client.node.known, self, Job, terms.codec)
+    def __init__(
+        self, name: str, partitions: int | None = None, middleware: Sequence[Middleware] = ()
+    ) -> None:
+        self._name = name
+        self.partitions = partitions
+        self.middleware = middleware
 
     @property
     def name(self) -> str:
         """Name of the queue."""
-        return self.ops.name
+        return self._name
 
-    # -- calls that a queue of several parts sends to its parts -----------------------------
+    @property
+    def ops(self) -> QueueOps:
+        """Internal: the operations of the queue, for workers, Spark and the command line."""
+        return self.route.ops
 
-    _settled = settle_each
+    @property
+    def backend(self) -> Any:
+        """Internal: the client of its node, or the nodes."""
+        return self.route.backend
 
-    def _routed(
-        self,
-        names: list[JobName],
-        call: Callable[[QueueAdmin, list[JobName]], Sequence[T]],
-        unknown: T,  # noqa: ARG002  # a queue of several parts uses it
-    ) -> Sequence[T]:
-        """Make a call about jobs; return an answer for each, in order.
+    def _settle(self, jobs: Iterable[JobName], build: BuildCall, **how: Any) -> Settled:
+        route = self.route
+        if monotonic() >= route.nodes.look_at:
+            route = route.refresh()
+        return route.settle(jobs, build, **how)
 
-        Args:
-            names: deliveries or ids.
-            call: calls the queue, or a part with its jobs.
-            unknown: the answer for a job whose node can't be reached.
-        """
-        return call(self, names)
+    def _bind(self, part: Part) -> Self:
+        """Return an object of the queue whose calls stay in one part, for a batch or a role."""
+        bound = type(self)(self._name, middleware=self.middleware)
+        bound.route = BoundRoute(self.route.nodes, part, bound)
+        if self.route.part is None:
+            bound.ops.queue = self
+        return bound
 
-    def _asked(self, ask: Callable[[QueueAdmin], T]) -> tuple[list[T], dict[str, str]]:
-        """Ask every part; return the answers, and by address why a node has not answered."""
-        self.backend.connect()
-        return [ask(self)], {}
-
-    def _everywhere(self, ask: Callable[[QueueAdmin], T]) -> list[T]:
+    def _ask_all(self, ask: AskPart[T]) -> list[T]:
         """Ask every part; return the answers.
 
         Raises:
             NodesMissed: some nodes did not answer.
         """
-        found, missed = self._asked(ask)
+        answers, missed = self.route.refresh().ask_parts(ask)
         if missed:
-            raise NodesMissed(missed, found)
-        return found
-
-    def _may_add(self) -> bool:
-        """Return True if the node takes jobs, False if the queue has moved to several nodes."""
-        self.backend.check_taking()
-        return True
-
-    def _has_moved(self) -> bool:
-        """Return True if the queue now lies on other nodes, because its node is leaving."""
-        return False
+            raise NodesMissed(missed, answers)
+        return answers
 
     # -- moving ----------------------------------------------------------------------------
 
@@ -144,24 +138,14 @@ class QueueAdmin:
         """
         most = check_count("limit", limit) if limit is not None else 1 << 53
         if jobs is not None:
-            return self._settled(jobs, QueueOps.redrive, resent_code=Code.REFUSED).done
+            return self._settle(jobs, QueueOps.redrive, resent_code=Code.REFUSED).done
         total = 0
 
-        def oldest(part: QueueAdmin) -> int:
+        def redrive_oldest(part: Part) -> None:
             nonlocal total
-            total += part._redriven(most - total)
-            return total
+            total += part.redrive(most - total)
 
-        self._everywhere(oldest)
-        return total
-
-    def _redriven(self, left: int) -> int:
-        total = skip = 0
-        while left > 0:
-            reply = self.backend.node.run(self.ops.redrive_oldest(min(left, BATCH), skip))
-            total, left, skip = total + reply.done, left - reply.done, skip + reply.kept
-            if reply.more == 0:
-                break
+        self._ask_all(redrive_oldest)
         return total
 
     def promote(self, jobs: Iterable[JobName]) -> Settled:
@@ -177,7 +161,7 @@ class QueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (already ready; parked;
             dead, see `redrive`; or delivered at most once).
         """
-        return self._settled(jobs, QueueOps.promote, resent_code=Code.REFUSED)
+        return self._settle(jobs, QueueOps.promote, resent_code=Code.REFUSED)
 
     def postpone(self, jobs: Iterable[JobName]) -> Settled:
         """Set ready jobs aside for the length of their lease; then they come back.
@@ -189,35 +173,9 @@ class QueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (not due, parked,
             leased, dead, or delivered at most once, which has no lease).
         """
-        return self._settled(jobs, QueueOps.dequeue, resent_code=Code.REFUSED)
+        return self._settle(jobs, QueueOps.dequeue, resent_code=Code.REFUSED)
 
     # -- removing --------------------------------------------------------------------------
-
-    def recover(self, n: int = 1, *, idle: Duration) -> list[Job]:
-        """Take over jobs of consumers that no longer respond, before their leases end.
-
-        Each is a new delivery with its own lease, and the old delivery counts as a crash. A job
-        that has crashed too often becomes a dead letter instead. The old receipt is void. Nothing
-        is taken while the queue is paused. Jobs delivered at most once are never taken.
-
-        Args:
-            n: most jobs to take, up to 1000.
-            idle: seconds; take only jobs delivered at least this long ago, extended or not.
-
-        Returns:
-            The jobs, oldest delivery first.
-        """
-        check_count("n", n, high=BATCH)
-        span = duration_ms("idle", idle)
-        jobs: list[Job] = []
-
-        def some(part: QueueAdmin) -> None:
-            if len(jobs) < n:
-                flow = flows.recover(part.ops, n - len(jobs), span)
-                jobs.extend(part.backend.driver.drive(flow))
-
-        self._asked(some)
-        return jobs
 
     def delete(self, jobs: Iterable[JobName], *, if_undelivered: bool = False) -> Settled:
         """Remove jobs in any state. Deliveries of these jobs end.
@@ -233,7 +191,7 @@ class QueueAdmin:
         check_flag("if_undelivered", if_undelivered)
         build = QueueOps.withdraw if if_undelivered else QueueOps.delete
         intent = None if if_undelivered else Intent("delete")
-        return self._settled(jobs, build, resent_code=Code.GONE, intent=intent)
+        return self._settle(jobs, build, resent_code=Code.GONE, intent=intent)
 
     def cancel(self, jobs: Iterable[JobName]) -> Settled:
         """Cancel jobs. Waiting ones are removed at once.
@@ -252,7 +210,7 @@ class QueueAdmin:
         Raises:
             BadArgument, BadJobId: nothing was done.
         """
-        return self._settled(jobs, QueueOps.cancel, resent_code=Code.GONE)
+        return self._settle(jobs, QueueOps.cancel, resent_code=Code.GONE)
 
     def purge(self, *states: PurgeState) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.
@@ -269,26 +227,7 @@ class QueueAdmin:
             Number of jobs removed. A crash midway leaves the rest as it was.
         """
         names = purge_parts(states)
-        return sum(self._everywhere(lambda part: part._purged(names)))
-
-    def _purged(self, parts: list[str]) -> int:
-        total, fence = 0, b""
-        for part in parts:
-            again = True
-            while again:
-                fence, removed, steps = self._purge_pass(part, fence)
-                total += removed
-                # Jobs leave a range as their time comes, and a pass of several steps may miss some.
-                again = steps > 1 and removed > 0
-        return total
-
-    def _purge_pass(self, part: str, fence: bytes) -> tuple[bytes, int, int]:
-        skip, removed, steps, more = 0, 0, 0, 1
-        while more:
-            reply = self.backend.node.run(self.ops.purge(part, fence, skip))
-            removed, steps = removed + reply.removed, steps + 1
-            more, fence, skip = reply.more, reply.fence, reply.skip
-        return fence, removed, steps
+        return sum(self._ask_all(lambda part: part.purge(names)))
 
     def sweep(self, *, evict: int = 0, dead: bool = True) -> int:
         """Remove jobs past their ttl and dead letters past their bounds, to free their memory.
@@ -309,14 +248,7 @@ class QueueAdmin:
         """
         check_count("evict", evict, low=0, high=BATCH)
         check_flag("dead", dead)
-        return sum(self._everywhere(lambda part: part._swept(evict, dead=dead)))
-
-    def _swept(self, evict: int, *, dead: bool) -> int:
-        removed = self.backend.driver.sweep(self.ops)[0]
-        if not evict:
-            return removed
-        evicted = self.backend.node.run(self.ops.evict(evict, letters=dead))
-        return removed + evicted.once + evicted.dead
+        return sum(self._ask_all(lambda part: part.sweep(evict, dead=dead)))
 
     def clear(self) -> int:
         """Remove the queue and all its contents: jobs in every state, settings, a pause.
@@ -324,27 +256,23 @@ class QueueAdmin:
         Returns:
             Number of jobs removed.
         """
-        return self._clear()[1]
-
-    def _clear(self) -> tuple[bool, int]:
-        self.backend.connect()
-        reply = self.backend.node.run(self.ops.clear())
-        if reply.epoch:
-            self.backend.driver.unregister((self.ops, reply.epoch.decode()))
-        return bool(reply.epoch), reply.jobs
+        return self.route.refresh().clear()[1]
 
     # -- looking ---------------------------------------------------------------------------
 
     def stats(self) -> QueueStats:
         """Return exact counts, in time that does not grow with the number of jobs.
 
+        With several nodes or partitions they are added up, and settings are those that were stored
+        last. `unreachable` names the nodes that did not answer, `differing` those with other
+        settings, and `nodes` has the figures of each node.
+
         Examples:
             >>> added = q.enqueue_many([b"a", b"b"], delay=60)
             >>> (q.stats()).scheduled
             2
         """
-        self.backend.connect()
-        return self.backend.node.run(self.ops.stats())
+        return self.route.refresh().read_stats()
 
     def peek(
         self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
@@ -373,14 +301,8 @@ class QueueAdmin:
         check_count("n", n, high=BATCH)
         low = 0 if check_flag("newest", newest) else -BATCH
         check_count("start", start, low=low, high=BATCH)
-        return self._peeked(check_choice("state", state, StateName), start, n, newest=newest)
-
-    def _peeked(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
-        self.backend.connect()
-        views = None
-        while views is None:
-            views = self.backend.node.run(self.ops.peek(state, start, n, newest=newest))
-        return [view for view in views if view]
+        check_choice("state", state, StateName)
+        return self.route.refresh().peek(state, start, n, newest=newest)
 
     def show(self, job: JobName) -> JobView | None:
         """Return all data of one job, or None if it is gone.
@@ -389,7 +311,8 @@ class QueueAdmin:
             BadJobId: the id is malformed, or of another queue, node or epoch.
         """
         names = check_jobs("job", [job])
-        return self._routed(names, lambda part, own: part._shown(own), None)[0]
+        route = self.route.refresh()
+        return route.call_parts(names, lambda part, own: part.show(own), None)[0]
 
     def result(self, job: JobName, *, timeout: Duration | None = None) -> Any:
         """Wait until a job has ended, and return the value that its handler returned.
@@ -423,15 +346,15 @@ class QueueAdmin:
         until, wait = math.inf if span is None else monotonic() + span, ResultWait()
         last = b""
 
-        def look(part: QueueAdmin, own: list[JobName]) -> list[JobResult | None]:
+        def look(part: Part, own: list[JobName]) -> list[JobResult | None]:
             nonlocal last
-            found = part._results(own, None if span == 0 else wait)
-            last = found.last
-            return found.jobs
+            looked = part.read_results(own, None if span == 0 else wait)
+            last = looked.last
+            return looked.jobs
 
         try:
             while True:
-                [found] = self._routed(names, look, None)
+                [found] = self.route.refresh().call_parts(names, look, None)
                 if found is None or found.state != "waiting":
                     return value_of(job if isinstance(job, str) else job.id, found)
                 left = until - monotonic()
@@ -440,22 +363,6 @@ class QueueAdmin:
                 wait.pause(last, min(left, LOOK_AGAIN))
         finally:
             wait.leave()
-
-    def _results(self, names: list[JobName], wait: ResultWait | None = None) -> Looked:
-        self.backend.connect()
-        node, ops = self.backend.node, self.ops
-        if wait is not None:  # before the look: no end behind it is missed
-            wait.enter(node.finished, ops.keys["finished"], ops.number_of(names[0])[0])
-        return node.run(ops.results(names, awaited=wait is not None))
-
-    def _shown(self, names: list[JobName]) -> list[JobView | None]:
-        self.backend.connect()
-        views = self.backend.node.run(self.ops.show(names))
-        for at, view in enumerate(views):
-            if view is not None and view.finished is not None:  # the ttl in its id is not kept
-                name = names[at]
-                views[at] = replace(view, id=name if isinstance(name, str) else name.id)
-        return views
 
     def dedup_status(self, dedup_id: str) -> DedupStatus | None:
         """Return the job that has a dedup id, its successor if one waits, and the open window.
@@ -474,14 +381,11 @@ class QueueAdmin:
         label = check_label("dedup_id", dedup_id)
         if is_job_id(dedup_id):
             raise BadArgument("dedup_id", dedup_id, "is the id of a job: use show() with it")
-        found, missed = self._asked(lambda part: part._looked_up(label))
+        found, missed = self.route.refresh().ask_parts(lambda part: part.look_up(label))
         known = next((status for status in found if status is not None), None)
         if known is None and missed:
             raise NodesMissed(missed)
         return known
-
-    def _looked_up(self, dedup_id: str) -> DedupStatus | None:
-        return self.ops.status(dedup_id, self.backend.node.run(self.ops.lookup(dedup_id)))
 
     def scan(
         self,
@@ -511,12 +415,12 @@ class QueueAdmin:
         """
         check_count("n", n, high=BATCH)
         check_flag("full", full)
-        return self._scanned(cursor, n, check_states("states", states), full=full)
-
-    def _scanned(self, cursor: str, n: int, states: Sequence[StateName], *, full: bool) -> ScanPage:
-        call = self.ops.scan(check_cursor("cursor", cursor, JOB_CURSOR), n, states, full=full)
-        self.backend.connect()
-        return self.backend.node.run(call)
+        wanted = check_states("states", states)
+        return self.route.refresh().read_page(
+            cursor,
+            lambda at: check_cursor("cursor", at, JOB_CURSOR),
+            lambda part, at: part.scan(at, n, wanted, full=full),
+        )
 
     def scan_iter(
         self, *, states: Iterable[StateName] | None = None, n: int = 100
@@ -578,20 +482,10 @@ class QueueAdmin:
             60.0
         """
         given = locals()
-        return self._configured(setting_fields(given, self.partitions))
+        return self._configure(setting_fields(given, self.partitions))
 
-    def _configured(self, fields: list[Any]) -> Settings:
-        self.backend.connect()
-        build = partial(self.ops.configure, fields)
-        _, reply = self.backend.driver.drive(flows.create_and_run(self.ops, build))
-        return self.ops.settings(reply)
-
-    def _stored(self) -> list[bytes | None]:
-        """Return the settings as stored, with the time of their last change."""
-        found: list[bytes | None] = self.backend.node.command(
-            "HMGET", self.ops.keys["meta"], *STORED_SETTINGS
-        )
-        return found
+    def _configure(self, fields: list[Any]) -> Settings:
+        return self._ask_all(lambda part: part.configure(fields))[0]
 
     def pause(self, side: PauseSide = "all") -> None:
         """Stop a side of the queue. The pause survives a restart; a paused empty queue is kept.
@@ -600,11 +494,11 @@ class QueueAdmin:
             side: "in" = producers are refused, and retries, due jobs and ended leases wait; "out" =
                 nothing is delivered; "all" = both. It replaces an earlier pause.
         """
-        self._configured(["paused", check_choice("side", side, PauseSide)])
+        self._configure(["paused", check_choice("side", side, PauseSide)])
 
     def resume(self) -> None:
         """End a pause and wake waiting calls."""
-        self._configured(["paused", ""])
+        self._configure(["paused", ""])
 
     def close(self) -> None:
         """Refuse producers from now on. Consumers finish the jobs that the queue has.
@@ -614,16 +508,8 @@ class QueueAdmin:
         retries, leases and redrives. The closure survives a restart, and a closed empty queue is
         kept, until `reopen` or `clear`.
         """
-        self._configured(["closed", "1"])
+        self._configure(["closed", "1"])
 
     def reopen(self) -> None:
         """Take jobs again after a `close`."""
-        self._configured(["closed", ""])
-
-    def _receipt_of(self, job: Delivery) -> str | None:
-        try:
-            [found] = self.backend.node.run(self.ops.showing([job])).jobs
-            return (found[RECEIPT_PLACE].decode() or None) if found else None
-        except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
-            logger.info("the holder of %s is not known: %s", job.id, error)
-            return None
+        self._configure(["closed", ""])

@@ -8,14 +8,17 @@ that node and joins them (protocol/nodes.md, Several nodes).
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.client._sync.nodes.node_client import NodeClient
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.sharded.node_client import NodeClient
-from penstock.client._sync.sharded.sharded_queue import ShardedQueue, sharded_queue
-from penstock.client._sync.sharded.single import ObservedSingleQueue, SingleQueue
+from penstock.client._sync.route.interfaces import Route, Routed
+from penstock.client._sync.route.one_node import NodeRoute
+from penstock.client._sync.route.partitions import PartitionsRoute
+from penstock.client._sync.route.reserving import reserve_on_node, reserve_on_nodes
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
 from penstock.client.clock import monotonic
@@ -26,14 +29,13 @@ from penstock.core.jobs.logs import get_logger
 from penstock.core.nodes.state import NODE_LIST_MAX_AGE
 from penstock.core.values.checks import check_flag
 from penstock.core.values.confirmations import Wait
-from penstock.errors import BadArgument, ConfigurationError, NodesMissed, NodesUnavailable
+from penstock.errors import BadArgument, ConfigurationError, NodesMissed
 from penstock.wire.keys import registry_key, split_name
 
-if TYPE_CHECKING:
-    from penstock.client._sync.job import Job
-    from penstock.client._sync.sharded.federated_node import FederatedNode
-    from penstock.client._sync.sharded.federation import Federation
-    from penstock.client._sync.sharded.shard import Shard
+if TYPE_CHECKING:  # imported when there are several nodes
+    from penstock.client._sync.nodes.federated_node import FederatedNode
+    from penstock.client._sync.nodes.federation import Federation
+    from penstock.client._sync.route.several_nodes import NodesRoute
 
 __all__ = ["Backend"]
 
@@ -47,15 +49,13 @@ AGAIN = 1.0
 class Backend:
     """The connections of a client. Internal: for the worker, Spark and the command line.
 
-    A queue with partitions uses it like a federation: other attributes are those of `home`.
-
     Args:
         source: a URL or a redis-py client, or a list of these.
-        terms: the settings of the client.
+        config: the settings of the client.
         federation: whether a client of one source joins the nodes that this one lists.
 
     Attributes:
-        source, terms: the arguments.
+        source, config: the arguments.
         joins: the argument `federation`.
         federation: all nodes; None = no others are known than the only source.
         look_at: time of the clock when the node's list is read again.
@@ -64,25 +64,23 @@ class Backend:
         BadArgument: the source can't be used, or needs another value of `federation`.
     """
 
-    def __init__(self, source: Any, terms: ClientConfig, *, federation: bool) -> None:
+    def __init__(self, source: Any, config: ClientConfig, *, federation: bool) -> None:
         self.source = source
-        self.terms = terms
+        self.config = config
         self.joins = check_flag("federation", federation)
         sources = check_sources(source)
         if sources is not None and not federation:
             reason = "a list of nodes needs federation=True: pass one URL without it"
             raise BadArgument("federation", False, reason)
-        self._member = NodeClient(source, terms) if sources is None else None
+        self._member = NodeClient(source, config) if sources is None else None
         self.federation: Federation | None = None
         if sources is not None:
-            from penstock.client._sync.sharded.federation import Federation
+            from penstock.client._sync.nodes.federation import Federation
 
-            self.federation = Federation(sources, terms)
-        self.look_at = -math.inf if federation else math.inf
-        self._queues: weakref.WeakSet[SingleQueue | ShardedQueue] = weakref.WeakSet()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.home, name)
+            self.federation = Federation(sources, config)
+        self.look_at = -math.inf if federation and sources is None else math.inf
+        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+        self._joining = threading.Lock()
 
     @property
     def home(self) -> NodeClient | Federation:
@@ -93,6 +91,11 @@ class Backend:
     def is_look_due(self) -> bool:
         """Return True if the node's list must be read again."""
         return self.federation is None and monotonic() >= self.look_at
+
+    @property
+    def is_apart(self) -> bool:
+        """Return True if queues may lie on several servers; known from the first call on."""
+        return self.home.is_apart
 
     @property
     def member(self) -> NodeClient:
@@ -121,22 +124,17 @@ class Backend:
         Raises:
             NodesMissed: no node has it, and some did not answer.
         """
-        key = registry_key(self.terms.prefix)
-        self.current()
-        if self.federation is None:
-            found = self.node.command("HGET", key, field)
-        else:
-            ask = self.federation.each(lambda one: one.brief.node.command("HGET", key, field))
-            answers, missed = ask
-            found = next((name for _, name in answers if name is not None), None)
-            if found is None and missed:
-                raise NodesMissed(missed, [])
+        key = registry_key(self.config.prefix)
+        answers, missed = self.each(lambda client: client.node.command("HGET", key, field))
+        found = next((name for name in answers if name is not None), None)
+        if found is None and missed:
+            raise NodesMissed(missed, [])
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
     def name_of(self, crc: int) -> str | None:
         """Return the name with this crc of a queue on a node that is up, or None."""
         assert self.federation is not None  # else the only node has answered, or failed
-        key, pattern = registry_key(self.terms.prefix), f"{crc:08x}*"
+        key, pattern = registry_key(self.config.prefix), f"{crc:08x}*"
 
         def look(one: FederatedNode) -> bytes | None:
             cursor, found = b"0", list[bytes]()
@@ -189,7 +187,7 @@ class Backend:
         except Exception as error:
             now = monotonic()
             self.look_at = now + AGAIN
-            if passing(error) and now >= began + max(self.terms.retry_for, AGAIN):
+            if passing(error) and now >= began + max(self.config.retry_for, AGAIN):
                 raise  # or the call would wait as long again
             logger.debug("the list of nodes can't be read: %s", error)
             return False
@@ -197,61 +195,68 @@ class Backend:
         return found
 
     def join(self) -> NodeClient | Federation:
-        """Become a client of several nodes, unless `federation` is False. Nothing is sent."""
-        if self.federation is None and self.joins:
-            from penstock.client._sync.sharded.federated_node import FederatedNode
-            from penstock.client._sync.sharded.federation import Federation
+        """Become a client of several nodes, unless `federation` is False. Nothing is sent.
 
-            member = self.member
-            home = FederatedNode(member.source, member.terms, node=member.node)
-            made = Federation([member.source], member.terms, [home])
-            for queue in list(self._queues):
-                queue.join(made, home)
-            self.federation = made
+        Each queue gets a route to all nodes. Calls that are under way stay on the route to the only
+        node; jobs that were delivered are settled on either.
+        """
+        from penstock.client._sync.nodes.federated_node import FederatedNode
+        from penstock.client._sync.nodes.federation import Federation
+
+        with self._joining:
+            if self.federation is None and self.joins:
+                member = self.member
+                home = FederatedNode(member.source, member.config, node=member.node)
+                federation = Federation([member.source], member.config, [home])
+                for queue in list(self._queues):
+                    route = self._route_to_all(queue, federation)
+                    for number, ops in zip(route.numbers, queue.route.operations, strict=True):
+                        route.adopt(ops, home, number)
+                    queue.route = route
+                self.federation, self.look_at = federation, math.inf
         return self.home
+
+    def _route_to_all(self, queue: Queue, federation: Federation) -> NodesRoute:
+        from penstock.client._sync.route.several_nodes import NodesRoute
+
+        return NodesRoute(self, federation, queue)
 
     def queue(self, name: str, partitions: int | None = None) -> Queue:
         """Return the queue of this name."""
-        if self.federation is not None or not self.joins:
-            return self.home.queue(name, partitions)
-        queue: SingleQueue | ShardedQueue
-        if partitions is None:
-            made = ObservedSingleQueue if self.terms.middleware else SingleQueue
-            queue = made(self, name)
-        else:
-            queue = sharded_queue(self, name, partitions)
-        self._queues.add(queue)
-        home: Any = self.home
-        if home is not self._member:  # another thread has joined meanwhile
-            queue.join(home, home.homes[0])
+        queue = Queue(name, partitions, self.config.middleware)
+        if self.federation is None:
+            queue.route = self._route_to_one(queue)
+            self._queues.add(queue)
+        if self.federation is not None:  # before, or another thread has joined meanwhile
+            queue.route = self._route_to_all(queue, self.federation)
         return queue
 
-    def each(self, ask: Callable[[Any], T]) -> tuple[list[tuple[Any, T]], Any]:
-        """Ask the node, or every node: see `Federation.each`."""
-        return self.current().each(ask)
+    def _route_to_one(self, queue: Queue) -> Route:
+        if queue.partitions is None:
+            return NodeRoute(self, self.member, queue)
+        return PartitionsRoute(self, self.member, queue)
 
-    def produce(
-        self,
-        part_on: Callable[[Any], Shard],
-        attempt: Callable[[Shard], T],
-    ) -> T:
-        """Add jobs to the first part that takes them; if the only node is leaving, join others."""
-        site = self.current()
-        try:
-            return site.produce(part_on, attempt)
-        except NodesUnavailable:
-            if site is self.federation or not self.look():
-                raise
-        return self.home.produce(part_on, attempt)
+    def each(self, ask: Callable[[NodeClient], T]) -> tuple[list[T], dict[str, str]]:
+        """Ask the node, or every node by connections on which a call fails soon.
+
+        Returns:
+            The answers, and the address of each node without an answer with the reason.
+        """
+        self.current()
+        if self.federation is None:
+            self.member.connect()
+            return [ask(self.member)], {}
+        answers, missed = self.federation.each(lambda home: ask(home.brief))
+        return [answer for _, answer in answers], missed
 
     def reserve(
         self,
-        queues: Sequence[Queue],
+        queues: Sequence[Routed],
         n: int,
         wait: float | None,
         seen: Taken | None = None,
         confirm: Wait | None = None,
-    ) -> list[Job]:
+    ) -> list[Any]:
         """Take up to n jobs from several queues; a long wait is interrupted to read the list.
 
         Args:
@@ -267,9 +272,11 @@ class Backend:
             left = max(0.0, until - monotonic())
             if self.federation is not None:
                 limit = None if wait is None else left
-                return self.federation.reserve(queues, n, limit, confirm)
+                routes = [queue.route for queue in queues]
+                return reserve_on_nodes(self.federation, routes, n, limit, confirm)
             span = max(0.0, min(left, self.look_at - monotonic()))
-            jobs = self.member.reserve(queues, n, span, seen, confirm)
+            routes = [queue.route for queue in queues]
+            jobs = reserve_on_node(self.member, routes, n, span, seen, confirm)
             if jobs or monotonic() >= until:
                 return jobs
             seen = None

@@ -3,49 +3,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.client._sync.admin import QueueAdmin
+from penstock.client._sync.route.interfaces import Enqueuing
+from penstock.client._sync.route.part import Part
 from penstock.client._sync.settling import check_jobs
-from penstock.core import flows
-from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
-from penstock.core.enqueuing.options import EnqueueOptions, hooked
+from penstock.core.enqueuing.batches import BatchCondition, BatchStatus
+from penstock.core.enqueuing.options import EnqueueOptions
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
 from penstock.errors import BatchClosed, PenstockError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from penstock.client._sync.queue import Queue
 
-__all__ = ["Batch", "QueueBatches"]
+__all__ = ["BatchOf", "QueueBatches"]
+
+Q = TypeVar("Q", bound=Enqueuing)
 
 
-class Batch:
-    """A batch that takes jobs until its block ends, made by `Queue.batch`.
-
-    The end of the block closes it. If the block raises an Exception and no job has joined, the
-    batch is cancelled. If it raises later, the batch stays open: it is abandoned an hour after its
-    last job, unless `close` is called.
-
-    Attributes:
-        id: of the batch: the job id of its callback. It is set when the block begins.
-        queue: the queue, on the node and in the partition of the batch. Jobs that are added through
-            it join the batch: `resize.enqueue(batch.queue, "a.png")`.
-    """
+class BatchOf(Generic[Q]):
+    """A batch that takes jobs; see `Batch`, which names the class of its queue."""
 
     id: str
-    queue: Queue
+    queue: Q
 
-    def __init__(self, queue: QueueBatches, record: bytes, on: BatchCondition) -> None:
-        self._whole, self._record, self._on = queue, record, on
+    def __init__(
+        self,
+        queue: QueueBatches,
+        bind: Callable[[Part], Q],
+        record: bytes,
+        on: BatchCondition,
+    ) -> None:
+        self._whole, self._bind, self._record, self._on = queue, bind, record, on
 
     def __enter__(self) -> Self:
-        self.id, self.queue = self._whole._opened(self._record, self._on)
+        route = self._whole.route.refresh()
+        opened = route.open_batch(self._record, self._on)
+        self.id, self.queue = opened.id, self._bind(opened.part)
+        self.queue.ops.join_batch(opened.number)
         return self
 
     def __exit__(
@@ -105,49 +105,6 @@ class Batch:
 class QueueBatches(QueueAdmin):
     """The methods of a queue about batches."""
 
-    def batch(self, *, then: Any, on: BatchCondition = "success") -> Batch:
-        """Return a batch: jobs that are added in its block, and a callback that follows them.
-
-            with queue.batch(then=summary.job("b1")) as batch:
-                batch.enqueue_many(resize.jobs(paths))
-
-        The callback is a job of the queue. It runs once, when the block has ended and no job of the
-        batch is left to wait for. Jobs that a job of the batch hands over (`Done(then=...)`) join.
-        A batch lies on one node, and in one partition.
-
-        Args:
-            then: the callback: a job of a handler, `summary.job("b1")`, or a body.
-            on: "success" = when all jobs are done. A dead letter is waited for, as it may be
-                redriven; if a job ends otherwise, the callback becomes a dead letter.
-                "finished" = when each job is done, dead, or has ended otherwise.
-
-        Raises:
-            BadArgument: an argument can't be used.
-
-        Examples:
-            >>> with q.batch(then="report") as batch:
-            ...     added = batch.enqueue_many([b"a", b"b"])
-            >>> outcomes = q.ack(q.reserve(2))
-            >>> [job.body for job in q.reserve()]  # when both are done
-            ['report']
-        """
-        job = hooked(callback_job(then, on), self.name, self.backend.terms.middleware)
-        record = job.options.prepared(self.ops.codec).record(job.body)
-        return Batch(self, record, on)
-
-    def _opened(self, record: bytes, on: BatchCondition) -> tuple[str, Queue]:
-        """Open a batch; return its id, and a queue whose jobs join it."""
-        self.backend.connect()
-        build = partial(self.ops.open_batch, record, on)
-        _, reply = self.backend.driver.drive(flows.create_and_run(self.ops, build))
-        queue = self._twin()
-        queue.ops.join_batch(reply.first)
-        return self.ops.batch_id(reply.epoch, reply.first), queue
-
-    def _twin(self) -> Queue:
-        """Return another object of the queue."""
-        return type(self)(self.backend, self.name)  # type: ignore[return-value]  # a kind of queue
-
     def batch_status(self, batch: JobName) -> BatchStatus | None:
         """Return the state of a batch.
 
@@ -161,11 +118,12 @@ class QueueBatches(QueueAdmin):
             BadJobId: the id is malformed, of another queue, node or epoch.
         """
 
-        def read(part: QueueAdmin, names: list[JobName]) -> list[BatchStatus | None]:
+        def read(part: Part, names: list[JobName]) -> list[BatchStatus | None]:
             _, found = part.backend.node.run(part.ops.batches(names=names))
             return [*found] or [None]
 
-        [status] = self._routed(check_jobs("batch", [batch]), read, None)
+        route = self.route.refresh()
+        [status] = route.call_parts(check_jobs("batch", [batch]), read, None)
         return status
 
     def close_batch(self, batch: JobName) -> BatchStatus | None:
@@ -177,19 +135,20 @@ class QueueBatches(QueueAdmin):
         Returns, raises: as `batch_status`.
         """
 
-        def close(part: QueueAdmin, names: list[JobName]) -> list[bool]:
+        def close(part: Part, names: list[JobName]) -> list[bool]:
             return [part.backend.node.run(part.ops.close_batch(names[0])).code > 0]
 
-        self._routed(check_jobs("batch", [batch]), close, False)
+        route = self.route.refresh()
+        route.call_parts(check_jobs("batch", [batch]), close, False)
         return self.batch_status(batch)
 
     def batches(self) -> list[BatchStatus]:
         """Return the batches of the queue whose callbacks have not ended, by id."""
-        parts = self._everywhere(_listed)
+        parts = self._ask_all(_list)
         return sorted((one for part in parts for one in part), key=lambda one: one.id)
 
 
-def _listed(part: QueueAdmin) -> list[BatchStatus]:
+def _list(part: Part) -> list[BatchStatus]:
     found: dict[str, BatchStatus] = {}
     cursor = "0"
     while True:

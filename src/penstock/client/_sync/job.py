@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from penstock.client._sync.route.interfaces import Settling
 from penstock.core.jobs.job import Delivery, progress_of, sent_progress
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, log_failure
 from penstock.core.jobs.marks import trace_of
@@ -22,25 +23,22 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client._sync.queue import Queue
+    from typing_extensions import Self
+
+__all__ = ["JobOf", "lost"]
+
+Q = TypeVar("Q", bound=Settling)
 
 
-class Job(Delivery):
-    """A job that this consumer holds until its lease ends.
-
-    As a context manager it settles itself. The end of the block acknowledges the job (one from
-    `consume`: together with the next reserve). An `Exception` reports a failed attempt with its
-    text; it is logged and not raised further. Any other exception (`KeyboardInterrupt`,
-    cancellation) gives the job back without a failure, and is raised further. If the job was
-    settled inside the block, nothing is sent.
-    """
+class JobOf(Delivery, Generic[Q]):
+    """A job that a consumer holds; see `Job`, which names the class of its queue."""
 
     __slots__ = ()
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> Q:
         """Return the queue of the job."""
-        queue: Queue = self._reservation.queue
+        queue: Q = self._reservation.queue
         return queue
 
     def ack(
@@ -69,7 +67,8 @@ class Job(Delivery):
             CannotSync: the server can't report which writes are on disk; nothing was done.
         """
         if dedup_window is None and durable is None and type(replicas) is int and replicas == 0:
-            outcome = self._reservation.queue._ack_one(self)
+            route = self._reservation.queue.route.refresh()
+            outcome = route.ack_one(self)
             if outcome is not Outcome.DONE:
                 return self._settle("ack", outcome)
             self.settled = True
@@ -137,7 +136,7 @@ class Job(Delivery):
         settled = self.queue.extend([self], lease, late=late)
         [seconds] = settled.seconds_left
         if seconds is None:
-            raise self._refused("extend", settled[0])
+            raise self._explain_refusal("extend", settled[0])
         return seconds
 
     def send_progress(self) -> bool:
@@ -153,9 +152,10 @@ class Job(Delivery):
             StaleReceipt, JobGone, JobNotActive: as in `extend`.
         """
         text = progress_of(self)
-        [outcome] = self.queue._settled([self], lambda ops, names: ops.beat(names, [text]))
+        route = self.queue.route.refresh()
+        [outcome] = route.settle([self], lambda ops, names: ops.beat(names, [text]))
         if outcome not in (Outcome.DONE, Outcome.CANCELLED):
-            raise self._refused("send_progress", outcome)
+            raise self._explain_refusal("send_progress", outcome)
         if text:
             sent_progress(self, text)
         if outcome is Outcome.CANCELLED:
@@ -174,18 +174,18 @@ class Job(Delivery):
     def _settle(self, operation: str, outcome: Outcome) -> bool:
         self.settled = outcome is not Outcome.REFUSED
         if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
-            raise self._refused(operation, outcome)
+            raise self._explain_refusal(operation, outcome)
         return outcome is not Outcome.GONE
 
-    def _refused(self, operation: str, outcome: Outcome) -> PenstockError:
+    def _explain_refusal(self, operation: str, outcome: Outcome) -> PenstockError:
         if outcome is Outcome.STALE:
-            current = self.queue._receipt_of(self)
+            current = self.queue.route.refresh().read_receipt(self)
             return StaleReceipt(self.id, operation, self.receipt, current)
         if outcome is Outcome.ENDED:
             return StaleReceipt(self.id, operation, self.receipt)
         return lost(operation, self.id, outcome)
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:

@@ -3,50 +3,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
-from penstock.client._sync.adding import add, confirm
-from penstock.client._sync.batches import QueueBatches
+from penstock.client._sync.batches import BatchOf, QueueBatches
 from penstock.client._sync.handling import QueueHandlers
-from penstock.client._sync.job import Job
-from penstock.client._sync.role import Role
+from penstock.client._sync.job import JobOf
+from penstock.client._sync.role import RoleOf
+from penstock.client._sync.route.part import Part
 from penstock.client._sync.schedules import QueueSchedules
 from penstock.client._sync.searching import QueueSearch
-from penstock.client._sync.settling import check_jobs, extend_each, log_late
+from penstock.client._sync.settling import check_jobs, extend_each
 from penstock.client.clock import monotonic
+from penstock.core import flows
 from penstock.core.calls.operations import QueueOps
-from penstock.core.calls.operations.producing import MAX_PLAIN_BYTES
-from penstock.core.calls.refusals import NotPlain
-from penstock.core.enqueuing.chunks import chunks
+from penstock.core.enqueuing.batches import BatchCondition, callback_job
 from penstock.core.enqueuing.options import (
     EnqueueManyOptions,
     EnqueueOptions,
     NewJob,
     NewJobs,
-    Prepared,
+    headers_of,
+    hooked,
     prepared,
     show_options,
 )
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import (
     BulkEnqueued,
-    Delivery,
     Enqueued,
     JobName,
-    JobSpan,
     reservation_of,
 )
-from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.jobs.marks import check_trace
 from penstock.core.jobs.merge import with_outcomes
-from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
-from penstock.core.jobs.record import RECORD, check_size
+from penstock.core.jobs.middleware import enqueue_event, enqueuing
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.jobs.record import RECORD
 from penstock.core.values import stable
 from penstock.core.values.checks import (
     BATCH,
@@ -63,24 +59,57 @@ from penstock.core.values.durable import Durable, ack_wait, delivery_wait
 from penstock.core.values.methods import ElsewhereCall, name_methods
 from penstock.errors import (
     IncompleteEnqueue,
-    NodesUnavailable,
-    OutOfMemory,
     QueueClosed,
-    QueueFull,
-    QueueInUse,
-    QueueMissing,
-    RoleLost,
 )
 from penstock.wire.codes import Code
-from penstock.wire.replies import Claim
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
 logger = get_logger("penstock")
 
-PLAIN_PAUSE = 5.0
-"""Seconds for which `enqueue_plain` is not tried again after a refusal."""
+CALL = ("self", "body", "bodies")
+"""The arguments of an enqueue that are no options."""
+
+
+@name_methods("Job")
+class Job(JobOf["Queue"]):
+    """A job that this consumer holds until its lease ends.
+
+    As a context manager it settles itself. The end of the block acknowledges the job (one from
+    `consume`: together with the next reserve). An `Exception` reports a failed attempt with its
+    text; it is logged and not raised further. Any other exception (`KeyboardInterrupt`,
+    cancellation) gives the job back without a failure, and is raised further. If the job was
+    settled inside the block, nothing is sent.
+    """
+
+    __slots__ = ()
+
+
+@name_methods("Role")
+class Role(RoleOf["Queue"]):
+    """An exclusive role of a queue, made by `Queue.exclusive` and taken by `with`.
+
+    Calls through `queue` of this object use the role. While it is held, other calls of its kind are
+    refused with `QueueInUse`: for a producer `enqueue`; for a consumer `recover`, `reserve` and all
+    calls that reserve. Settling jobs needs no role. Each call that uses the role renews its lease,
+    also while it waits for a job or for room. When the role has ended, calls that use it are
+    refused with `RoleLost`, even if the role is free.
+    """
+
+
+@name_methods("Batch")
+class Batch(BatchOf["Queue"]):
+    """A batch that takes jobs until its block ends, made by `Queue.batch`.
+
+    The end of the block closes it. If the block raises an Exception and no job has joined, the
+    batch is cancelled. If it raises later, the batch stays open: it is abandoned an hour after its
+    last job, unless `close` is called.
+
+    Attributes:
+        id: of the batch: the job id of its callback. It is set when the block begins.
+        queue: the queue, on the node and in the partition of the batch. Jobs that are added through
+            it join the batch: `resize.enqueue(batch.queue, "a.png")`.
+    """
 
 
 @name_methods("Queue")
@@ -100,12 +129,11 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         enqueue_at = ElsewhereCall("queue", "enqueue(body, at=when)")
         enqueue_in = ElsewhereCall("queue", "enqueue(body, delay=seconds)")
 
-    def __init_subclass__(cls) -> None:
-        name_methods("Queue")(cls)
+    job_type = Job
 
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
-        return f"<{Queue.__name__} {self.name!r}{parts} at {self.backend.address}>"
+        return f"<{Queue.__name__} {self.name!r}{parts} at {self.route.backend.address}>"
 
     # -- producing -------------------------------------------------------------------------
 
@@ -164,59 +192,27 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             >>> (q.enqueue({"to": "ada"}, delay=60, ttl=3600)).state
             'scheduled'
         """
-        checked = prepared(self.ops.codec, **options)
+        if self.middleware:
+            added: Enqueued = self._enqueue_in_hooks(1, body, options)
+            return added
+        route = self.route
+        checked = prepared(route.ops.codec, **options)
         if type(body) is bytes:
-            return self._add(RECORD % (checked.head, stable.next_id(), body), checked)
+            return route.add(RECORD % (checked.head, stable.next_id(), body), checked)
         if type(body) is NewJob:
             checked, body = checked.for_job(body.options), body.body
-        return self._add(checked.record(body), checked)
+        return route.add(checked.record(body), checked)
 
-    def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        now, ops = monotonic(), self.ops
-        if now >= self.backend.taking_until and not self._may_add():
-            return self._add(record, options)  # the queue lies on several nodes now
-        is_plain = options.is_plain and len(record) <= MAX_PLAIN_BYTES and not ops.producing
-        if not is_plain or now < ops.plain_from:
-            return self._add_fully(record, options)
-        try:
-            plain = self.backend.node.run(ops.enqueue_plain(record))
-        except (NotPlain, OutOfMemory):
-            ops.plain_from = now + PLAIN_PAUSE
-            return self._add_fully(record, options)
-        ops.replicas = 0
-        id_parts = ops, plain.first, plain.epoch, options.ttl_code
-        head = record[: record.index(b"\n")]
-        return Enqueued(id_parts, "ready", stable_id=head, queue=self)
-
-    def _add_fully(self, record: bytes, options: Prepared) -> Enqueued:
-        """Add a record with any options: in one direct call if the queue exists and has room."""
-        ops = self.ops
-        if len(record) > MAX_PLAIN_BYTES:
-            check_size(len(record))
-        try:
-            try:
-                call = ops.enqueue_one(record, options)
-                reply = self.backend.node.run(call)
-                confirmed = call.confirmed
-            except (QueueMissing, QueueFull, OutOfMemory):
-                reply, confirmed = add(self, (record,), options, is_tried=True)
-        except NodesUnavailable:
-            if not self._has_moved():
-                raise
-            return self._add(record, options)
-        if reply.created:
-            ops.plain_from = 0.0
-        ops.replicas, replicas, wait = reply.replicas, confirmed.replicas, options.wait
-        if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
-            replicas = confirm(self, reply, confirmed, wait)
-        if isinstance(reply, Claim) and reply.others:
-            [added] = ops.claimed(reply, (record,), options.ttl_code, replicas)
-            added.queue = self
-            return added
-        state = "scheduled" if reply.scheduled else "ready"
-        id_parts = ops, reply.first, reply.epoch, options.ttl_code
-        head = record[: record.index(b"\n")]
-        return Enqueued(id_parts, state, replicas=replicas, stable_id=head, queue=self)
+    def _enqueue_in_hooks(self, count: int | None, bodies: Any, options: Any) -> Any:
+        """Enqueue one body, or bodies if `count` is None, inside the hooks: they run once."""
+        bare = copy(self)
+        bare.middleware = ()
+        enqueue: Callable[..., Any] = bare.enqueue if count else bare.enqueue_many
+        event = enqueue_event(self.name, count, headers_of(bodies, options.get("headers")))
+        with enqueuing(self.middleware, event, monotonic):
+            results = enqueue(bodies, **{**options, "headers": event.headers or None})
+            event.results = (results,) if count else results
+        return results
 
     @show_options(EnqueueManyOptions)
     def enqueue_many(
@@ -250,45 +246,51 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             >>> len(added)
             2500
         """
-        checked = prepared(self.ops.codec, many=True, **options)
+        if self.middleware:
+            every: BulkEnqueued = self._enqueue_in_hooks(None, bodies, options)
+            return every
+        route = self.route.refresh()
+        checked = prepared(route.ops.codec, many=True, **options)
         if type(bodies) is NewJobs:
             checked = checked.for_job(bodies.options)
-        results = BulkEnqueued(self)
+        results = BulkEnqueued(route.ops.queue)
         try:
-            self._add_all(bodies, checked, results)
+            route.add_many(bodies, checked, results)
         except Exception as error:
             if len(results):
                 raise IncompleteEnqueue(results) from error
             raise
         return results
 
-    def _add_all(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
-        for chunk, own in chunks(bodies, options, parted=self.partitions is not None):
-            self._add_chunk(chunk, own, results)
+    def batch(self, *, then: Any, on: BatchCondition = "success") -> Batch:
+        """Return a batch: jobs that are added in its block, and a callback that follows them.
 
-    def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
-        if monotonic() >= self.backend.taking_until and not self._may_add():
-            self._add_chunk(chunk, options, results)
-            return
-        while chunk:
-            try:
-                reply, got = add(self, chunk, options)
-            except NodesUnavailable:
-                if not self._has_moved():
-                    raise
-                self._add_chunk(chunk, options, results)
-                return
-            self.ops.replicas = reply.replicas
-            replicas = confirm(self, reply, got, options.wait)
-            if isinstance(reply, Claim):
-                results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
-                return
-            count, place = reply.count, self.ops.place(reply.epoch)
-            state = "scheduled" if reply.scheduled else "ready"
-            heads = [record[: record.index(b"\n")] for record in chunk[:count]]
-            span = JobSpan(reply.first, count, place, state, replicas, heads, options.ttl_code)
-            results.append(span)
-            chunk = chunk[count:]
+            with queue.batch(then=summary.job("b1")) as batch:
+                batch.enqueue_many(resize.jobs(paths))
+
+        The callback is a job of the queue. It runs once, when the block has ended and no job of the
+        batch is left to wait for. Jobs that a job of the batch hands over (`Done(then=...)`) join.
+        A batch lies on one node, and in one partition.
+
+        Args:
+            then: the callback: a job of a handler, `summary.job("b1")`, or a body.
+            on: "success" = when all jobs are done. A dead letter is waited for, as it may be
+                redriven; if a job ends otherwise, the callback becomes a dead letter.
+                "finished" = when each job is done, dead, or has ended otherwise.
+
+        Raises:
+            BadArgument: an argument can't be used.
+
+        Examples:
+            >>> with q.batch(then="report") as batch:
+            ...     added = batch.enqueue_many([b"a", b"b"])
+            >>> outcomes = q.ack(q.reserve(2))
+            >>> [job.body for job in q.reserve()]  # when both are done
+            ['report']
+        """
+        job = hooked(callback_job(then, on), self.name, self.middleware)
+        record = job.options.prepared(self.ops.codec).record(job.body)
+        return Batch(self, self._bind, record, on)
 
     def exclusive(
         self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
@@ -308,15 +310,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             BadArgument: an argument can't be used, or this queue object has the role already.
             ConfigurationError: the queue lies on several nodes, or has partitions.
         """
-        self._check_roles()
-        return Role(self, role, lease, block)
-
-    def _check_roles(self) -> None:
-        """Check that the queue can have exclusive roles: a queue of several parts raises here."""
-
-    def _lone(self) -> Queue:
-        """Return the queue on its only node, for a role."""
-        return self
+        return Role(self, self._bind, role, lease, block)
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -350,9 +344,21 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             >>> job.body, job.attempt
             ({'to': 'ada'}, 1)
         """
-        check_count("n", n)
-        wait, confirm = check_block(block), delivery_wait(durable)
-        return self.backend.reserve([self], n, wait, confirm=confirm)
+        route = self.route
+        part, is_usual = route.part, durable is None and monotonic() < route.nodes.look_at
+        if part is None or type(n) is not int or not 0 < n <= BATCH or not is_usual:
+            check_count("n", n)
+            wait, confirm = check_block(block), delivery_wait(durable)
+            return route.refresh().reserve(n, wait, confirm=confirm)
+        span = block if type(block) is int and 0 <= block < 1000 else check_block(block)
+        taken = part.backend.node.run(part.ops.reserve(n))
+        if taken.deliveries:
+            return taken.deliveries
+        if taken.is_over:
+            raise part.ops.drained()
+        if span == 0 and taken.next_ms != 0:
+            return []
+        return route.reserve(n, span, taken if taken.next_ms else None)
 
     def consume(
         self, *, batch: int = 1, block: Duration | None = None, durable: Durable | None = None
@@ -377,21 +383,47 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             while jobs or block is None:
                 for job in jobs:
                     if done:  # the next one may take long, and this one's lease runs
-                        log_late(done, self.ack(done))
+                        _log_late(done, self.ack(done))
                     reservation_of(job).deferred = done
                     yield job
                 if done and durable is None:
                     outcomes, jobs = self.ack_and_reserve(done, batch, block=block)
-                    log_late(done, outcomes)
+                    _log_late(done, outcomes)
                     continue
                 if done:
-                    log_late(done, self.ack(done))
+                    _log_late(done, self.ack(done))
                 jobs = self.reserve(batch, block=block, durable=durable)
         except QueueClosed:
             return
         finally:
             if done:
-                log_late(done, self.ack(done))
+                _log_late(done, self.ack(done))
+
+    def recover(self, n: int = 1, *, idle: Duration) -> list[Job]:
+        """Take over jobs of consumers that no longer respond, before their leases end.
+
+        Each is a new delivery with its own lease, and the old delivery counts as a crash. A job
+        that has crashed too often becomes a dead letter instead. The old receipt is void. Nothing
+        is taken while the queue is paused. Jobs delivered at most once are never taken.
+
+        Args:
+            n: most jobs to take, up to 1000.
+            idle: seconds; take only jobs delivered at least this long ago, extended or not.
+
+        Returns:
+            The jobs, oldest delivery first.
+        """
+        check_count("n", n, high=BATCH)
+        span = duration_ms("idle", idle)
+        jobs: list[Job] = []
+
+        def recover_some(part: Part) -> None:
+            if len(jobs) < n:
+                flow = flows.recover(part.ops, n - len(jobs), span)
+                jobs.extend(part.backend.driver.drive(flow))
+
+        self.route.refresh().ask_parts(recover_some)
+        return jobs
 
     # -- settling --------------------------------------------------------------------------
 
@@ -442,15 +474,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         build = QueueOps.ack if window is None else partial(QueueOps.ack, window_ms=window)
         wait = ack_wait(replicas, durable)
         intent = Intent("ack", window, waits=wait is not None)
-        return self._settled(jobs, build, resent_code=Code.GONE, wait=wait, intent=intent)
-
-    def _ack_one(self, job: Delivery) -> Outcome:
-        """Finish one delivery without waiting for replicas."""
-        call = self.ops.ack_one(job)
-        codes = self.backend.node.run(call)
-        if not codes or (call.resent and codes[0] == Code.GONE):
-            return Outcome.DONE
-        return OUTCOME_OF_CODE[codes[0]]
+        return self._settle(jobs, build, resent_code=Code.GONE, wait=wait, intent=intent)
 
     def ack_and_reserve(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
@@ -467,23 +491,8 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             and drained there are none, and the next `reserve` raises `QueueClosed`.
         """
         names = check_jobs("done", done, most=BATCH)
-        return self._exchanged(names, check_count("n", n, high=BATCH), check_block(block))
-
-    def _exchanged(
-        self, names: list[JobName], n: int, wait: float | None
-    ) -> tuple[Settled, list[Job]]:
-        self.backend.connect()
-        call = self.ops.settle(names, n)
-        outcomes, taken = self.backend.node.run(call)
-        if call.resent:
-            outcomes = outcomes.after_resend(Code.GONE)
-        jobs = taken.deliveries
-        if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
-            # The jobs are finished: the next call raises if the connection fails now.
-            refusals = (QueueClosed, QueueInUse, RoleLost)
-            with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
-                jobs = self.ops.queue.reserve(n, block=wait)
-        return outcomes, jobs
+        most, wait = check_count("n", n, high=BATCH), check_block(block)
+        return self.route.refresh().exchange(names, most, wait)
 
     def nack(
         self,
@@ -517,7 +526,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
         text, tail = check_text("error", error, limit=1024), check_trace(trace)
-        return self._settled(jobs, lambda ops, names: ops.nack(names, wait, text, tail))
+        return self._settle(jobs, lambda ops, names: ops.nack(names, wait, text, tail))
 
     def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back without counting a failure.
@@ -529,7 +538,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         Returns, raises: as `nack`.
         """
         wait = duration_ms("delay", delay)
-        return self._settled(jobs, lambda ops, names: ops.release(names, wait))
+        return self._settle(jobs, lambda ops, names: ops.release(names, wait))
 
     def bury(self, jobs: Iterable[JobName], reason: str = "", *, trace: str = "") -> Settled:
         """Turn jobs into dead letters. An id alone buries a waiting job too.
@@ -543,7 +552,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         """
         text, tail = check_text("reason", reason, limit=1024), check_trace(trace)
         intent = Intent("bury", reason=text)
-        return self._settled(jobs, lambda ops, names: ops.bury(names, text, tail), intent=intent)
+        return self._settle(jobs, lambda ops, names: ops.bury(names, text, tail), intent=intent)
 
     def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
@@ -566,10 +575,20 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         """
         span = 0 if lease is None else lease_ms("lease", lease, zero=False)
         check_flag("late", late)
-        extended = partial(extend_each, span=span, late=late)
+        extend = partial(extend_each, span=span, late=late)
         names, unknown = check_jobs("jobs", jobs), cast("float | Outcome", Outcome.UNKNOWN)
+        route = self.route.refresh()
         with with_outcomes(names, Settled.of_leases):
-            return Settled.of_leases(names, self._routed(names, extended, unknown))
+            return Settled.of_leases(names, route.call_parts(names, extend, unknown))
 
 
-__all__ = ["Queue"]
+def _log_late(done: list[Job], outcomes: Settled) -> None:
+    """Log the jobs of `consume` whose lease ended before their ack; forget them all."""
+    text = "%s finished after its lease had ended; it may run again"
+    for job, outcome in zip(done, outcomes, strict=True):
+        if outcome in (Outcome.STALE, Outcome.ENDED):
+            logger.warning(text, job.id, extra=Fields(job))
+    done.clear()
+
+
+__all__ = ["Batch", "Job", "Queue", "Role"]

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.admin import QueueAdmin
+from penstock.client._sync.route.part import Part
 from penstock.core import flows
 from penstock.core.calls.operations.scheduling import ListedSchedules
 from penstock.core.jobs.job import Enqueued
@@ -15,7 +16,7 @@ from penstock.core.values.checks import check_flag, check_party
 from penstock.errors import BadArgument
 
 if TYPE_CHECKING:
-    from penstock.core.enqueuing.schedules import Missed, NewSchedule, ScheduleView, StoredSchedule
+    from penstock.core.enqueuing.schedules import Missed, ScheduleView, StoredSchedule
 
 __all__ = ["QueueSchedules"]
 
@@ -71,20 +72,15 @@ class QueueSchedules(QueueAdmin):
         spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
         new = new_schedule(name, job, spec, self.ops.codec)
         check_flag("force", force)
-        what = self._store_schedule(new, force=force)
+        what = self.route.refresh().store_schedule(new, force=force)
         if what == flows.SCHEDULE_OUTDATED:
             reason = f"schedule {name!r} had this form before: force=True brings it back"
             raise BadArgument("force", force, reason)
         return what != flows.SCHEDULE_UNCHANGED
 
-    def _store_schedule(self, new: NewSchedule, *, force: bool) -> int:
-        """Store a schedule. Returns: as `flows.schedule`."""
-        self.backend.connect()
-        return self.backend.driver.drive(flows.schedule(self.ops, new, force=force))
-
     def schedules(self) -> list[ScheduleView]:
         """Return the schedules of the queue, by name."""
-        parts = self._everywhere(_listed)
+        parts = self._ask_all(_list)
         return sorted((one for part in parts for one in part), key=lambda one: one.name)
 
     def unschedule(self, name: str) -> bool:
@@ -101,10 +97,10 @@ class QueueSchedules(QueueAdmin):
         """
         check_party("name", name)
 
-        def remove(part: QueueAdmin) -> bool:
+        def remove(part: Part) -> bool:
             return part.backend.node.run(part.ops.unschedule(name)).code > 0
 
-        return any(self._everywhere(remove))
+        return any(self._ask_all(remove))
 
     def pause_schedule(self, name: str) -> None:
         """Stop the ticks of a schedule until `resume_schedule`, also across deploys.
@@ -117,10 +113,10 @@ class QueueSchedules(QueueAdmin):
         """
         check_party("name", name)
 
-        def pause(part: QueueAdmin) -> bool:
+        def pause(part: Part) -> bool:
             return part.backend.node.run(part.ops.pause_schedule(name)).code > 0
 
-        if not any(self._everywhere(pause)):
+        if not any(self._ask_all(pause)):
             raise _missing(name)
 
     def resume_schedule(self, name: str) -> None:
@@ -134,14 +130,14 @@ class QueueSchedules(QueueAdmin):
         """
         check_party("name", name)
 
-        def resume(part: QueueAdmin) -> bool:
-            entry, listed = _entry_of(part, name)
+        def resume(part: Part) -> bool:
+            entry, listed = _read_entry(part, name)
             if entry is None:
                 return False
             call = part.ops.resume_schedule(name, entry.first_tick(listed.now_ms))
             return part.backend.node.run(call).code > 0
 
-        if not any(self._everywhere(resume)):
+        if not any(self._ask_all(resume)):
             raise _missing(name)
 
     def trigger(self, name: str) -> Enqueued:
@@ -161,7 +157,7 @@ class QueueSchedules(QueueAdmin):
                 added.
         """
         check_party("name", name)
-        for added in self._everywhere(lambda part: _triggered(part, name)):
+        for added in self._ask_all(lambda part: _trigger(part, name)):
             if added is not None:
                 added.queue = self
                 return added
@@ -172,16 +168,16 @@ def _missing(name: str) -> BadArgument:
     return BadArgument("name", name, "no such schedule: schedules() lists them")
 
 
-def _entry_of(part: QueueAdmin, name: str) -> tuple[StoredSchedule | None, ListedSchedules]:
+def _read_entry(part: Part, name: str) -> tuple[StoredSchedule | None, ListedSchedules]:
     listed = part.backend.node.run(part.ops.schedules(names=[name]))
     if listed.unread:
         raise BadArgument("name", name, f"it can't be read: {listed.unread[name]}")
     return (listed.entries[0] if listed.entries else None), listed
 
 
-def _triggered(part: QueueAdmin, name: str) -> Enqueued | None:
+def _trigger(part: Part, name: str) -> Enqueued | None:
     while True:
-        entry, listed = _entry_of(part, name)
+        entry, listed = _read_entry(part, name)
         if entry is None:
             return None
         record = entry.record_at(listed.now_ms)
@@ -191,7 +187,7 @@ def _triggered(part: QueueAdmin, name: str) -> Enqueued | None:
             return Enqueued(job_id, "ready", stable_id=stable_id_of(record))
 
 
-def _listed(part: QueueAdmin) -> list[ScheduleView]:
+def _list(part: Part) -> list[ScheduleView]:
     from penstock.core.enqueuing.schedules import view
 
     part.backend.connect()
@@ -208,14 +204,14 @@ def _listed(part: QueueAdmin) -> list[ScheduleView]:
         for name, entry in entries.items()
         if entry.last_run is not None
     }
-    states = _states(part, list(runs.values()))
+    states = _read_states(part, list(runs.values()))
     return [
         view(entry, runs.get(name), states.get(runs.get(name, "")))
         for name, entry in entries.items()
     ]
 
 
-def _states(part: QueueAdmin, ids: list[str]) -> dict[str, str]:
+def _read_states(part: Part, ids: list[str]) -> dict[str, str]:
     found, start = dict[str, str](), 0
     while start < len(ids):
         views = part.backend.node.run(part.ops.show(ids[start : start + STEP]))

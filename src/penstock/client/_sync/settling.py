@@ -4,31 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.calls.call import Call
-from penstock.core.calls.failures import passing
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, JobName
-from penstock.core.jobs.logs import Fields, get_logger
-from penstock.core.jobs.merge import Answers, told, with_outcomes
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
 from penstock.core.values.checks import BATCH
 from penstock.core.values.confirmations import Confirmed, Wait
-from penstock.core.values.ids import parse_id
-from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle, NodesMissed
+from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
-    from penstock.client._sync.admin import QueueAdmin
-    from penstock.client._sync.client import Penstock
-    from penstock.client._sync.job import Job
-    from penstock.client._sync.queue import Queue
+    from penstock.client._sync.nodes.interfaces import OnePart
 
-__all__ = ["ack_by_queue", "check_jobs", "extend_each", "log_late", "settle_each"]
+__all__ = ["BuildCall", "check_jobs", "extend_each", "settle_each"]
 
-logger = get_logger("penstock")
+
+BuildCall: TypeAlias = Callable[[QueueOps, list[JobName]], Call[Settled]]
+"""Builds the call of a script on jobs."""
 
 
 def check_jobs(
@@ -58,9 +53,9 @@ def check_jobs(
 
 
 def settle_each(
-    queue: QueueAdmin,
+    part: OnePart,
     jobs: Iterable[JobName],
-    build: Callable[[QueueOps, list[JobName]], Call[Settled]],
+    build: BuildCall,
     *,
     resent_code: int = Code.ENDED,
     wait: Wait | None = None,
@@ -69,7 +64,7 @@ def settle_each(
     """Run a script on jobs, in chunks; once a chunk is not confirmed, wait for no later one.
 
     Args:
-        queue: the queue, on one node.
+        part: a part of the queue.
         jobs: deliveries, or ids.
         build: makes the call of a chunk.
         resent_code: of a job with which a call was done before it was sent again.
@@ -80,17 +75,17 @@ def settle_each(
         AckNotReplicated: a chunk was not confirmed; all chunks have run.
         IncompleteSettle: a chunk failed after others had run.
     """
-    node = queue.backend.node
+    node = part.backend.node
     if not node.id:
-        queue.backend.connect()
-    names = check_jobs("jobs", jobs, ops=queue.ops)
+        part.backend.connect()
+    names = check_jobs("jobs", jobs, ops=part.ops)
     if not names:
         return Settled(names)
     whole: Settled | None = None
     short: tuple[Wait, int, Confirmed] | None = None
     try:
         for at in range(0, len(names), BATCH):
-            call = build(queue.ops, names[at : at + BATCH])
+            call = build(part.ops, names[at : at + BATCH])
             if wait is not None and short is None:
                 call.wait = wait
             settled = node.run(call)
@@ -125,72 +120,25 @@ def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) 
     return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)
 
 
-def ack_by_queue(
-    client: Penstock,
-    names: list[JobName],
-    queue_with: Callable[[JobName], Queue | None],
-) -> Settled:
-    """Acknowledge jobs of several queues; see `Penstock.ack`.
-
-    After a failure of one queue the others follow, unless they lie on the same server.
-
-    Args:
-        client: the client.
-        names: deliveries, or ids.
-        queue_with: returns the queue of a job; None = it was deleted.
-    """
-    places: dict[tuple[int, str], list[int]] = {}
-    for at, name in enumerate(names):
-        parsed = parse_id(name.id if isinstance(name, Delivery) else name)
-        places.setdefault((parsed.crc, parsed.epoch), []).append(at)
-    answers = Answers(len(names), Outcome.UNKNOWN)
-    for where in places.values():
-        own = [names[at] for at in where]
-        try:
-            queue = queue_with(own[0])
-            gone = [Outcome.GONE] * len(own)
-            answers.note(where, gone if queue is None else queue.ack(own))
-        except NodesMissed as error:
-            answers.note(where, error.results)
-            answers.missed.update(error.unreachable)
-        except Exception as error:  # noqa: BLE001  # `checked` raises it
-            done, _, failure = told(error)
-            answers.note(where, done)
-            answers.failure = answers.failure or failure
-            if passing(error if failure is None else failure) and not client.backend.is_apart:
-                break
-    with with_outcomes(names):
-        return Settled(names, answers.checked(names))
-
-
 def extend_each(
-    queue: QueueAdmin, jobs: list[JobName], *, span: int, late: bool
+    part: OnePart, jobs: list[JobName], *, span: int, late: bool
 ) -> list[float | Outcome]:
     """Renew leases of jobs of one node, in chunks; see `Queue.extend`.
 
     Args:
-        queue: the queue, on one node.
+        part: a part of the queue.
         jobs: deliveries, or ids.
         span: ms, 0 = each job's own lease.
         late: whether jobs in the second half of their ttl are extended.
     """
-    queue.backend.connect()
-    names = check_jobs("jobs", jobs, ops=queue.ops)
+    part.backend.connect()
+    names = check_jobs("jobs", jobs, ops=part.ops)
     results: list[float | Outcome] = []
     for start in range(0, len(names), BATCH):
-        call = queue.ops.extend(names[start : start + BATCH], span, late=late)
-        reply = queue.backend.node.run(call)
+        call = part.ops.extend(names[start : start + BATCH], span, late=late)
+        reply = part.backend.node.run(call)
         results += [
             OUTCOME_OF_CODE[until] if until <= Code.DIED else (until - reply.now) / 1000
             for until in reply.untils
         ]
     return results
-
-
-def log_late(done: list[Job], outcomes: Settled) -> None:
-    """Log the jobs of `consume` whose lease ended before their ack; forget them all."""
-    text = "%s finished after its lease had ended; it may run again"
-    for job, outcome in zip(done, outcomes, strict=True):
-        if outcome in (Outcome.STALE, Outcome.ENDED):
-            logger.warning(text, job.id, extra=Fields(job))
-    done.clear()

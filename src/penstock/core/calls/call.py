@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from penstock.core.values.confirmations import NOTHING, Confirmed, Wait
 from penstock.core.values.roles import RoleLease
 from penstock.wire.keys import QueueKeys
 from penstock.wire.packing import Packable
+from penstock.wire.replies import Configure
 from penstock.wire.scripts import Script
-
-if TYPE_CHECKING:
-    from penstock.core.calls.operations.base import Operations
 
 __all__ = ["Call", "RawReply", "longest_pause"]
 
@@ -26,6 +24,45 @@ EARLY_RETRY_PAUSE = 0.25
 """Longest pause between two tries of a call, in seconds, in the first second."""
 LATE_RETRY_PAUSE = 1.0
 """Longest pause between two tries of a call, in seconds, after the first second."""
+
+
+class ReplySizes(Protocol):
+    """Limits the replies of a queue's calls; see `ReplyLimit`."""
+
+    @property
+    def most(self) -> int:
+        """Return the most jobs of a reply; 0 = as many as are asked for."""
+
+    @property
+    def suspected_size(self) -> int:
+        """Return the size of a call whose reply was lost; 0 = none was."""
+
+    def note_loss(self, call: Call[Any], now: float) -> bool:
+        """Note that a reply was lost."""
+
+    def note_reply(self, call: Call[Any], result: Any) -> None:
+        """Note that a reply has come."""
+
+    def apply(self, call: Call[Any], now: float) -> None:
+        """Let a call ask for less."""
+
+
+class CallingQueue(Protocol):
+    """The operations of a queue, as the executor of its calls sees them; see `Operations`."""
+
+    name: str
+    keys: QueueKeys
+    crc: int
+
+    @property
+    def reply_limit(self) -> ReplySizes:
+        """Return the limit of its replies."""
+
+    def decline(self, full: Script) -> None:
+        """Note a refusal of the plain form of a script."""
+
+    def repair(self, epochs: Sequence[str], call: Call[Any]) -> Call[Configure]:
+        """Return the call that restores lost meta."""
 
 
 @dataclass(slots=True)
@@ -57,7 +94,7 @@ class Call(Generic[R_co]):
     queue: QueueKeys | None = None
     wait: Wait | None = None
     role_lease: RoleLease | None = None
-    ops: Operations | None = None
+    ops: CallingQueue | None = None
     front: bytes = b""
     full: Callable[[], Call[R_co]] | None = None
     resent: float = 0.0

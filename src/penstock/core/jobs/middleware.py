@@ -13,7 +13,6 @@ Before its `yield` a context manager sees the request, after it the result:
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -174,17 +173,29 @@ def enqueue_event(queue: str, count: int | None, headers: object) -> EnqueueEven
     return EnqueueEvent(queue, count, dict(headers or {}))
 
 
+def no_clock() -> float:
+    """Return 0: the event of a call that nobody times has 0 seconds."""
+    return 0.0
+
+
 def enqueuing(
-    middleware: Iterable[Middleware], event: EnqueueEvent
+    middleware: Iterable[Middleware], event: EnqueueEvent, clock: Callable[[], float] = no_clock
 ) -> AbstractContextManager[None]:
-    """Return the hooks around an enqueue; each of them sees its error in the event."""
-    return _Nested((one.enqueue(event) for one in middleware), event)
+    """Return the hooks around an enqueue; each of them sees its error in the event.
+
+    Args:
+        middleware: outermost first.
+        event: of the call.
+        clock: returns monotonic seconds.
+    """
+    return _Nested((one.enqueue(event) for one in middleware), event, clock)
 
 
 def running(
     middleware: Sequence[Middleware],
     event: RunEvent,
     judge: Callable[[BaseException], str] = lambda _: "failed",
+    clock: Callable[[], float] = no_clock,
 ) -> AbstractContextManager[None]:
     """Return the hooks around a run; each of them sees its error and outcome in the event.
 
@@ -196,10 +207,11 @@ def running(
         middleware: outermost first.
         event: of the run.
         judge: the outcome of an error: of the handler, or of a hook.
+        clock: returns monotonic seconds.
     """
     if not middleware:
         return NO_CONTEXT
-    return _Nested((one.run(event) for one in middleware), event, judge)
+    return _Nested((one.run(event) for one in middleware), event, clock, judge)
 
 
 class _Nested:
@@ -212,6 +224,7 @@ class _Nested:
     Args:
         contexts: outermost first; each is made when the one before is entered.
         event: of the call.
+        clock: returns monotonic seconds.
         judge: returns the outcome of a run with an error.
     """
 
@@ -219,10 +232,12 @@ class _Nested:
         self,
         contexts: Iterator[AbstractContextManager[None]],
         event: EnqueueEvent | RunEvent,
+        clock: Callable[[], float],
         judge: Callable[[BaseException], str] = str,
     ) -> None:
         self._contexts = contexts
         self._event = event
+        self._clock = clock
         self._judge = judge
         self._entered: list[AbstractContextManager[None]] = []
         self._began = 0.0
@@ -238,7 +253,7 @@ class _Nested:
             finally:
                 self._event.forget()
             raise
-        self._began = time.perf_counter()
+        self._began = self._clock()
 
     def __exit__(
         self,
@@ -247,7 +262,7 @@ class _Nested:
         trace: TracebackType | None,
     ) -> None:
         event = self._event
-        event.seconds = time.perf_counter() - self._began
+        event.seconds = self._clock() - self._began
         if error is None and isinstance(event, RunEvent):
             event.outcome = event.outcome or "done"
         try:

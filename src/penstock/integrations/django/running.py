@@ -8,15 +8,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.jobs.job import Delivery
+from penstock.integrations.django.project import DEFAULT_ALIAS
 from penstock.worker import Reject
 
 if TYPE_CHECKING:
     from penstock.integrations.django.tasks_backend import TaskBackend
 
-__all__ = ["DEFAULT_ALIAS", "configured_backends", "run_task"]
+__all__ = ["configured_backends", "run_task"]
 
-DEFAULT_ALIAS = "django-tasks"
-"""The header with the alias of the backend that has added a job."""
 TASK_PACKAGES = ("django.tasks", "django_tasks")
 
 

@@ -21,7 +21,8 @@ from penstock.core.jobs.views import JobView
 from penstock.core.values.caught import message_of
 from penstock.core.values.checks import check_count, check_text, duration_ms
 from penstock.errors import BadJobId, ResultGone
-from penstock.integrations.django.running import DEFAULT_ALIAS
+from penstock.integrations.django import project
+from penstock.integrations.django.project import DEFAULT_ALIAS
 from penstock.worker import Reject
 from penstock.worker.results import MAX_TEXT_BYTES
 
@@ -114,9 +115,7 @@ class TaskBackend:
 
     @property
     def _client(self) -> Penstock:
-        from penstock.integrations.django import client
-
-        return client()
+        return project.client()
 
     def _result(self, task: Any, job_id: str, status: str, args: Any, kwargs: Any) -> Any:
         return self.base.TaskResult(

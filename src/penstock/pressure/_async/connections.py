@@ -280,14 +280,14 @@ class AsyncPressureServer(AsyncServer):
         await asleep(min(0.01 * (2.0**hop - 1), 0.5))
 
     async def _send_once(self, call: Call[Any]) -> list[Any]:
-        connection = await self._taken()
+        connection = await self._take_current()
         connection.calls += 1
         try:
             if monotonic() > connection.used + UNTESTED_IDLE_SECONDS:
                 await connection.open(UNTESTED_IDLE_SECONDS)
             reply = await self._send(connection, call)
         except BaseException as error:
-            await self.failed(connection, error)
+            await self.handle_failure(connection, error)
             raise
         connection.used = monotonic()
         self.idle.append(connection)

@@ -277,14 +277,14 @@ class PressureServer(Server):
         sleep(min(0.01 * (2.0**hop - 1), 0.5))
 
     def _send_once(self, call: Call[Any]) -> list[Any]:
-        connection = self._taken()
+        connection = self._take_current()
         connection.calls += 1
         try:
             if monotonic() > connection.used + UNTESTED_IDLE_SECONDS:
                 connection.open(UNTESTED_IDLE_SECONDS)
             reply = self._send(connection, call)
         except BaseException as error:
-            self.failed(connection, error)
+            self.handle_failure(connection, error)
             raise
         connection.used = monotonic()
         self.idle.append(connection)

@@ -12,7 +12,7 @@ from penstock.worker.calling import is_queue
 from penstock.worker.registered import RegisteredHandler
 
 if TYPE_CHECKING:
-    from penstock.client._async.queue import AsyncQueue
+    from penstock.client._async.route.interfaces import AsyncEnqueuing
 
 __all__ = ["AsyncBoundHandler"]
 
@@ -36,7 +36,7 @@ class AsyncBoundHandler(RegisteredHandler[C, P, R_co]):
     usage = "enqueue(...)"
 
     def __init__(
-        self, bound: AsyncQueue, function: Callable[..., R_co], *args: Any, **registration: Any
+        self, bound: AsyncEnqueuing, function: Callable[..., R_co], *args: Any, **registration: Any
     ) -> None:
         super().__init__(function, *args, **registration)
         self._bound = bound
@@ -54,16 +54,17 @@ class AsyncBoundHandler(RegisteredHandler[C, P, R_co]):
             As `job` and `AsyncQueue.enqueue`; nothing was added.
         """
         queue, own = self._bound, self._options
-        if queue.backend.terms.middleware:
+        if queue.middleware:
             return await queue.enqueue(self.job(*args, **kwargs))
-        codec = queue.ops.codec
+        route = queue.route
+        codec = route.ops.codec
         options = own.by_codec.get(codec) or own.prepared(codec)
         try:
             record = self._record(options, args, kwargs)
         except BadArgument:
             self._refuse_queue(args)
             raise
-        return await queue._add(record, options)
+        return await route.add(record, options)
 
     async def enqueue_many(self, /, *iterables: Iterable[Any], **constants: Any) -> BulkEnqueued:
         """Add many jobs to the queue of the handler.

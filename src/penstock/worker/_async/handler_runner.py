@@ -37,7 +37,7 @@ from penstock.worker.results import (
     described,
 )
 from penstock.worker.runners import AsyncRunners, Item
-from penstock.worker.status import RunningJob
+from penstock.worker.running import RunningJob
 
 __all__ = ["AsyncHandlerRunner", "Take"]
 
@@ -224,7 +224,7 @@ class AsyncHandlerRunner:
             _note(event, jobs, verdicts)
             return event.outcome
 
-        with suppress(Exception), running(self._middleware, event, judge):
+        with suppress(Exception), running(self._middleware, event, judge, monotonic):
             verdicts = await self._call(handler, jobs, event)
             _note(event, jobs, verdicts)
             if event.error is not None:

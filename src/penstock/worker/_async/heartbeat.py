@@ -228,7 +228,7 @@ class AsyncHeartbeat:
         self._has_left = True
         # Of several nodes, and of a server that does not answer, the leases end by themselves.
         if self._state.polls[0].home is None and not self._is_silent:
-            driver = AsyncDriver(self._node(None), self._backend.terms.prefix)
+            driver = AsyncDriver(self._node(None), self._backend.config.prefix)
             await driver.drive(leave(self._state))
 
     def _drop_ended_leases(self) -> list[Delivery]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.client._async.client import AsyncPenstock
-from penstock.client._async.sharded.parts import operations_of
 from penstock.client.clock import monotonic
 from penstock.core.calls.call import Call
 from penstock.core.flows.effects import Run
@@ -119,7 +118,7 @@ class AsyncPenstockKit(AsyncPenstock):
     async def _take_jobs(self, queues: Sequence[str], n: int) -> Sequence[Delivery]:
         names = queues or await self.queues()
         for name in names:
-            for ops in operations_of(await self.open(name)):
+            for ops in (await self.open(name)).route.operations:
                 ticker = Ticker(look_at=0.0, is_checked=True, check_at=math.inf)
                 ticks = TickRun(
                     ticker=ticker,

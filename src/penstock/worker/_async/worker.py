@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from penstock import __version__
 from penstock.client._acompat import AsyncSignal, ashield
 from penstock.client._async.client import AsyncPenstock, twin_of
-from penstock.client._async.sharded.federated_node import AsyncBackgroundTasks
-from penstock.client._async.sharded.parts import operations_of
+from penstock.client._async.nodes.federated_node import AsyncBackgroundTasks
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
 from penstock.core.enqueuing.schedules import NewSchedule
@@ -27,6 +25,7 @@ from penstock.core.jobs.workers import worker_entry
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
 from penstock.errors import BadArgument, OutOfMemory
+from penstock.version import __version__
 from penstock.worker._async.handler_runner import AsyncHandlerRunner, Take
 from penstock.worker._async.heartbeat import OVERDUE_SECONDS, AsyncHeartbeat
 from penstock.worker._async.lifespan import AsyncLifespan
@@ -309,7 +308,7 @@ class AsyncWorker:
         self.handlers = joined(self._sets)  # some may have been registered meanwhile
         self.handlers.check()
         wake, options = AsyncSignal(), self.options
-        codec = self._client.backend.terms.codec
+        codec = self._client.backend.config.codec
         self._declared = declared_schedules(self.handlers, options.queues, codec)
         handler_runner = AsyncHandlerRunner(self.handlers, self._client.middleware, wake.set)
         handler_runner.client, handler_runner.take = self._client, self.take
@@ -589,7 +588,7 @@ class AsyncWorker:
         for name, weight in self.options.queues.items():
             queue = self._client.queue(name)
             share = weight / (queue.partitions or 1)
-            for ops in operations_of(queue):
+            for ops in queue.route.operations:
                 own = own_part(self._declared[name], ops)
                 ticker = Ticker(own, 0.0 if own else math.inf)
                 found.append(QueuePoll(ops, share, ticker=ticker, lease_ms=self.lease_ms))

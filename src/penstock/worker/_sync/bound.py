@@ -13,7 +13,7 @@ from penstock.worker.calling import is_queue
 from penstock.worker.registered import RegisteredHandler
 
 if TYPE_CHECKING:
-    from penstock.client._sync.queue import Queue
+    from penstock.client._sync.route.interfaces import Enqueuing
 
 __all__ = ["BoundHandler"]
 
@@ -37,7 +37,7 @@ class BoundHandler(RegisteredHandler[C, P, R_co]):
     usage = "enqueue(...)"
 
     def __init__(
-        self, bound: Queue, function: Callable[..., R_co], *args: Any, **registration: Any
+        self, bound: Enqueuing, function: Callable[..., R_co], *args: Any, **registration: Any
     ) -> None:
         super().__init__(function, *args, **registration)
         self._bound = bound
@@ -55,16 +55,17 @@ class BoundHandler(RegisteredHandler[C, P, R_co]):
             As `job` and `Queue.enqueue`; nothing was added.
         """
         queue, own = self._bound, self._options
-        if queue.backend.terms.middleware:
+        if queue.middleware:
             return queue.enqueue(self.job(*args, **kwargs))
-        codec = queue.ops.codec
+        route = queue.route
+        codec = route.ops.codec
         options = own.by_codec.get(codec) or own.prepared(codec)
         try:
             record = self._record(options, args, kwargs)
         except BadArgument:
             self._refuse_queue(args)
             raise
-        return queue._add(record, options)
+        return route.add(record, options)
 
     def enqueue_many(self, /, *iterables: Iterable[Any], **constants: Any) -> BulkEnqueued:
         """Add many jobs to the queue of the handler.

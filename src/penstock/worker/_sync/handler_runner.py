@@ -38,7 +38,7 @@ from penstock.worker.results import (
     described,
 )
 from penstock.worker.runners import Item, Runners
-from penstock.worker.status import RunningJob
+from penstock.worker.running import RunningJob
 
 __all__ = ["HandlerRunner", "Take"]
 
@@ -225,7 +225,7 @@ class HandlerRunner:
             _note(event, jobs, verdicts)
             return event.outcome
 
-        with suppress(Exception), running(self._middleware, event, judge):
+        with suppress(Exception), running(self._middleware, event, judge, monotonic):
             verdicts = self._call(handler, jobs, event)
             _note(event, jobs, verdicts)
             if event.error is not None:

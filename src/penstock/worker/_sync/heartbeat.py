@@ -229,7 +229,7 @@ class Heartbeat:
         self._has_left = True
         # Of several nodes, and of a server that does not answer, the leases end by themselves.
         if self._state.polls[0].home is None and not self._is_silent:
-            driver = Driver(self._node(None), self._backend.terms.prefix)
+            driver = Driver(self._node(None), self._backend.config.prefix)
             driver.drive(leave(self._state))
 
     def _drop_ended_leases(self) -> list[Delivery]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.client._sync.client import Penstock
-from penstock.client._sync.sharded.parts import operations_of
 from penstock.client.clock import monotonic
 from penstock.core.calls.call import Call
 from penstock.core.flows.effects import Run
@@ -118,7 +117,7 @@ class PenstockKit(Penstock):
     def _take_jobs(self, queues: Sequence[str], n: int) -> Sequence[Delivery]:
         names = queues or self.queues()
         for name in names:
-            for ops in operations_of(self.open(name)):
+            for ops in self.open(name).route.operations:
                 ticker = Ticker(look_at=0.0, is_checked=True, check_at=math.inf)
                 ticks = TickRun(
                     ticker=ticker,

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from penstock import __version__
 from penstock.client._acompat import Signal, shield
 from penstock.client._sync.client import Penstock, twin_of
-from penstock.client._sync.sharded.federated_node import BackgroundTasks
-from penstock.client._sync.sharded.parts import operations_of
+from penstock.client._sync.nodes.federated_node import BackgroundTasks
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
 from penstock.core.enqueuing.schedules import NewSchedule
@@ -28,6 +26,7 @@ from penstock.core.jobs.workers import worker_entry
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
 from penstock.errors import BadArgument, OutOfMemory
+from penstock.version import __version__
 from penstock.worker._sync.handler_runner import HandlerRunner, Take
 from penstock.worker._sync.heartbeat import OVERDUE_SECONDS, Heartbeat
 from penstock.worker._sync.lifespan import Lifespan
@@ -309,7 +308,7 @@ class Worker:
         self.handlers = joined(self._sets)  # some may have been registered meanwhile
         self.handlers.check()
         wake, options = Signal(), self.options
-        codec = self._client.backend.terms.codec
+        codec = self._client.backend.config.codec
         self._declared = declared_schedules(self.handlers, options.queues, codec)
         handler_runner = HandlerRunner(self.handlers, self._client.middleware, wake.set)
         handler_runner.client, handler_runner.take = self._client, self.take
@@ -588,7 +587,7 @@ class Worker:
         for name, weight in self.options.queues.items():
             queue = self._client.queue(name)
             share = weight / (queue.partitions or 1)
-            for ops in operations_of(queue):
+            for ops in queue.route.operations:
                 own = own_part(self._declared[name], ops)
                 ticker = Ticker(own, 0.0 if own else math.inf)
                 found.append(QueuePoll(ops, share, ticker=ticker, lease_ms=self.lease_ms))

@@ -251,7 +251,7 @@ async def test_many_calls_at_once_while_slots_move(ps: AsyncPenstock, cluster: C
 async def test_calls_of_several_queues(ps: AsyncPenstock, cluster: Cluster) -> None:
     """Each goes to the server of its queue, wherever the slot is by then."""
     names = names_apart(cluster, 6)
-    queues, terms = [AsyncQueue(ps.backend.member, name) for name in names], prepared()
+    queues, terms = [ps.queue(name) for name in names], prepared()
     for turn in range(2):
         ends = await add_each([(queue, [terms.record(turn)], terms) for queue in queues])
         assert not [end for end in ends if isinstance(end, Exception)]

@@ -246,7 +246,7 @@ def test_many_calls_at_once_while_slots_move(ps: Penstock, cluster: Cluster) -> 
 def test_calls_of_several_queues(ps: Penstock, cluster: Cluster) -> None:
     """Each goes to the server of its queue, wherever the slot is by then."""
     names = names_apart(cluster, 6)
-    queues, terms = [Queue(ps.backend.member, name) for name in names], prepared()
+    queues, terms = [ps.queue(name) for name in names], prepared()
     for turn in range(2):
         ends = add_each([(queue, [terms.record(turn)], terms) for queue in queues])
         assert not [end for end in ends if isinstance(end, Exception)]

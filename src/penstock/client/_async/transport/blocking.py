@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
@@ -23,16 +23,14 @@ from penstock.client._async.transport.settings import SOCKET_TIMEOUT
 from penstock.client.clock import monotonic
 from penstock.client.sockets import SLOW_LINE_BYTES_PER_SECOND
 from penstock.core.calls.call import Call
+from penstock.core.calls.unavailable import UnavailableCommands
 from penstock.core.flows import POLL_INTERVAL
 from penstock.wire.codes import Code
 from penstock.wire.packing import pack
 
-if TYPE_CHECKING:
-    from penstock.client._async.transport.server import AsyncServer
-
 UNBLOCK = "CLIENT UNBLOCK"
 STOP_TIMEOUT = 2.0
-"""Seconds after which the connection is closed if an ended BLPOP has not replied."""
+"""Seconds after which the connection is closed if an read_end BLPOP has not replied."""
 MOST_BYTES = 1_048_576
 """About the most bytes of jobs in the reply to a call behind a BLPOP."""
 FAKE_SLICE = 0.02
@@ -42,10 +40,33 @@ RENEW = 60.0
 """Seconds after which a pending BLPOP is sent again, which detects a dead connection."""
 
 
+class _AsyncUnblocking(Protocol):
+    """A server, as far as a connection that waits needs it; see `AsyncServer`."""
+
+    lost_at: float
+
+    @property
+    def unavailable(self) -> UnavailableCommands:
+        """Return the commands that it refuses."""
+
+    @property
+    def is_under_sentinel(self) -> bool:
+        """True if Sentinels say which server it is."""
+
+    def has_moved(self, conn: AsyncRedisConnection) -> bool:
+        """Return True if a connection leads to a former primary."""
+
+    def note_unavailable(self, command: str, error: ResponseError) -> bool:
+        """Note that a command is refused."""
+
+    async def unblock(self, waiters: Sequence[AsyncBlockingConnection]) -> None:
+        """End the pending BLPOPs of these waiters."""
+
+
 class AsyncBlockingConnection:
     """A connection that blocks on wake and space tokens, or on streams.
 
-    A reserve may be sent behind the BLPOP. The server runs it when the BLPOP has ended, so a
+    A reserve may be sent behind the BLPOP. The server runs it when the BLPOP has read_end, so a
     waiting consumer has its job one trip earlier. Such a BLPOP ends after a poll interval: if the
     consumer is stopped, or gone without a sign of it, no job is reserved for it later than that.
 
@@ -57,11 +78,11 @@ class AsyncBlockingConnection:
     reserve is sent behind it. To end it earlier, the connection is closed.
 
     Attributes:
-        id: number of the connection on the server; empty = a BLPOP on it can't be ended.
+        id: number of the connection on the server; empty = a BLPOP on it can't be read_end.
         reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
-    def __init__(self, conn: AsyncRedisConnection, server: AsyncServer) -> None:
+    def __init__(self, conn: AsyncRedisConnection, server: _AsyncUnblocking) -> None:
         self._conn = conn
         self._server = server
         self.reader: AsyncReader | None = None
@@ -114,7 +135,7 @@ class AsyncBlockingConnection:
             raise RedisConnectionError(reason)
         if self.reader is not None and monotonic() > self._since + RENEW:
             await self._server.unblock([self])
-            found = await self.ended()
+            found = await self.read_end()
             if found or self._taken:
                 return found
         if self.reader is None:
@@ -182,13 +203,13 @@ class AsyncBlockingConnection:
         """Connect, unless that was done."""
         if not self._is_open:
             try:
-                self.id = await self._introduced()
+                self.id = await self._introduce()
             except BaseException:
                 await self.drop()  # a handshake may be half done
                 raise
             self._is_open = True
 
-    async def _introduced(self) -> bytes:
+    async def _introduce(self) -> bytes:
         """Connect and return the id of the connection, within a time-out; empty if it is refused.
 
         A stopped server accepts connections and is silent.
@@ -247,10 +268,10 @@ class AsyncBlockingConnection:
         await asend(self._conn, pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001))))
         return _key_in(await self._conn.read_response(disable_decoding=True))
 
-    async def ended(self) -> tuple[bytes, ...]:
-        """Read the reply of a BLPOP that was ended; return the key of a token if it took one.
+    async def read_end(self) -> tuple[bytes, ...]:
+        """Read the reply of a BLPOP that was read_end; return the key of a token if it took one.
 
-        One that can't be ended, or does not reply, may have taken a token of any of its keys.
+        One that can't be read_end, or does not reply, may have taken a token of any of its keys.
         """
         if self.reader is None:
             return ()

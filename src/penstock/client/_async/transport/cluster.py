@@ -197,10 +197,10 @@ class AsyncCluster:
                     return connection.exchange(call, caller)
                 return connection.exchange_again(call, caller)
 
-            return await _used(server, exchange, call=call, asking=asking)
+            return await _use_connection(server, exchange, call=call, asking=asking)
 
         try:
-            reply, resent = await self._tried(slot, act, call.script.name, patience)
+            reply, resent = await self._try_until(slot, act, call.script.name, patience)
         except BaseException as error:
             is_refused = isinstance(error, (ResponseError, OutOfMemory, QueueDamaged))
             if is_refused and not (patience.is_unsure and passing(error)):
@@ -239,7 +239,9 @@ class AsyncCluster:
         """
         if str(args[0]).upper() == "SCRIPT":
             return (await self.everywhere([args]))[0][0]
-        return await self._asked(slot_of(args), partial(_commanded, args=args), str(args[0]))
+        return await self._try_for_a_while(
+            slot_of(args), partial(_send_command, args=args), str(args[0])
+        )
 
     async def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
         """Return the replies to plain commands of each server that has slots and answers.
@@ -248,12 +250,14 @@ class AsyncCluster:
             redis.exceptions.ConnectionError, TimeoutError: no server answers.
         """
 
-        async def act(_: AsyncServer, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # `_used` passes it
+        async def act(_: AsyncServer, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # `_use_connection` passes it
             replies, errors = [], list[Exception]()
             try:
                 for server in self._primaries():
                     try:
-                        replies.append([await _commanded(server, args=args) for args in commands])
+                        replies.append(
+                            [await _send_command(server, args=args) for args in commands]
+                        )
                     except CONNECTION_ERRORS as error:  # noqa: PERF203  # server after server
                         errors.append(error)
                 if errors and not replies:
@@ -262,12 +266,12 @@ class AsyncCluster:
             finally:
                 errors.clear()  # see `caught`
 
-        return await self._asked(None, act, str(commands[0][0]))
+        return await self._try_for_a_while(None, act, str(commands[0][0]))
 
-    async def _asked(self, slot: int | None, act: Act[T], what: str) -> T:
-        return (await self._tried(slot, act, what, Patience(self._retry_for, monotonic)))[0]
+    async def _try_for_a_while(self, slot: int | None, act: Act[T], what: str) -> T:
+        return (await self._try_until(slot, act, what, Patience(self._retry_for, monotonic)))[0]
 
-    async def _tried(
+    async def _try_until(
         self, slot: int | None, act: Act[T], what: str, patience: Patience
     ) -> tuple[T, float]:
         """Try until `act` succeeds; return its result, and when it was sent again, 0 = never.
@@ -329,7 +333,7 @@ class AsyncCluster:
         """Count the keys of a slot in migration that its owner still has; None = not known."""
         try:
             server = await self._owner(slot)
-            count: int = await _commanded(server, args=("CLUSTER", "COUNTKEYSINSLOT", slot))
+            count: int = await _send_command(server, args=("CLUSTER", "COUNTKEYSINSLOT", slot))
         except (ResponseError, *CONNECTION_ERRORS) as error:
             logger.info("CLUSTER COUNTKEYSINSLOT: %s", error)
             return None
@@ -465,7 +469,7 @@ def is_elsewhere(
     return waiter.has_moved if isinstance(link, AsyncServer) else link.has_moved(*spot)
 
 
-async def _used(
+async def _use_connection(
     server: AsyncServer,
     use: Callable[[AsyncProducerConnection], Awaitable[T]],
     *,
@@ -482,16 +486,18 @@ async def _used(
         server.give(connection)
         raise
     except BaseException as error:
-        await server.failed(connection, error, call)
+        await server.handle_failure(connection, error, call)
         raise
     server.give(connection)
     return result
 
 
-async def _commanded(
+async def _send_command(
     server: AsyncServer, args: tuple[Argument, ...], *, asking: bool = False
 ) -> Any:
-    return await _used(server, lambda connection: connection.command(*args), asking=asking)
+    return await _use_connection(
+        server, lambda connection: connection.command(*args), asking=asking
+    )
 
 
 async def _is_clustered(server: AsyncServer) -> bool:

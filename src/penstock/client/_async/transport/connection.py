@@ -136,7 +136,7 @@ class AsyncProducerConnection(Producer):
         wait = call.wait
         how, asked = None, b""
         if wait is not None and (wait.expected or wait.fsynced or wait.delivers):
-            how, asked = await self._asking(call, wait)
+            how, asked = await self._prepare_question(call, wait)
             packed += asked
         is_taking = call.script.name in TAKING  # async only
         try:
@@ -270,7 +270,7 @@ class AsyncProducerConnection(Producer):
         if is_over or refuses_size(caught()):
             raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection
         if asked:
-            await self._confirmed(how)
+            await self._read_confirmations(how)
         if not isinstance(caught(), NoScriptError):
             raise  # noqa: PLE0704  # as above
         await self._load(call.script)
@@ -356,8 +356,8 @@ class AsyncProducerConnection(Producer):
         """Wait for the confirmations of the last write of this connection, and note the result."""
         until = monotonic() + wait.timeout_ms / 1000
         asked = question(how, wait.expected, min(wait.timeout_ms, SLICE_MS))
-        got = await self._confirmed(how, asked)
-        self._last_confirmed = await self._settled(how, wait.expected, got, wait, until)
+        got = await self._read_confirmations(how, asked)
+        self._last_confirmed = await self._await_all(how, wait.expected, got, wait, until)
         if self._last_confirmed.covers(wait.expected, wait):
             self._counted_at = monotonic()
         return self._last_confirmed
@@ -380,23 +380,27 @@ class AsyncProducerConnection(Producer):
     async def _conclude(
         self, call: Call[object], how: Syncing | None, asked: bytes, code: int, wanted: int
     ) -> None:
-        got = await self._confirmed(how) if asked else NOTHING
+        got = await self._read_confirmations(how) if asked else NOTHING
         if code == Code.DONE:
             assert call.wait is not None
             until = monotonic() + (call.wait.timeout_ms - (SLICE_MS if asked else 0)) / 1000
-            call.confirmed = await self._settled(how, wanted, got, call.wait, until)
+            call.confirmed = await self._await_all(how, wanted, got, call.wait, until)
 
-    async def _settled(
+    async def _await_all(
         self, how: Syncing | None, wanted: int, got: Confirmed | None, wait: Wait, until: float
     ) -> Confirmed:
         """Wait until all connected replicas have confirmed, or until the time is over."""
         if got is not None and not got.covers(wanted, wait):
-            got = await self._waited(how, await self._count_replicas(wanted), got, wait, until)
+            got = await self._await_in_slices(
+                how, await self._count_replicas(wanted), got, wait, until
+            )
         if got is None or got.replicas < wanted:
             self._followers = 0  # asked anew before the next call
         return got or NOTHING
 
-    async def _asking(self, call: Call[object], wait: Wait) -> tuple[Syncing | None, bytes]:
+    async def _prepare_question(
+        self, call: Call[object], wait: Wait
+    ) -> tuple[Syncing | None, bytes]:
         """Return how to ask what is on disk (None = not asked), and the question, packed.
 
         Raises:
@@ -441,7 +445,7 @@ class AsyncProducerConnection(Producer):
             wait: number of replicas and time-out; the disk is not asked.
         """
         until = monotonic() + wait.timeout_ms / 1000
-        return await self._settled(None, wait.expected, NOTHING, wait, until)
+        return await self._await_all(None, wait.expected, NOTHING, wait, until)
 
     async def _count_replicas(self, replicas: int) -> int:
         """Return `replicas`, or the number of connected replicas if that is lower.
@@ -501,7 +505,9 @@ class AsyncProducerConnection(Producer):
         self._syncing = how = ServerFacts(fields).syncing(settings, replicas)
         return how
 
-    async def _confirmed(self, how: Syncing | None, asked: bytes = b"") -> Confirmed | None:
+    async def _read_confirmations(
+        self, how: Syncing | None, asked: bytes = b""
+    ) -> Confirmed | None:
         """Ask for confirmations, unless that was done with the call, and read the answer.
 
         None = the server refuses them, and asking again is of no use.
@@ -530,7 +536,7 @@ class AsyncProducerConnection(Producer):
             return None
         return Confirmed(0, fsynced=True)
 
-    async def _waited(
+    async def _await_in_slices(
         self, how: Syncing | None, wanted: int, got: Confirmed, wait: Wait, until: float
     ) -> Confirmed:
         """Wait until the last write of this connection is confirmed, or until the time is over.
@@ -541,7 +547,7 @@ class AsyncProducerConnection(Producer):
             if how is Syncing.ALWAYS:  # it can't tell what its replicas have on disk
                 break
             left = max(1, min(SLICE_MS, round((until - monotonic()) * 1000)))
-            more = await self._confirmed(how, question(how, wanted, left))
+            more = await self._read_confirmations(how, question(how, wanted, left))
             if more is None:
                 break
             got = more

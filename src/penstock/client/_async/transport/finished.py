@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio  # async only
 import threading
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -20,14 +20,11 @@ from penstock.client._async.transport.blocking import (
     STOP_TIMEOUT,
     AsyncBlockingConnection,
 )
-from penstock.client._async.transport.cluster import is_elsewhere
+from penstock.client._async.transport.cluster import AsyncCluster, is_elsewhere
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
 from penstock.core.flows import POLL_INTERVAL
-
-if TYPE_CHECKING:
-    from penstock.client._async.transport.node import AsyncNode
 
 __all__ = ["AsyncEndReader", "AsyncResultWait"]
 
@@ -38,6 +35,12 @@ ALL = b"*"
 
 EntryId = tuple[int, int]
 Spot = tuple[AsyncServer, int | None]
+
+
+class _AsyncLinked(Protocol):
+    """A node, as far as a reader needs it."""
+
+    link: AsyncServer | AsyncCluster
 
 
 class AsyncResultWait:
@@ -91,7 +94,7 @@ class AsyncEndReader:
         node: provides the connections.
     """
 
-    def __init__(self, node: AsyncNode) -> None:
+    def __init__(self, node: _AsyncLinked) -> None:
         self._node = node
         self._bound: object = None  # async only
         self.forget()

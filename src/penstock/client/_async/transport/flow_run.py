@@ -86,7 +86,7 @@ class AsyncFlowRun(Generic[T]):
         A cancelled flow hands its tokens and jobs on to other consumers first.
         """
         try:
-            return await self._carried_out(partial(next, self._flow))
+            return await self._carry_out(partial(next, self._flow))
         # [async only
         except asyncio.CancelledError:
             await ashield(self._leave())
@@ -98,10 +98,10 @@ class AsyncFlowRun(Generic[T]):
     # [async only
     async def _leave(self) -> None:
         with suppress(Exception, Cancelled):
-            await self._carried_out(partial(self._flow.throw, Cancelled()))
+            await self._carry_out(partial(self._flow.throw, Cancelled()))
 
     # async only]
-    async def _carried_out(self, begin: Callable[[], Effect]) -> T:
+    async def _carry_out(self, begin: Callable[[], Effect]) -> T:
         """Carry out the effects from the one that `begin` returns; return the flow's result."""
         try:
             effect = begin()
@@ -142,11 +142,11 @@ class AsyncFlowRun(Generic[T]):
             wanted.setdefault(home, {})[ops.keys[effect.kind]] = ops
         await self._drop([spot for spot in self._pending if spot.home not in wanted])
         lost: list[QueueOps] = []
-        told = await self._at_all(wanted, partial(self._armed, effect), lost)
+        told = await self._ask_all_nodes(wanted, partial(self._arm, effect), lost)
         while not (told or lost or self._taken):
             until = effect.until if self._shorten is None else self._shorten(effect.until)
-            timeout = await self._ready(until)
-            told = await self._at_all(wanted, partial(self._popped, timeout), lost)
+            timeout = await self._await_reply(until)
+            told = await self._ask_all_nodes(wanted, partial(self._pop, timeout), lost)
             is_over = not self._is_sliced or monotonic() >= until
             if is_over or (self._signal is not None and self._signal.take()):
                 break
@@ -158,7 +158,7 @@ class AsyncFlowRun(Generic[T]):
             await self.answer(Rest(min(monotonic() + pause, effect.until)))
         return WaitResult(tuple(told), tuple(lost), self._take())
 
-    async def _at_all(
+    async def _ask_all_nodes(
         self,
         wanted: dict[Any, ByKey],
         ask: Callable[[Any, ByKey], Awaitable[list[QueueOps]]],
@@ -179,7 +179,7 @@ class AsyncFlowRun(Generic[T]):
                 lost += sources.values()
         return told
 
-    async def _armed(self, effect: Listen, home: Any, sources: ByKey) -> list[QueueOps]:
+    async def _arm(self, effect: Listen, home: Any, sources: ByKey) -> list[QueueOps]:
         """Ensure that BLPOPs for these tokens are pending; return what earlier ones have taken."""
         told: list[QueueOps] = []
         spots = await self._link(home).spots(tuple(sources))
@@ -207,7 +207,7 @@ class AsyncFlowRun(Generic[T]):
                 self._taken = self._taken or waiter.take()
         return told
 
-    async def _ready(self, until: float) -> float:
+    async def _await_reply(self, until: float) -> float:
         """Wait until one of several BLPOPs has a reply; return the time to wait for each."""
         timeout = until - monotonic()
         if not self._pending:
@@ -222,7 +222,7 @@ class AsyncFlowRun(Generic[T]):
             await afirst_ready(readers, timeout, self._signal)
         return 0.0
 
-    async def _popped(self, timeout: float, home: Any, sources: ByKey) -> list[QueueOps]:
+    async def _pop(self, timeout: float, home: Any, sources: ByKey) -> list[QueueOps]:
         told = []
         for spot in self._spots(home):
             waiter, own = self._pending[spot]
@@ -265,7 +265,7 @@ class AsyncFlowRun(Generic[T]):
                 if not passing(error):
                     raise
                 if home is not None:
-                    home.failed(error)
+                    home.note_failure(error)
         return WaitResult(tuple(told), taken=self._take())
 
     async def _end(self, spots: Iterable[_Spot]) -> list[QueueOps]:
@@ -284,7 +284,7 @@ class AsyncFlowRun(Generic[T]):
                 try:
                     await server.unblock([one.waiter for one in pending])
                     for waiter, sources in pending:
-                        told += [sources[key] for key in await waiter.ended()]
+                        told += [sources[key] for key in await waiter.read_end()]
                         self._taken = self._taken or waiter.take()
                 except Exception as error:  # noqa: BLE001  # the other servers are told first
                     await self._drop(these)

@@ -17,9 +17,8 @@ from penstock.client._async.transport.finished import AsyncEndReader
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import connection_factory
 from penstock.client.clock import monotonic
-from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.call import Call, CallingQueue, RawReply
 from penstock.core.calls.failures import passing, transient
-from penstock.core.calls.operations.base import Operations
 from penstock.core.calls.refusals import refusal
 from penstock.core.calls.troubles import wrong_type
 from penstock.core.jobs.logs import get_logger
@@ -229,7 +228,7 @@ class AsyncNode:
             limit.apply(call, monotonic())
         raw = await self.link.run(call, brief=brief)
         if raw[0] < 0 or call.role_lease is not None:
-            raw = await self._judged(call, raw, sent, brief=brief)
+            raw = await self._repair_and_rerun(call, raw, sent, brief=brief)
         result = call.parse(raw)
         if limit is not None and limit.suspected_size:
             limit.note_reply(call, result)
@@ -255,7 +254,7 @@ class AsyncNode:
                 if isinstance(raw, Exception):
                     raise raw
                 if raw[0] < 0 or call.role_lease is not None:
-                    raw = await self._judged(call, raw, sent, brief=False)
+                    raw = await self._repair_and_rerun(call, raw, sent, brief=False)
                 results.append(call.parse(raw))
             except Exception as error:  # noqa: PERF203  # few are refused
                 if passing(error):
@@ -263,7 +262,7 @@ class AsyncNode:
                 results.append(error)
         return results
 
-    async def _judged(
+    async def _repair_and_rerun(
         self, call: Call[Any], raw: RawReply, sent: float, *, brief: bool
     ) -> RawReply:
         ops, role_lease = call.ops, call.role_lease
@@ -285,7 +284,7 @@ class AsyncNode:
             raise refusal(ops.name, raw, call.script.bounds)
         return raw
 
-    async def _repair(self, ops: Operations, call: Call[object]) -> None:
+    async def _repair(self, ops: CallingQueue, call: Call[object]) -> None:
         """Restore the lost meta of a queue (protocol/maintenance.md, Repairing meta).
 
         Raises:

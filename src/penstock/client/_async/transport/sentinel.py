@@ -105,7 +105,7 @@ class AsyncPrimary:
         best: SentinelAnswer | None = None
         failed = []
         for number, (where, make) in enumerate(tuple(self._sentinels)):
-            told = await self._asked(where, make)
+            told = await self._ask(where, make)
             if isinstance(told, Exception):
                 failed.append(f"{where}: {told}")
                 continue
@@ -133,7 +133,7 @@ class AsyncPrimary:
         self._look_at = now + LOOK  # other calls use the known address meanwhile
         self._begin_with(1)
         where, make = self._sentinels[0]
-        told = await self._asked(where, make)
+        told = await self._ask(where, make)
         if isinstance(told, Exception):
             logger.info("Sentinel %s: %s", where, told)
             self._look_at = time.monotonic() + REST
@@ -163,15 +163,15 @@ class AsyncPrimary:
 
     async def answers(self) -> list[tuple[str, SentinelAnswer | Exception]]:
         """Return the answer of each Sentinel, or its error; for tools."""
-        return [(where, await self._asked(where, make)) for where, make in self._sentinels]
+        return [(where, await self._ask(where, make)) for where, make in self._sentinels]
 
-    async def _asked(
+    async def _ask(
         self, where: str, make: Callable[[], AsyncRedisConnection]
     ) -> SentinelAnswer | Exception:
         try:
             conn = self._idle.pop(where, None) or make()
             try:
-                told = await self._told_by(conn)
+                told = await self._ask_connection(conn)
             except BaseException:
                 await conn.disconnect()
                 raise
@@ -183,7 +183,7 @@ class AsyncPrimary:
             return error
         return told
 
-    async def _told_by(self, conn: AsyncRedisConnection) -> SentinelAnswer:
+    async def _ask_connection(self, conn: AsyncRedisConnection) -> SentinelAnswer:
         name = self.service_name
         # In a failover the first command names the new primary earlier than the second.
         where = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name))

@@ -132,7 +132,7 @@ class AsyncServer:
         """Keep a connection, whose call has been answered, for the next call."""
         self.idle.append(connection)
 
-    async def _taken(self) -> AsyncProducerConnection:
+    async def _take_current(self) -> AsyncProducerConnection:
         """Take a connection; under Sentinel, one to the current primary."""
         primary = self._primary
         if primary is None:
@@ -172,7 +172,7 @@ class AsyncServer:
 
     async def _connection(self) -> AsyncProducerConnection:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
-        connection = await self._taken()
+        connection = await self._take_current()
         if not self._sends_once:
             await self.replace_if_dead(connection)
         else:
@@ -211,7 +211,7 @@ class AsyncServer:
         try:
             return await connection.open()
         except BaseException as error:
-            await self.failed(connection, error)
+            await self.handle_failure(connection, error)
             raise
 
     async def run(
@@ -253,9 +253,9 @@ class AsyncServer:
                     raise
                 logger.info("%s: %s; trying again", call.script.name, error)
                 errors = [] if isinstance(error, ResponseError) else [error]
-                reply = await self._again(connection, call, caller, errors, brief=brief)
+                reply = await self._run_again(connection, call, caller, errors, brief=brief)
         except BaseException as error:
-            await self.failed(connection, error, call)
+            await self.handle_failure(connection, error, call)
             raise
         self.idle.append(connection)
         return reply
@@ -296,7 +296,7 @@ class AsyncServer:
                     answers[at] = error
         return answers
 
-    async def failed(
+    async def handle_failure(
         self,
         connection: AsyncProducerConnection,
         error: BaseException,
@@ -311,7 +311,7 @@ class AsyncServer:
         """
         if isinstance(error, ResponseError) and not transient(error):
             is_damage = call is not None and "WRONGTYPE" in str(error)
-            mistyped = await self._mistyped(connection, call) if call and is_damage else ""
+            mistyped = await self._find_mistyped(connection, call) if call and is_damage else ""
             if refuses_size(error):  # no other call can follow
                 await connection.close()
             self.idle.append(connection)
@@ -323,7 +323,7 @@ class AsyncServer:
         await connection.close()
         raise_explained(error, self.address, tls=connection.uses_tls)
 
-    async def _mistyped(self, connection: AsyncProducerConnection, call: Call[object]) -> str:
+    async def _find_mistyped(self, connection: AsyncProducerConnection, call: Call[object]) -> str:
         """Return the keys of a call that have a wrong type, with both types."""
         found = []
         for kind, key in zip(call.script.keys, call.head[1:], strict=False):
@@ -332,7 +332,7 @@ class AsyncServer:
                 found.append(wrong_type(kind, key, actual))
         return ", ".join(filter(None, found))
 
-    async def _repeated(self, attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
+    async def _repeat(self, attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
         """Repeat a call that has failed once, for so many seconds, and once at least."""
         began, tries = monotonic(), 0
         while True:
@@ -351,7 +351,7 @@ class AsyncServer:
             text = "%s does not answer (%s); tried for %s"
             logger.warning(text, self.address, reason_of(error), span(self._retry_for))
 
-    async def _again(
+    async def _run_again(
         self,
         connection: AsyncProducerConnection,
         call: Call[object],
@@ -383,7 +383,7 @@ class AsyncServer:
 
         try:
             seconds = 0.0 if brief or self._sends_once else self._retry_for
-            return await self._repeated(repeat, seconds)
+            return await self._repeat(repeat, seconds)
         except ResponseError as refusal:
             if errors and transient(refusal):
                 raise errors.pop(0) from refusal  # it may have run before: this does not tell
@@ -400,7 +400,7 @@ class AsyncServer:
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
         """
-        connection = await self._taken()
+        connection = await self._take_current()
         opened = await self._open(connection) or self._has_lost
         self._has_lost = False
         self.give(connection)
@@ -425,9 +425,9 @@ class AsyncServer:
                 if self._sends_once or not transient(error):
                     raise
                 left = self._retry_for - (monotonic() - began)
-                reply = await self._repeated(attempt, left)
+                reply = await self._repeat(attempt, left)
         except BaseException as error:
-            await self.failed(connection, error)
+            await self.handle_failure(connection, error)
             raise
         self.idle.append(connection)
         return reply

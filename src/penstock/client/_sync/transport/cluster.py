@@ -198,10 +198,10 @@ class Cluster:
                     return connection.exchange(call, caller)
                 return connection.exchange_again(call, caller)
 
-            return _used(server, exchange, call=call, asking=asking)
+            return _use_connection(server, exchange, call=call, asking=asking)
 
         try:
-            reply, resent = self._tried(slot, act, call.script.name, patience)
+            reply, resent = self._try_until(slot, act, call.script.name, patience)
         except BaseException as error:
             is_refused = isinstance(error, (ResponseError, OutOfMemory, QueueDamaged))
             if is_refused and not (patience.is_unsure and passing(error)):
@@ -240,7 +240,7 @@ class Cluster:
         """
         if str(args[0]).upper() == "SCRIPT":
             return self.everywhere([args])[0][0]
-        return self._asked(slot_of(args), partial(_commanded, args=args), str(args[0]))
+        return self._try_for_a_while(slot_of(args), partial(_send_command, args=args), str(args[0]))
 
     def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
         """Return the replies to plain commands of each server that has slots and answers.
@@ -249,12 +249,12 @@ class Cluster:
             redis.exceptions.ConnectionError, TimeoutError: no server answers.
         """
 
-        def act(_: Server, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # `_used` passes it
+        def act(_: Server, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # `_use_connection` passes it
             replies, errors = [], list[Exception]()
             try:
                 for server in self._primaries():
                     try:
-                        replies.append([_commanded(server, args=args) for args in commands])
+                        replies.append([_send_command(server, args=args) for args in commands])
                     except CONNECTION_ERRORS as error:  # noqa: PERF203  # server after server
                         errors.append(error)
                 if errors and not replies:
@@ -263,12 +263,12 @@ class Cluster:
             finally:
                 errors.clear()  # see `caught`
 
-        return self._asked(None, act, str(commands[0][0]))
+        return self._try_for_a_while(None, act, str(commands[0][0]))
 
-    def _asked(self, slot: int | None, act: Act[T], what: str) -> T:
-        return self._tried(slot, act, what, Patience(self._retry_for, monotonic))[0]
+    def _try_for_a_while(self, slot: int | None, act: Act[T], what: str) -> T:
+        return self._try_until(slot, act, what, Patience(self._retry_for, monotonic))[0]
 
-    def _tried(
+    def _try_until(
         self, slot: int | None, act: Act[T], what: str, patience: Patience
     ) -> tuple[T, float]:
         """Try until `act` succeeds; return its result, and when it was sent again, 0 = never.
@@ -328,7 +328,7 @@ class Cluster:
         """Count the keys of a slot in migration that its owner still has; None = not known."""
         try:
             server = self._owner(slot)
-            count: int = _commanded(server, args=("CLUSTER", "COUNTKEYSINSLOT", slot))
+            count: int = _send_command(server, args=("CLUSTER", "COUNTKEYSINSLOT", slot))
         except (ResponseError, *CONNECTION_ERRORS) as error:
             logger.info("CLUSTER COUNTKEYSINSLOT: %s", error)
             return None
@@ -462,7 +462,7 @@ def is_elsewhere(
     return waiter.has_moved if isinstance(link, Server) else link.has_moved(*spot)
 
 
-def _used(
+def _use_connection(
     server: Server,
     use: Callable[[ProducerConnection], T],
     *,
@@ -479,14 +479,14 @@ def _used(
         server.give(connection)
         raise
     except BaseException as error:
-        server.failed(connection, error, call)
+        server.handle_failure(connection, error, call)
         raise
     server.give(connection)
     return result
 
 
-def _commanded(server: Server, args: tuple[Argument, ...], *, asking: bool = False) -> Any:
-    return _used(server, lambda connection: connection.command(*args), asking=asking)
+def _send_command(server: Server, args: tuple[Argument, ...], *, asking: bool = False) -> Any:
+    return _use_connection(server, lambda connection: connection.command(*args), asking=asking)
 
 
 def _is_clustered(server: Server) -> bool:

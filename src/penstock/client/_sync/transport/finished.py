@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -20,14 +20,11 @@ from penstock.client._sync.transport.blocking import (
     STOP_TIMEOUT,
     BlockingConnection,
 )
-from penstock.client._sync.transport.cluster import is_elsewhere
+from penstock.client._sync.transport.cluster import Cluster, is_elsewhere
 from penstock.client._sync.transport.server import Server
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
 from penstock.core.flows import POLL_INTERVAL
-
-if TYPE_CHECKING:
-    from penstock.client._sync.transport.node import Node
 
 __all__ = ["EndReader", "ResultWait"]
 
@@ -38,6 +35,12 @@ ALL = b"*"
 
 EntryId = tuple[int, int]
 Spot = tuple[Server, int | None]
+
+
+class _Linked(Protocol):
+    """A node, as far as a reader needs it."""
+
+    link: Server | Cluster
 
 
 class ResultWait:
@@ -91,7 +94,7 @@ class EndReader:
         node: provides the connections.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: _Linked) -> None:
         self._node = node
         self.forget()
 

@@ -84,11 +84,11 @@ class FlowRun(Generic[T]):
         A cancelled flow hands its tokens and jobs on to other consumers first.
         """
         try:
-            return self._carried_out(partial(next, self._flow))
+            return self._carry_out(partial(next, self._flow))
         finally:
             self.drop()
 
-    def _carried_out(self, begin: Callable[[], Effect]) -> T:
+    def _carry_out(self, begin: Callable[[], Effect]) -> T:
         """Carry out the effects from the one that `begin` returns; return the flow's result."""
         try:
             effect = begin()
@@ -129,11 +129,11 @@ class FlowRun(Generic[T]):
             wanted.setdefault(home, {})[ops.keys[effect.kind]] = ops
         self._drop([spot for spot in self._pending if spot.home not in wanted])
         lost: list[QueueOps] = []
-        told = self._at_all(wanted, partial(self._armed, effect), lost)
+        told = self._ask_all_nodes(wanted, partial(self._arm, effect), lost)
         while not (told or lost or self._taken):
             until = effect.until if self._shorten is None else self._shorten(effect.until)
-            timeout = self._ready(until)
-            told = self._at_all(wanted, partial(self._popped, timeout), lost)
+            timeout = self._await_reply(until)
+            told = self._ask_all_nodes(wanted, partial(self._pop, timeout), lost)
             is_over = not self._is_sliced or monotonic() >= until
             if is_over or (self._signal is not None and self._signal.take()):
                 break
@@ -145,7 +145,7 @@ class FlowRun(Generic[T]):
             self.answer(Rest(min(monotonic() + pause, effect.until)))
         return WaitResult(tuple(told), tuple(lost), self._take())
 
-    def _at_all(
+    def _ask_all_nodes(
         self,
         wanted: dict[Any, ByKey],
         ask: Callable[[Any, ByKey], list[QueueOps]],
@@ -166,7 +166,7 @@ class FlowRun(Generic[T]):
                 lost += sources.values()
         return told
 
-    def _armed(self, effect: Listen, home: Any, sources: ByKey) -> list[QueueOps]:
+    def _arm(self, effect: Listen, home: Any, sources: ByKey) -> list[QueueOps]:
         """Ensure that BLPOPs for these tokens are pending; return what earlier ones have taken."""
         told: list[QueueOps] = []
         spots = self._link(home).spots(tuple(sources))
@@ -194,7 +194,7 @@ class FlowRun(Generic[T]):
                 self._taken = self._taken or waiter.take()
         return told
 
-    def _ready(self, until: float) -> float:
+    def _await_reply(self, until: float) -> float:
         """Wait until one of several BLPOPs has a reply; return the time to wait for each."""
         timeout = until - monotonic()
         if not self._pending:
@@ -209,7 +209,7 @@ class FlowRun(Generic[T]):
             first_ready(readers, timeout, self._signal)
         return 0.0
 
-    def _popped(self, timeout: float, home: Any, sources: ByKey) -> list[QueueOps]:
+    def _pop(self, timeout: float, home: Any, sources: ByKey) -> list[QueueOps]:
         told = []
         for spot in self._spots(home):
             waiter, own = self._pending[spot]
@@ -252,7 +252,7 @@ class FlowRun(Generic[T]):
                 if not passing(error):
                     raise
                 if home is not None:
-                    home.failed(error)
+                    home.note_failure(error)
         return WaitResult(tuple(told), taken=self._take())
 
     def _end(self, spots: Iterable[_Spot]) -> list[QueueOps]:
@@ -271,7 +271,7 @@ class FlowRun(Generic[T]):
                 try:
                     server.unblock([one.waiter for one in pending])
                     for waiter, sources in pending:
-                        told += [sources[key] for key in waiter.ended()]
+                        told += [sources[key] for key in waiter.read_end()]
                         self._taken = self._taken or waiter.take()
                 except Exception as error:  # noqa: BLE001  # the other servers are told first
                     self._drop(these)

@@ -18,9 +18,8 @@ from penstock.client._sync.transport.finished import EndReader
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.client.clock import monotonic
-from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.call import Call, CallingQueue, RawReply
 from penstock.core.calls.failures import passing, transient
-from penstock.core.calls.operations.base import Operations
 from penstock.core.calls.refusals import refusal
 from penstock.core.calls.troubles import wrong_type
 from penstock.core.jobs.logs import get_logger
@@ -230,7 +229,7 @@ class Node:
             limit.apply(call, monotonic())
         raw = self.link.run(call, brief=brief)
         if raw[0] < 0 or call.role_lease is not None:
-            raw = self._judged(call, raw, sent, brief=brief)
+            raw = self._repair_and_rerun(call, raw, sent, brief=brief)
         result = call.parse(raw)
         if limit is not None and limit.suspected_size:
             limit.note_reply(call, result)
@@ -256,7 +255,7 @@ class Node:
                 if isinstance(raw, Exception):
                     raise raw
                 if raw[0] < 0 or call.role_lease is not None:
-                    raw = self._judged(call, raw, sent, brief=False)
+                    raw = self._repair_and_rerun(call, raw, sent, brief=False)
                 results.append(call.parse(raw))
             except Exception as error:  # noqa: PERF203  # few are refused
                 if passing(error):
@@ -264,7 +263,9 @@ class Node:
                 results.append(error)
         return results
 
-    def _judged(self, call: Call[Any], raw: RawReply, sent: float, *, brief: bool) -> RawReply:
+    def _repair_and_rerun(
+        self, call: Call[Any], raw: RawReply, sent: float, *, brief: bool
+    ) -> RawReply:
         ops, role_lease = call.ops, call.role_lease
         assert ops is not None
         if raw[0] == Code.NOT_PLAIN and call.full is not None:
@@ -284,7 +285,7 @@ class Node:
             raise refusal(ops.name, raw, call.script.bounds)
         return raw
 
-    def _repair(self, ops: Operations, call: Call[object]) -> None:
+    def _repair(self, ops: CallingQueue, call: Call[object]) -> None:
         """Restore the lost meta of a queue (protocol/maintenance.md, Repairing meta).
 
         Raises:

@@ -104,7 +104,7 @@ class Primary:
         best: SentinelAnswer | None = None
         failed = []
         for number, (where, make) in enumerate(tuple(self._sentinels)):
-            told = self._asked(where, make)
+            told = self._ask(where, make)
             if isinstance(told, Exception):
                 failed.append(f"{where}: {told}")
                 continue
@@ -132,7 +132,7 @@ class Primary:
         self._look_at = now + LOOK  # other calls use the known address meanwhile
         self._begin_with(1)
         where, make = self._sentinels[0]
-        told = self._asked(where, make)
+        told = self._ask(where, make)
         if isinstance(told, Exception):
             logger.info("Sentinel %s: %s", where, told)
             self._look_at = time.monotonic() + REST
@@ -162,13 +162,13 @@ class Primary:
 
     def answers(self) -> list[tuple[str, SentinelAnswer | Exception]]:
         """Return the answer of each Sentinel, or its error; for tools."""
-        return [(where, self._asked(where, make)) for where, make in self._sentinels]
+        return [(where, self._ask(where, make)) for where, make in self._sentinels]
 
-    def _asked(self, where: str, make: Callable[[], RedisConnection]) -> SentinelAnswer | Exception:
+    def _ask(self, where: str, make: Callable[[], RedisConnection]) -> SentinelAnswer | Exception:
         try:
             conn = self._idle.pop(where, None) or make()
             try:
-                told = self._told_by(conn)
+                told = self._ask_connection(conn)
             except BaseException:
                 conn.disconnect()
                 raise
@@ -180,7 +180,7 @@ class Primary:
             return error
         return told
 
-    def _told_by(self, conn: RedisConnection) -> SentinelAnswer:
+    def _ask_connection(self, conn: RedisConnection) -> SentinelAnswer:
         name = self.service_name
         # In a failover the first command names the new primary earlier than the second.
         where = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name))

@@ -121,7 +121,7 @@ class Server:
         """Keep a connection, whose call has been answered, for the next call."""
         self.idle.append(connection)
 
-    def _taken(self) -> ProducerConnection:
+    def _take_current(self) -> ProducerConnection:
         """Take a connection; under Sentinel, one to the current primary."""
         primary = self._primary
         if primary is None:
@@ -160,7 +160,7 @@ class Server:
 
     def _connection(self) -> ProducerConnection:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
-        connection = self._taken()
+        connection = self._take_current()
         if not self._sends_once:
             self.replace_if_dead(connection)
         else:
@@ -199,7 +199,7 @@ class Server:
         try:
             return connection.open()
         except BaseException as error:
-            self.failed(connection, error)
+            self.handle_failure(connection, error)
             raise
 
     def run(
@@ -240,9 +240,9 @@ class Server:
                     raise
                 logger.info("%s: %s; trying again", call.script.name, error)
                 errors = [] if isinstance(error, ResponseError) else [error]
-                reply = self._again(connection, call, caller, errors, brief=brief)
+                reply = self._run_again(connection, call, caller, errors, brief=brief)
         except BaseException as error:
-            self.failed(connection, error, call)
+            self.handle_failure(connection, error, call)
             raise
         self.idle.append(connection)
         return reply
@@ -283,7 +283,7 @@ class Server:
                     answers[at] = error
         return answers
 
-    def failed(
+    def handle_failure(
         self,
         connection: ProducerConnection,
         error: BaseException,
@@ -298,7 +298,7 @@ class Server:
         """
         if isinstance(error, ResponseError) and not transient(error):
             is_damage = call is not None and "WRONGTYPE" in str(error)
-            mistyped = self._mistyped(connection, call) if call and is_damage else ""
+            mistyped = self._find_mistyped(connection, call) if call and is_damage else ""
             if refuses_size(error):  # no other call can follow
                 connection.close()
             self.idle.append(connection)
@@ -310,7 +310,7 @@ class Server:
         connection.close()
         raise_explained(error, self.address, tls=connection.uses_tls)
 
-    def _mistyped(self, connection: ProducerConnection, call: Call[object]) -> str:
+    def _find_mistyped(self, connection: ProducerConnection, call: Call[object]) -> str:
         """Return the keys of a call that have a wrong type, with both types."""
         found = []
         for kind, key in zip(call.script.keys, call.head[1:], strict=False):
@@ -319,7 +319,7 @@ class Server:
                 found.append(wrong_type(kind, key, actual))
         return ", ".join(filter(None, found))
 
-    def _repeated(self, attempt: Callable[[], T], seconds: float) -> T:
+    def _repeat(self, attempt: Callable[[], T], seconds: float) -> T:
         """Repeat a call that has failed once, for so many seconds, and once at least."""
         began, tries = monotonic(), 0
         while True:
@@ -338,7 +338,7 @@ class Server:
             text = "%s does not answer (%s); tried for %s"
             logger.warning(text, self.address, reason_of(error), span(self._retry_for))
 
-    def _again(
+    def _run_again(
         self,
         connection: ProducerConnection,
         call: Call[object],
@@ -370,7 +370,7 @@ class Server:
 
         try:
             seconds = 0.0 if brief or self._sends_once else self._retry_for
-            return self._repeated(repeat, seconds)
+            return self._repeat(repeat, seconds)
         except ResponseError as refusal:
             if errors and transient(refusal):
                 raise errors.pop(0) from refusal  # it may have run before: this does not tell
@@ -387,7 +387,7 @@ class Server:
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
         """
-        connection = self._taken()
+        connection = self._take_current()
         opened = self._open(connection) or self._has_lost
         self._has_lost = False
         self.give(connection)
@@ -412,9 +412,9 @@ class Server:
                 if self._sends_once or not transient(error):
                     raise
                 left = self._retry_for - (monotonic() - began)
-                reply = self._repeated(attempt, left)
+                reply = self._repeat(attempt, left)
         except BaseException as error:
-            self.failed(connection, error)
+            self.handle_failure(connection, error)
             raise
         self.idle.append(connection)
         return reply

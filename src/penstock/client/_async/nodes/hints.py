@@ -1,0 +1,158 @@
+"""Calls about jobs of a node that is down: kept on another node, replayed later.
+
+See protocol/nodes.md, Hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from penstock.client._async.nodes.federated_node import AsyncFederatedNode
+from penstock.client._async.nodes.interfaces import AsyncNodeGroup
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import passing
+from penstock.core.jobs import hints
+from penstock.core.jobs.hints import Hint, Intent
+from penstock.core.jobs.logs import get_logger
+from penstock.errors import WrongEpoch
+from penstock.wire.keys import hints_key, split_name
+
+__all__ = ["keep", "replay", "replay_from"]
+
+logger = get_logger("penstock")
+
+
+async def replay(federation: AsyncNodeGroup, home: AsyncFederatedNode) -> None:
+    """Replay the hints that others keep for a node that is back, and those that it keeps.
+
+    Raises:
+        Exception: the node has failed again.
+    """
+    others = federation.up(home)
+    for other in others:
+        try:
+            lost = await replay_from(federation, other, [home])
+        except Exception as error:  # noqa: BLE001, PERF203  # not this node's failure
+            if not federation.note_failure(other, error):
+                logger.warning("hints on %s: %s", other.address, error)
+        else:
+            if lost is not None:
+                raise lost
+    await replay_from(federation, home, others)
+
+
+async def replay_from(
+    federation: AsyncNodeGroup, keeper: AsyncFederatedNode, homes: Sequence[AsyncFederatedNode]
+) -> Exception | None:
+    """Replay the hints that one node keeps; return the failure of a node they are for."""
+    lost: Exception | None = None
+    key = hints_key(federation.config.prefix)
+    if not homes or not await keeper.brief.node.command("HLEN", key):
+        return None
+    cursor = b"0"
+    while True:
+        cursor, flat = await keeper.brief.node.command("HSCAN", key, cursor, "COUNT", 100)
+        kept, foreign = hints.read_hints(flat)
+        now = await keeper.brief.node.time_ms()
+        over = [hint.field for hint in kept if hint.until < now]
+        for home in homes:
+            own = [hint for hint in kept if hint.node in home.known and home is not keeper]
+            try:
+                for batch in hints.together(own):
+                    over += await _run(home, batch)
+            except Exception as error:
+                if not federation.note_failure(home, error):
+                    raise
+                lost = error
+        if over:
+            await keeper.brief.node.command("HDEL", key, *dict.fromkeys(over))
+        if foreign:
+            logger.warning("%s keeps %d hints of an unknown kind", keeper.address, len(foreign))
+        if cursor == b"0" or lost is not None:
+            return lost
+
+
+async def _run(home: AsyncFederatedNode, batch: Sequence[Hint]) -> list[str]:
+    """Run a call for hints about jobs of one queue; return the fields to remove."""
+    first = batch[0]
+    ops = home.brief.operations(*split_name(first.queue))
+    pairs = [text for hint in batch for text in (hint.number, hint.receipt)]
+    call = ops.hinted(first.kind, first.epoch, first.window, first.reason, pairs)
+    try:
+        await home.brief.node.run(call)
+    except WrongEpoch:
+        pass  # the queue was re-created: these jobs do not exist any more
+    except Exception as error:  # the hints stay
+        logger.warning("%d hints for %s: %s", len(batch), home.address, error)
+        if passing(error):
+            raise
+        return []
+    text = "late %s on %s: %d jobs of %r"
+    logger.info(text, first.kind, home.address, len(batch), first.queue)
+    return [hint.field for hint in batch]
+
+
+async def keep(
+    federation: AsyncNodeGroup,
+    home: AsyncFederatedNode,
+    queue: str,
+    names: Sequence[Any],
+    intent: Intent,
+) -> list[bool]:
+    """Keep a call about jobs of a node that is down on another node.
+
+    Args:
+        federation: the nodes.
+        home: the node that is down.
+        queue: name of the jobs' queue on it.
+        names: deliveries or ids.
+        intent: the call.
+
+    Returns:
+        For each job, whether a hint is kept.
+    """
+    if not federation.up(home):
+        await federation.await_looks()  # a new client may not have met the others yet
+    hint_of = partial(hints.hint_of, node=home.id, queue=queue, intent=intent)
+    for keeper in federation.preferred():
+        state = keeper.state
+        if keeper is home or not state.is_up:
+            continue
+        try:
+            if state.is_stale(monotonic()):
+                await keeper.look()
+            if state.leaving or state.crowded:
+                continue
+            found = await _store(keeper, names, hint_of)
+        except Exception as error:  # noqa: BLE001  # the next node is tried
+            if not federation.note_failure(keeper, error):
+                logger.warning("hints can't be kept on %s: %s", keeper.address, error)
+            continue
+        if found is not None:
+            if any(found) and home.state.is_up:  # it came back meanwhile
+                with suppress(Exception):  # replayed when the list of nodes is read again
+                    await replay_from(federation, keeper, [home])
+            return found
+    return [False] * len(names)
+
+
+async def _store(
+    keeper: AsyncFederatedNode, names: Sequence[Any], hint_of: Callable[..., Hint | None]
+) -> list[bool] | None:
+    """Store hints on a node; return for each job if one is kept, or None if there are too many."""
+    key, command = hints_key(keeper.config.prefix), keeper.brief.node.command
+    now = await keeper.brief.node.time_ms()
+    found = [hint_of(name, now=now) for name in names]
+    kept = [hint for hint in found if hint is not None]
+    if not kept:
+        return [False] * len(names)
+    if await command("HLEN", key) + len(kept) > hints.MAX_HINTS:
+        return None
+    await command("HSET", key, *(text for hint in kept for text in (hint.field, hint.value)))
+    life = max(hint.until for hint in kept) - now
+    if await command("PTTL", key) < life:
+        await command("PEXPIRE", key, life)
+    return [hint is not None for hint in found]

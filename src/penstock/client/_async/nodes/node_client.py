@@ -1,0 +1,245 @@
+"""The client of one node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.client._acompat import AsyncSignal
+from penstock.client._async.transport.driver import AsyncDriver
+from penstock.client._async.transport.node import AsyncNode
+from penstock.client.clock import monotonic
+from penstock.core.calls.config import ClientConfig, QueueFilter
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.views import QueuePage, QueueStats
+from penstock.core.nodes.merging import merged_stats
+from penstock.core.nodes.servers import PROTOCOL_VERSION
+from penstock.core.nodes.state import FLAG_MAX_AGE, NodeState
+from penstock.core.values.checks import QUEUE_CURSOR, check_cursor
+from penstock.errors import NodesUnavailable, QueueDamaged, WrongNode
+from penstock.wire.keys import QueueKeys, node_key, split_name
+
+if TYPE_CHECKING:
+    from penstock.core.nodes.node_views import Hello, Info, NodeView
+
+__all__ = ["BRIEF", "AsyncNodeClient"]
+
+logger = get_logger("penstock")
+T = TypeVar("T")
+
+BRIEF = 2.0
+"""Seconds that a consumer waits for a reply while other servers may have jobs."""
+
+
+class AsyncNodeClient:
+    """The client of one node.
+
+    Args:
+        source: a URL or a redis-py client.
+        config: configuration of the client.
+        node: its connections; None = make them.
+
+    Attributes:
+        driver: runs flows on the node.
+        taking_until: time of the clock until which the node is believed to take jobs.
+        state: of the node; always up, unless it is one of several.
+    """
+
+    def __init__(self, source: Any, config: ClientConfig, node: AsyncNode | None = None) -> None:
+        self.source = source
+        self.config = config
+        self.node = node or AsyncNode(source, prefix=config.prefix, retry_for=config.retry_for)
+        self.driver = AsyncDriver(self.node, config.prefix)
+        self._brief_driver: AsyncDriver | None = None
+        self.taking_until = -math.inf
+        self.state = NodeState(met=True)
+
+    @property
+    def id(self) -> str:
+        """First 8 digits of the node's id; empty until it is known."""
+        return self.node.id
+
+    @property
+    def address(self) -> str:
+        """Address of the node, for people."""
+        return self.node.address
+
+    def operations(self, name: str, number: int | None = None, queue: Any = None) -> QueueOps:
+        """Return the operations of a queue, or of one of its partitions.
+
+        Args:
+            name: of the queue.
+            number: of the partition; None = the queue has none.
+            queue: the queue object to which its jobs belong; None = no jobs are taken.
+        """
+        config, keys = self.config, QueueKeys(name, self.config.prefix, number)
+        make = Delivery if queue is None else queue.job_type
+        return QueueOps(keys, config.owner, self.node.known, queue, make, config.codec)
+
+    async def partitions(self, name: str) -> int | None:
+        """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
+        return (await self.partitions_of([name]))[0]
+
+    async def partitions_of(self, names: Iterable[str]) -> list[int | None]:
+        """Return the number of partitions of each queue."""
+        await self.connect()
+        return await self.driver.partitions_of(names)
+
+    async def connect(self) -> None:
+        """Reach the server, check it and learn its id, unless that was done."""
+        if not self.node.id:
+            await self.node.prepare()
+
+    def check_known(self, node: str, name: object) -> None:
+        """Check that this node has an id.
+
+        Args:
+            node: the first 8 digits of the id.
+            name: the job that names it.
+
+        Raises:
+            WrongNode: it has another id.
+        """
+        known = self.node.known
+        if known and node not in known:
+            told = f"node {node} is unknown, this client knows {', '.join(known)}: add its URL"
+            raise WrongNode("id", name, told)
+
+    async def check_taking(self) -> bool:
+        """Check that the node takes new jobs, before some are added. Return True.
+
+        Raises:
+            NodesUnavailable: its flag `leaving` is set.
+        """
+        await self.connect()
+        if await self.is_leaving():
+            raise NodesUnavailable("no node takes jobs", {self.node.address: "leaving"})
+        self.taking_until = monotonic() + FLAG_MAX_AGE
+        return True
+
+    async def is_leaving(self) -> bool:
+        """Return True if the node takes no new jobs."""
+        return bool(await self.node.command("HGET", node_key(self.config.prefix), "leaving"))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.node.close()
+        if self._brief_driver is not None:
+            await self._brief_driver.node.close()
+
+    def brief_driver(self) -> AsyncDriver:
+        """Return a driver whose calls fail soon: other servers of the cluster may have jobs."""
+        if self._brief_driver is None:
+            twin = self.node.twin(retry_for=self.config.retry_for, socket_timeout=BRIEF)
+            self._brief_driver = AsyncDriver(twin, self.config.prefix)
+        self._brief_driver.node.id = self.node.id
+        return self._brief_driver
+
+    @property
+    def is_apart(self) -> bool:
+        """Return True if queues may lie on several servers; known from the first call on."""
+        return self.node.is_cluster
+
+    async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
+        """Run a flow to its end and return its result."""
+        return await self.driver.drive(flow, signal)
+
+    async def queues(self, pattern: str) -> list[str]:
+        """Return the names of the queues that exist, sorted."""
+        await self.connect()
+        names = set[str]()
+        for listed, epoch in await self.node.registry():
+            name, number = split_name(listed)
+            if name not in names and fnmatchcase(name, pattern):
+                meta = QueueKeys(name, self.config.prefix, number)["meta"]
+                if await self.node.command("HGET", meta, "epoch") == epoch.encode():
+                    names.add(name)
+        return sorted(names)
+
+    async def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
+        """Return one page of the registry."""
+        at = check_cursor("cursor", cursor, QUEUE_CURSOR)
+        await self.connect()
+        after, entries = await self.driver.registry_page(at, n)
+        found = [
+            stats if number is None else await self._read_whole(stats.name, number)
+            for stats, number in await self._read_living(entries)
+        ]
+        return QueuePage(after, [stats for stats in found if stats and is_wanted(stats)])
+
+    async def read_stats(self, name: str, partitions: int | None) -> QueueStats:
+        """Return the figures of a queue with so many partitions; None = it has none."""
+        await self.connect()
+        if partitions is None:
+            return await self.node.run(self.operations(name).stats())
+        calls = [self.operations(name, number).stats() for number in range(partitions)]
+        return replace(
+            merged_stats([await self.node.run(call) for call in calls]), partitions=partitions
+        )
+
+    async def _read_whole(self, name: str, number: int) -> QueueStats | None:
+        """Return the figures of a queue with partitions; None if an earlier partition exists."""
+        for earlier in range(number):
+            if (await self.node.run(self.operations(name, earlier).stats())).exists:
+                return None
+        return await self.read_stats(name, await self.driver.partitions(name) or None)
+
+    async def _read_living(
+        self, entries: list[tuple[str, str]]
+    ) -> list[tuple[QueueStats, int | None]]:
+        living = []
+        for listed, epoch in entries:
+            name, number = split_name(listed)
+            try:
+                stats = await self.node.run(self.operations(name, number).stats())
+            except QueueDamaged as error:  # the others are still shown
+                logger.warning("queue %r is left out: %s", name, error)
+                continue
+            if stats.epoch == epoch:
+                living.append((stats, number))
+        return living
+
+    async def hello(self) -> Hello:
+        """Return the protocol version and the node."""
+        from penstock.core.nodes.node_views import Hello
+
+        await self.connect()
+        view = await self.view()
+        return Hello(PROTOCOL_VERSION, view.id, (view,))
+
+    async def view(self) -> NodeView:
+        """Return address, memory and flags of the node."""
+        from penstock.core.nodes.node_views import NodeView
+
+        facts = await self.node.server_facts()
+        leaving = await self.is_leaving()
+        return NodeView(
+            id=await self.node.whole_id(),
+            address=self.node.address,
+            priority=100 if leaving else 10 if facts.is_crowded else 1,
+            used_memory=facts.number("used_memory"),
+            max_memory=facts.number("maxmemory"),
+            leaving=leaving,
+        )
+
+    async def info(self) -> Info:
+        """Return the state of the server, and how many queues and jobs it has."""
+        await self.connect()
+        facts = await self.node.server_facts()
+        found = await self.living()
+        waiting = sum(one.ready + one.scheduled + one.parked for one in found)
+        return facts.info(
+            node=await self.node.whole_id(),
+            queues=len({one.name for one in found}),
+            jobs=waiting + sum(one.active + one.dead for one in found),
+            waiting=waiting,
+        )
+
+    async def living(self) -> list[QueueStats]:
+        """Return the figures of all queues, each partition by itself."""
+        return [stats for stats, _ in await self._read_living(await self.node.registry())]

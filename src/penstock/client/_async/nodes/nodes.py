@@ -1,0 +1,186 @@
+"""Administration of nodes: add one, empty one, forget one."""
+
+from __future__ import annotations
+
+from penstock.client._async.nodes.agreement import agree
+from penstock.client._async.nodes.federated_node import AsyncFederatedNode
+from penstock.client._async.nodes.federation import AsyncFederation
+from penstock.client._async.nodes.node_client import AsyncNodeClient
+from penstock.core.nodes.node_list import Entry, address_of
+from penstock.core.nodes.node_views import Drain, NodeView
+from penstock.core.values.urls import check_url, shown
+from penstock.errors import BadArgument, ConfigurationError, NodesMissed, OutOfMemory
+from penstock.wire.keys import hints_key, node_key, nodes_key
+
+__all__ = ["AsyncNodes"]
+
+
+class AsyncNodes:
+    """Lists, adds and removes the nodes of a federation.
+
+    A node is named by its id (the first 8 digits are enough), its address, or its `NodeView`.
+
+    Args:
+        home: the federation.
+
+    Raises:
+        ConfigurationError: the client was made with `federation=False`.
+    """
+
+    def __init__(self, home: AsyncFederation | AsyncNodeClient) -> None:
+        if not isinstance(home, AsyncFederation):
+            raise ConfigurationError("this client uses one node: make it without federation=False")
+        self._federation = home
+
+    async def list(self) -> tuple[NodeView, ...]:
+        """Return every node of this client; those that can't be reached come last."""
+        return (await self._federation.hello()).nodes
+
+    async def add(self, url: str) -> NodeView:
+        """Add a node to the list that every node keeps; clients learn of it within 30 s.
+
+        The node gets the settings and pauses of all queues. Nodes that this client knows and the
+        list does not are added, too. User names and passwords are not stored.
+
+        Raises:
+            BadArgument: not a URL.
+            ConfigurationError: it has the id of another node.
+            redis.exceptions.ConnectionError: it can't be reached.
+            NodesMissed: some nodes can't be reached and don't have the new list.
+        """
+        check_url("url", url)
+        home = await self._federation.admit(url)
+        await self._note(home.whole_id, address_of(home.source))
+        for name in await self._federation.queues("*"):
+            partitions = await self._federation.partitions(name) or None
+            await agree(self._federation, name, partitions)
+        return await home.read_view()
+
+    async def forget(self, node: str | NodeView) -> None:
+        """Remove a node from the list: clients that can reach another node stop using it.
+
+        Its jobs stay on it: empty it first (`leave`, `drained`). `add` brings it back.
+
+        Raises:
+            BadArgument: no such node, or the only one.
+            NodesMissed: some of the others can't be reached, and don't have the new list.
+        """
+        unused = await self._find_unused(node)
+        if unused:
+            await self._note(unused, "")
+            self._federation.unused.pop(unused, None)
+            return
+        home = await self._find(node)
+        if len(self._federation.homes) == 1:
+            raise BadArgument("node", _shown(node), "is the only node, so it can't be removed")
+        if not home.whole_id:
+            raise BadArgument("node", _shown(node), "was never reached, so its id is not known")
+        try:
+            await self._note(home.whole_id, "", but=home)
+        finally:
+            await self._federation.dismiss(home)
+
+    async def leave(self, node: str | NodeView) -> None:
+        """Add no more jobs to a node, so that consumers empty it. Producers notice within 1 s.
+
+        Raises:
+            BadArgument: no such node.
+            redis.exceptions.ConnectionError: it can't be reached.
+        """
+        home = await self._find(node)
+        await home.node.command("HSET", node_key(home.config.prefix), "leaving", "1")
+        await self._federation.look_after(home)
+
+    async def join(self, node: str | NodeView) -> None:
+        """Add jobs to a node again, after `leave`.
+
+        Raises:
+            As `leave`.
+        """
+        home = await self._find(node)
+        await home.node.command("HDEL", node_key(home.config.prefix), "leaving")
+        await self._federation.look_after(home)
+
+    async def drained(self, node: str | NodeView) -> Drain:
+        """Count the jobs left on a node. The result is true if none is waiting or leased.
+
+        Dead letters don't count. Delivered jobs of lease 0 do, until their ttl. So do rows of
+        staged writes, if their queue exists.
+
+        Raises:
+            As `leave`.
+        """
+        home = await self._find(node)
+        found = await home.living()
+        kept = await home.node.command("HLEN", hints_key(home.config.prefix))
+        return Drain(
+            waiting=sum(one.ready + one.scheduled + one.parked for one in found),
+            active=sum(one.active for one in found),
+            hints=kept,
+            rows=sum(one.staged + one.promised for one in found),
+            dead=sum(one.dead for one in found),
+        )
+
+    async def _find_unused(self, node: object) -> str:
+        """Return the id of a listed node that can't be used; '' if `node` is not one of them."""
+        await self._federation.connect()
+        unused = self._federation.unused.items()
+        found = [one for one, (address, _) in unused if _is_named(node, address, one)]
+        return found[0] if len(found) == 1 else ""
+
+    async def _find(self, node: object) -> AsyncFederatedNode:
+        await self._federation.connect()
+        if not isinstance(node, (str, NodeView)) or not node:
+            raise BadArgument("node", _shown(node), "must be an id, an address or a NodeView")
+        homes = self._federation.homes
+        found = [home for home in homes if _is_named(node, home.address, home.whole_id)]
+        if len(found) != 1:
+            known = ", ".join(f"{one.id} ({one.address})" for one in homes)
+            raise BadArgument("node", _shown(node), f"must be one of {known}")
+        return found[0]
+
+    async def _note(self, node: str, address: str, but: AsyncFederatedNode | None = None) -> None:
+        """Write the list, with one changed entry, to every node.
+
+        Raises:
+            NodesMissed: some nodes don't have it.
+        """
+        federation = self._federation
+        clocks, _ = await federation.each(lambda home: home.brief.node.time_ms())
+        now = clocks[0][1]
+        entries = await federation.entries()
+        for home in federation.homes:
+            where = address_of(home.source)
+            if home.whole_id and home.whole_id not in entries and where:
+                entries[home.whole_id] = Entry(now, where)
+        last = entries[node].changed if node in entries else 0
+        entries[node] = Entry(max(now, last + 1), address)
+        flat = [text for name, entry in entries.items() for text in (name, str(entry))]
+        key = nodes_key(federation.config.prefix)
+
+        async def write(home: AsyncFederatedNode) -> str:
+            try:
+                await home.brief.node.command("HSET", key, *flat)
+            except OutOfMemory as error:
+                return str(error)
+            return ""
+
+        found, missed = await federation.each(write)
+        missed.update({home.address: why for home, why in found if why})
+        if but is not None:
+            missed.pop(but.address, None)
+        if missed:
+            raise NodesMissed(missed)
+
+
+def _is_named(node: object, address: str, whole_id: str) -> bool:
+    """Return True if a node is named by its address, or by at least 8 digits of its id."""
+    name = node.id or node.address if isinstance(node, NodeView) else node
+    if not isinstance(name, str):
+        return False
+    return name == address or (len(name) >= 8 and whole_id.startswith(name))
+
+
+def _shown(node: object) -> object:
+    """Return the text for an error message; remove the password of a URL."""
+    return shown(node) if isinstance(node, str) and "://" in node else node

@@ -1,0 +1,183 @@
+"""The route of a queue that has one part, on one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock.client._async.nodes.node_client import AsyncNodeClient
+from penstock.client._async.route.interfaces import AsyncClientNodes, AsyncRoute, AsyncRouted
+from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, AsyncPart, AsyncReadPart
+from penstock.client._async.route.reserving import reserve_on_node
+from penstock.client.clock import monotonic
+from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.enqueuing.chunks import chunks
+from penstock.core.enqueuing.options import Prepared
+from penstock.core.jobs.job import BulkEnqueued, JobName
+from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.views import ScanPage
+from penstock.core.values.confirmations import Wait
+from penstock.errors import NodesUnavailable, QueueClosed, QueueInUse, RoleLost
+from penstock.wire.codes import Code
+
+__all__ = ["AsyncBoundRoute", "AsyncNodeRoute"]
+
+T = TypeVar("T")
+
+
+class AsyncNodeRoute(AsyncPart):
+    """The route of a queue with one part: it is that part.
+
+    Args:
+        nodes: the nodes of the client.
+        client: the client of the node.
+        queue: the queue.
+        number: of the partition; None = the queue has none.
+
+    Attributes:
+        nodes: the argument.
+        part: this part, the only one.
+    """
+
+    def __init__(
+        self,
+        nodes: AsyncClientNodes,
+        client: AsyncNodeClient,
+        queue: AsyncRouted,
+        number: int | None = None,
+    ) -> None:
+        super().__init__(client, queue.name, number, queue)
+        self.nodes = nodes
+        self._queue = queue
+        self.part: AsyncPart | None = self
+
+    @property
+    def operations(self) -> list[QueueOps]:
+        """Return the operations of the part."""
+        return [self.ops]
+
+    async def refresh(self) -> AsyncRoute:
+        """Return the route of the queue; if the list of nodes is due, read it first."""
+        if monotonic() >= self.nodes.look_at:
+            await self.nodes.look()
+        return self._queue.route
+
+    # -- producing -------------------------------------------------------------------------
+
+    async def _check_taking(self) -> bool:
+        # sync only: return self._ask_if_taking()
+        return await self._gathering.share(self._ask_if_taking)  # async only
+
+    async def _ask_if_taking(self) -> bool:
+        nodes, client = self.nodes, self.backend
+        if monotonic() >= nodes.look_at and await self._find_other_route():
+            return False
+        try:
+            await client.check_taking()
+        except NodesUnavailable:  # the node is leaving
+            if await self._find_other_route():
+                return False
+            raise
+        client.taking_until = min(client.taking_until, nodes.look_at)
+        return True
+
+    async def _find_other_route(self) -> bool:
+        return await self.nodes.look() and self._queue.route is not self
+
+    async def add_many(
+        self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
+    ) -> None:
+        """Add jobs in chunks; append the results, also of those before a failure."""
+        for chunk, own in chunks(bodies, options, parted=False):
+            await self.add_chunk(chunk, own, results)
+
+    # -- consuming -------------------------------------------------------------------------
+
+    async def reserve(
+        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
+    ) -> list[Any]:
+        """Take up to n jobs."""
+        return await self.nodes.reserve([self._queue], n, wait, seen, confirm)
+
+    def order_parts(self) -> tuple[list[QueueOps], int]:
+        """Return the part, as the one to ask for jobs."""
+        return [self.ops], 1
+
+    def note_poll(self, ops: QueueOps, count: int | None) -> None:
+        """Note nothing: there is one part only."""
+
+    async def declare(self) -> None:
+        """Store nothing: a queue with one part has nothing to agree on."""
+
+    async def exchange(
+        self, names: list[JobName], n: int, wait: float | None
+    ) -> tuple[Settled, list[Any]]:
+        """Finish jobs and take up to n others, in one trip."""
+        await self.backend.connect()
+        call = self.ops.settle(names, n)
+        outcomes, taken = await self.backend.node.run(call)
+        if call.resent:
+            outcomes = outcomes.after_resend(Code.GONE)
+        jobs = taken.deliveries
+        if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
+            # The jobs are finished: the next call raises if the connection fails now.
+            refusals = (QueueClosed, QueueInUse, RoleLost)
+            with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
+                jobs = await self.ops.queue.reserve(n, block=wait)
+        return outcomes, jobs
+
+    # -- calls to the part -----------------------------------------------------------------
+
+    async def call_parts(
+        self, names: list[JobName], call: AsyncCallPart[T], unknown: T
+    ) -> Sequence[T]:
+        """Call the part with the jobs; return an answer for each, in order."""
+        del unknown  # the part answers, or the call raises
+        return await call(self, names)
+
+    async def ask_parts(self, ask: AsyncAskPart[T]) -> tuple[list[T], dict[str, str]]:
+        """Ask the part."""
+        await self.backend.connect()
+        return [await ask(self)], {}
+
+    async def read_page(
+        self, cursor: str, check: Callable[[str], object], ask: AsyncReadPart
+    ) -> ScanPage:
+        """Return the next page of a scan."""
+        check(cursor)
+        return await ask(self, cursor)
+
+
+class AsyncBoundRoute(AsyncNodeRoute):
+    """The route of a queue object that stays in one part: for a batch, or for a role.
+
+    Args:
+        nodes: the nodes of the client.
+        part: the part.
+        queue: the queue object.
+    """
+
+    def __init__(self, nodes: AsyncClientNodes, part: AsyncPart, queue: AsyncRouted) -> None:
+        super().__init__(nodes, part.backend, queue, part.number)
+        self.ops.home, self.ops.partitions = part.ops.home, part.ops.partitions
+
+    async def refresh(self) -> AsyncRoute:
+        """Return this route: its queue object never gets another one."""
+        return self
+
+    async def _ask_if_taking(self) -> bool:
+        await self.backend.check_taking()
+        return True
+
+    async def _find_other_route(self) -> bool:
+        return False
+
+    async def reserve(
+        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
+    ) -> list[Any]:
+        """Take up to n jobs of this part."""
+        return await reserve_on_node(self.backend, [self], n, wait, seen, confirm)

@@ -1,0 +1,363 @@
+"""A part of a queue: a whole queue on one node, or one of its partitions there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+from penstock.client._async.adding import add, confirm
+from penstock.client._async.nodes.node_client import AsyncNodeClient
+from penstock.client._async.settling import settle_each
+from penstock.client._async.transport.finished import AsyncResultWait
+from penstock.client.clock import monotonic
+from penstock.client.gathering import Gathering  # async only
+from penstock.core import flows
+from penstock.core.calls.operations import QueueOps
+from penstock.core.calls.operations.managing import Looked
+from penstock.core.calls.operations.producing import MAX_PLAIN_BYTES
+from penstock.core.calls.refusals import NotPlain
+from penstock.core.enqueuing.batches import BatchCondition
+from penstock.core.enqueuing.options import Prepared
+from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName, JobSpan
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome
+from penstock.core.jobs.record import check_size
+from penstock.core.jobs.views import (
+    RECEIPT_PLACE,
+    DedupStatus,
+    JobView,
+    QueueStats,
+    ScanPage,
+    Settings,
+)
+from penstock.core.nodes.merging import STORED_SETTINGS
+from penstock.core.values.checks import BATCH, JOB_CURSOR, StateName, check_cursor
+from penstock.errors import NodesUnavailable, OutOfMemory, QueueFull, QueueMissing
+from penstock.wire.codes import Code
+from penstock.wire.replies import Claim
+
+if TYPE_CHECKING:
+    from penstock.core.enqueuing.schedules import NewSchedule
+    from penstock.core.jobs.searching import Search
+
+__all__ = ["AsyncAskPart", "AsyncCallPart", "AsyncOpenedBatch", "AsyncPart", "AsyncReadPart"]
+
+logger = get_logger("penstock")
+
+PLAIN_PAUSE = 5.0
+"""Seconds for which `enqueue_plain` is not tried again after a refusal."""
+
+
+class AsyncOpenedBatch(NamedTuple):
+    """A batch that was just opened.
+
+    Attributes:
+        part: where it lies.
+        number: of its callback.
+        id: the id of its callback.
+    """
+
+    part: AsyncPart
+    number: bytes
+    id: str
+
+
+class AsyncPart:
+    """A queue on one node, or one of its partitions there. Internal.
+
+    Args:
+        client: the client of the node, with the connections to use.
+        name: of the queue.
+        number: of the partition; None = the queue has none.
+        queue: the queue object to which its jobs belong; None = no jobs are taken.
+        home: the node; None = that of `client`.
+        ops: its operations, by which jobs were delivered before; None = make them.
+
+    Attributes:
+        ops: build its calls.
+        backend: runs them: the argument `client`.
+        home, number: the arguments.
+    """
+
+    def __init__(
+        self,
+        client: AsyncNodeClient,
+        name: str,
+        number: int | None = None,
+        queue: Any = None,
+        home: AsyncNodeClient | None = None,
+        ops: QueueOps | None = None,
+    ) -> None:
+        self.backend = client
+        self.home = home or client
+        self.number = number
+        self.ops = ops or client.operations(name, number, queue)
+        self._gathering = Gathering(self)  # async only
+
+    # -- producing -------------------------------------------------------------------------
+
+    async def add(self, record: bytes, options: Prepared) -> Enqueued:
+        """Add a job."""
+        now, ops = monotonic(), self.ops
+        if now >= self.backend.taking_until and not await self._check_taking():
+            added: Enqueued = await ops.queue.route.add(record, options)
+            return added
+        is_plain = options.is_plain and len(record) <= MAX_PLAIN_BYTES and not ops.producing
+        if not is_plain or now < ops.plain_from:
+            return await self._add_fully(record, options)
+        try:
+            # [async only
+            gathering = self._gathering
+            if not gathering.has_room():
+                added = await gathering.add(record)
+                added.queue = ops.queue
+                return added
+            try:
+                plain = await self.backend.node.run(ops.enqueue_plain(record))
+            finally:
+                gathering.done()
+            # async only]
+            # sync only: plain = self.backend.node.run(ops.enqueue_plain(record))
+        except (NotPlain, OutOfMemory):
+            ops.plain_from = now + PLAIN_PAUSE
+            return await self._add_fully(record, options)
+        ops.replicas = 0
+        id_parts = ops, plain.first, plain.epoch, options.ttl_code
+        head = record[: record.index(b"\n")]
+        return Enqueued(id_parts, "ready", stable_id=head, queue=ops.queue)
+
+    async def _add_fully(self, record: bytes, options: Prepared) -> Enqueued:
+        """Add a record with any options: in one direct call if the queue exists and has room."""
+        ops = self.ops
+        if len(record) > MAX_PLAIN_BYTES:
+            check_size(len(record))
+        try:
+            try:
+                call = ops.enqueue_one(record, options)
+                reply = await self.backend.node.run(call)
+                confirmed = call.confirmed
+            except (QueueMissing, QueueFull, OutOfMemory):
+                reply, confirmed = await add(self, (record,), options, is_tried=True)
+        except NodesUnavailable:
+            if not await self._find_other_route():
+                raise
+            moved: Enqueued = await ops.queue.route.add(record, options)
+            return moved
+        if reply.created:
+            ops.plain_from = 0.0
+        ops.replicas, replicas, wait = reply.replicas, confirmed.replicas, options.wait
+        if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
+            replicas = await confirm(self, reply, confirmed, wait)
+        if isinstance(reply, Claim) and reply.others:
+            [added] = ops.claimed(reply, (record,), options.ttl_code, replicas)
+            added.queue = ops.queue
+            return added
+        state = "scheduled" if reply.scheduled else "ready"
+        id_parts = ops, reply.first, reply.epoch, options.ttl_code
+        head = record[: record.index(b"\n")]
+        return Enqueued(id_parts, state, replicas=replicas, stable_id=head, queue=ops.queue)
+
+    async def add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
+        """Add the jobs of a chunk; append the results, also of those before a failure."""
+        if monotonic() >= self.backend.taking_until and not await self._check_taking():
+            await self.ops.queue.route.add_chunk(chunk, options, results)
+            return
+        while chunk:
+            try:
+                reply, got = await add(self, chunk, options)
+            except NodesUnavailable:
+                if not await self._find_other_route():
+                    raise
+                await self.ops.queue.route.add_chunk(chunk, options, results)
+                return
+            self.ops.replicas = reply.replicas
+            replicas = await confirm(self, reply, got, options.wait)
+            if isinstance(reply, Claim):
+                results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
+                return
+            count, place = reply.count, self.ops.place(reply.epoch)
+            state = "scheduled" if reply.scheduled else "ready"
+            heads = [record[: record.index(b"\n")] for record in chunk[:count]]
+            span = JobSpan(reply.first, count, place, state, replicas, heads, options.ttl_code)
+            results.append(span)
+            chunk = chunk[count:]
+
+    async def _check_taking(self) -> bool:
+        """Check that the node takes jobs; return False if the queue has another route now."""
+        await self.backend.check_taking()
+        return True
+
+    async def _find_other_route(self) -> bool:
+        """Return True if the queue has another route now, because its node is leaving."""
+        return False
+
+    async def open_batch(self, record: bytes, on: BatchCondition) -> AsyncOpenedBatch:
+        """Open a batch with this callback."""
+        await self.backend.connect()
+        build = partial(self.ops.open_batch, record, on)
+        _, reply = await self.backend.driver.drive(flows.create_and_run(self.ops, build))
+        return AsyncOpenedBatch(self, reply.first, self.ops.batch_id(reply.epoch, reply.first))
+
+    async def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
+        """Store a schedule. Returns: as `flows.schedule`."""
+        await self.backend.connect()
+        return await self.backend.driver.drive(flows.schedule(self.ops, new, force=force))
+
+    # -- settling --------------------------------------------------------------------------
+
+    async def ack_one(self, job: Delivery) -> Outcome:
+        """Finish one delivery without waiting for replicas."""
+        call = self.ops.ack_one(job)
+        codes = await self.backend.node.run(call)
+        if not codes or (call.resent and codes[0] == Code.GONE):
+            return Outcome.DONE
+        return OUTCOME_OF_CODE[codes[0]]
+
+    settle = settle_each
+
+    async def read_receipt(self, job: Delivery) -> str | None:
+        """Return the receipt of the delivery that holds a job; None = it is not known."""
+        try:
+            [found] = (await self.backend.node.run(self.ops.showing([job]))).jobs
+            return (found[RECEIPT_PLACE].decode() or None) if found else None
+        except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
+            logger.info("the holder of %s is not known: %s", job.id, error)
+            return None
+
+    # -- moving and removing ---------------------------------------------------------------
+
+    async def redrive(self, most: int) -> int:
+        """Bring the oldest dead letters back; return their number."""
+        total = skip = 0
+        while total < most:
+            call = self.ops.redrive_oldest(min(most - total, BATCH), skip)
+            reply = await self.backend.node.run(call)
+            total, skip = total + reply.done, skip + reply.kept
+            if reply.more == 0:
+                break
+        return total
+
+    async def purge(self, kinds: list[str]) -> int:
+        """Remove the jobs of these kinds; return their number."""
+        total, fence = 0, b""
+        for kind in kinds:
+            again = True
+            while again:
+                fence, removed, steps = await self._purge_once(kind, fence)
+                total += removed
+                # Jobs leave a range as their time comes, and a pass of several steps may miss some.
+                again = steps > 1 and removed > 0
+        return total
+
+    async def _purge_once(self, kind: str, fence: bytes) -> tuple[bytes, int, int]:
+        skip, removed, steps, more = 0, 0, 0, 1
+        while more:
+            reply = await self.backend.node.run(self.ops.purge(kind, fence, skip))
+            removed, steps = removed + reply.removed, steps + 1
+            more, fence, skip = reply.more, reply.fence, reply.skip
+        return fence, removed, steps
+
+    async def sweep(self, evict: int, *, dead: bool) -> int:
+        """Remove expired jobs, and evict up to so many; return the number of both."""
+        removed = (await self.backend.driver.sweep(self.ops))[0]
+        if not evict:
+            return removed
+        evicted = await self.backend.node.run(self.ops.evict(evict, letters=dead))
+        return removed + evicted.once + evicted.dead
+
+    async def clear(self) -> tuple[bool, int]:
+        """Remove the queue; return whether it existed, and its number of jobs."""
+        await self.backend.connect()
+        reply = await self.backend.node.run(self.ops.clear())
+        if reply.epoch:
+            await self.backend.driver.unregister((self.ops, reply.epoch.decode()))
+        return bool(reply.epoch), reply.jobs
+
+    # -- looking ---------------------------------------------------------------------------
+
+    async def read_stats(self) -> QueueStats:
+        """Return its counts."""
+        await self.backend.connect()
+        return await self.backend.node.run(self.ops.stats())
+
+    async def peek(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
+        """Return jobs without taking them."""
+        await self.backend.connect()
+        views = None
+        while views is None:
+            views = await self.backend.node.run(self.ops.peek(state, start, n, newest=newest))
+        return [view for view in views if view]
+
+    async def read_results(
+        self, names: list[JobName], wait: AsyncResultWait | None = None
+    ) -> Looked:
+        """Look for the results of jobs, which are awaited with `wait`."""
+        await self.backend.connect()
+        node, ops = self.backend.node, self.ops
+        if wait is not None:  # before the look: no end behind it is missed
+            wait.enter(node.finished, ops.keys["finished"], ops.number_of(names[0])[0])
+        return await node.run(ops.results(names, awaited=wait is not None))
+
+    async def show(self, names: list[JobName]) -> list[JobView | None]:
+        """Return all data of jobs."""
+        await self.backend.connect()
+        views = await self.backend.node.run(self.ops.show(names))
+        for at, view in enumerate(views):
+            if view is not None and view.finished is not None:  # the ttl in its id is not kept
+                name = names[at]
+                views[at] = replace(view, id=name if isinstance(name, str) else name.id)
+        return views
+
+    async def look_up(self, dedup_id: str) -> DedupStatus | None:
+        """Return the job that has a dedup id."""
+        return self.ops.status(dedup_id, await self.backend.node.run(self.ops.lookup(dedup_id)))
+
+    async def scan(
+        self, cursor: str, n: int, states: Sequence[StateName], *, full: bool
+    ) -> ScanPage:
+        """Return the next page of jobs, in no order."""
+        call = self.ops.scan(check_cursor("cursor", cursor, JOB_CURSOR), n, states, full=full)
+        await self.backend.connect()
+        return await self.backend.node.run(call)
+
+    async def find(self, search: Search, cursor: str, n: int) -> ScanPage:
+        """Return the next page of the jobs that match."""
+        kind, place = search.check_cursor(cursor)
+        await self.backend.connect()
+        jobs, looked = list[JobView](), 0
+        while True:
+            call = self.ops.browse(kind, place, n - looked, newest=search.newest, body=search.body)
+            place, count, found = await self.backend.node.run(call)
+            jobs += filter(search.matches, found)
+            looked += count
+            cursor = search.next_cursor(kind, place)
+            if place or looked >= n or cursor == "0":
+                return ScanPage(cursor, [job.id for job in jobs], jobs, looked=looked)
+            kind = cursor[:-1]
+
+    # -- settings --------------------------------------------------------------------------
+
+    async def configure(self, fields: list[Any]) -> Settings:
+        """Store settings; return all of them."""
+        await self.backend.connect()
+        build = partial(self.ops.configure, fields)
+        _, reply = await self.backend.driver.drive(flows.create_and_run(self.ops, build))
+        return self.ops.settings(reply)
+
+    async def read_settings(self) -> list[bytes | None]:
+        """Return the settings as stored, with the time of their last change."""
+        stored: list[bytes | None] = await self.backend.node.command(
+            "HMGET", self.ops.keys["meta"], *STORED_SETTINGS
+        )
+        return stored
+
+
+T = TypeVar("T")
+AsyncAskPart: TypeAlias = Callable[[AsyncPart], Awaitable[T]]
+"""Asks a part."""
+AsyncCallPart: TypeAlias = Callable[[AsyncPart, list[JobName]], Awaitable[Sequence[T]]]
+"""Calls a part with its jobs; returns an answer for each."""
+AsyncReadPart: TypeAlias = Callable[[AsyncPart, str], Awaitable[ScanPage]]
+"""Reads the page behind a cursor of a part."""

@@ -1,0 +1,170 @@
+"""The route of a queue with partitions on one node."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.client._async.nodes.node_client import AsyncNodeClient
+from penstock.client._async.route.interfaces import AsyncClientNodes, AsyncRouted
+from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, AsyncPart, AsyncReadPart
+from penstock.client._async.route.parts import AsyncNodeAnswers, AsyncPartsRoute
+from penstock.client.clock import monotonic
+from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.enqueuing.options import Prepared
+from penstock.core.jobs.hints import Intent
+from penstock.core.jobs.job import Delivery, JobName
+from penstock.core.jobs.outcomes import Outcome
+from penstock.core.jobs.views import QueueStats, ScanPage
+from penstock.core.nodes import merging
+from penstock.core.values.confirmations import Wait
+from penstock.core.values.partitions import partition_of
+from penstock.errors import NodesUnavailable
+
+if TYPE_CHECKING:
+    from penstock.core.enqueuing.schedules import NewSchedule
+
+__all__ = ["AsyncPartitionsRoute"]
+
+T = TypeVar("T")
+
+
+class AsyncPartitionsRoute(AsyncPartsRoute):
+    """The route of a queue with partitions on one node, which may be a cluster.
+
+    Its parts are known from the beginning, so a call of one job goes to its part at once. There is
+    no other node to fail over to: errors are raised as they are.
+
+    Args:
+        nodes: the nodes of the client.
+        client: the client of the node.
+        queue: the queue, with partitions.
+    """
+
+    def __init__(
+        self, nodes: AsyncClientNodes, client: AsyncNodeClient, queue: AsyncRouted
+    ) -> None:
+        super().__init__(nodes, client, queue)
+        self._parts = [AsyncPart(client, self.name, i, queue) for i in self.numbers]
+        for part in self._parts:
+            part.ops.partitions = self.partitions
+            self._by_ops[part.ops] = part
+        self._is_declared = False
+
+    @property
+    def operations(self) -> list[QueueOps]:
+        """Return the operations of each partition."""
+        return [*self._by_ops]
+
+    @property
+    def parts(self) -> Sequence[AsyncPart]:
+        """Each partition."""
+        return self._parts
+
+    async def declare(self) -> None:
+        """Store the number of partitions, unless that was done.
+
+        Raises:
+            QueuePartitioned: the node has another number of partitions.
+        """
+        if not self._is_declared:
+            await self.backend.connect()
+            await self.backend.driver.declare(self.ops.keys, self.partitions)
+            self._is_declared = True
+
+    def _find_by_id(self, node: str, number: int | None, name: object) -> AsyncPart:
+        self.backend.check_known(node, name)
+        return self._parts[number or 0]
+
+    # -- producing -------------------------------------------------------------------------
+
+    async def _offer(
+        self,
+        number: int | None,
+        options: Prepared,
+        attempt: Callable[[AsyncPart, Prepared], Awaitable[T]],
+    ) -> T:
+        if monotonic() >= self.nodes.look_at and await self._find_other_route():
+            return await self._offer_elsewhere(number, options, attempt)
+        if not self._is_declared:
+            await self.declare()
+        try:
+            return await attempt(self._parts[number or 0], options)
+        except NodesUnavailable:  # the node is leaving
+            if not await self._find_other_route():
+                raise
+        return await self._offer_elsewhere(number, options, attempt)
+
+    async def _find_other_route(self) -> bool:
+        return await self.nodes.look() and self._queue.route is not self
+
+    async def _offer_elsewhere(
+        self,
+        number: int | None,
+        options: Prepared,
+        attempt: Callable[[AsyncPart, Prepared], Awaitable[T]],
+    ) -> T:
+        route = self._queue.route
+        assert isinstance(route, AsyncPartsRoute)
+        return await route._offer(number, options, attempt)
+
+    async def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
+        """Store a schedule in the partition of its name. Returns: as `flows.schedule`."""
+        await self.declare()
+        assert self.partitions is not None
+        part = self._parts[partition_of(new.name, self.partitions)]
+        return await part.store_schedule(new, force=force)
+
+    # -- consuming -------------------------------------------------------------------------
+
+    async def reserve(
+        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
+    ) -> list[Any]:
+        """Take up to n jobs of all parts; the first part may have the only one that is wanted."""
+        if n == 1 and confirm is None and self._is_declared and not self.backend.is_apart:
+            ops = self.order_parts()[0][0]
+            taken: Taken = await self.backend.node.run(ops.reserve(1))
+            self.note_poll(ops, len(taken.deliveries))
+            if taken.deliveries:
+                return taken.deliveries
+        return await super().reserve(n, wait, seen, confirm)
+
+    # -- settling --------------------------------------------------------------------------
+
+    async def ack_one(self, job: Delivery) -> Outcome:
+        """Finish one delivery."""
+        return await self._find_part(job).ack_one(job)
+
+    # -- calls to parts --------------------------------------------------------------------
+
+    def _can_do_without(self, part: AsyncPart, failure: BaseException) -> bool:
+        del part, failure
+        return False
+
+    async def _call_part(
+        self, part: AsyncPart, names: list[JobName], call: AsyncCallPart[T], intent: Intent | None
+    ) -> Sequence[T]:
+        del intent  # no other node keeps a hint
+        await self.declare()
+        return await call(part, names)
+
+    async def _ask_nodes(self, ask: AsyncAskPart[Any]) -> AsyncNodeAnswers:
+        await self.declare()
+        return AsyncNodeAnswers([(self.backend, [await ask(part) for part in self._parts])], {})
+
+    async def _read_part(self, part: AsyncPart, ask: AsyncReadPart, cursor: str) -> ScanPage | None:
+        await self.declare()
+        return await ask(part, cursor)
+
+    # -- the whole queue -------------------------------------------------------------------
+
+    def _merge_stats(self, answers: AsyncNodeAnswers) -> QueueStats:
+        return merging.merged_stats(answers.of_nodes[0][1])
+
+    async def clear(self) -> tuple[bool, int]:
+        """Remove the queue; return whether it existed, and its number of jobs."""
+        await self.declare()
+        cleared = [await part.clear() for part in self._parts]
+        await self.backend.driver.undeclare(self.name, self.partitions)
+        self._is_declared = False
+        return any(there for there, _ in cleared), sum(count for _, count in cleared)

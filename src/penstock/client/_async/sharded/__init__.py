@@ -1,1 +1,0 @@
-"""A queue on several nodes, or in several partitions, as one."""

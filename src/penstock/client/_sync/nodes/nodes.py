@@ -1,0 +1,187 @@
+# From src/penstock/client/_async/nodes/nodes.py by tools/unasync.py; do not edit.
+"""Administration of nodes: add one, empty one, forget one."""
+
+from __future__ import annotations
+
+from penstock.client._sync.nodes.agreement import agree
+from penstock.client._sync.nodes.federated_node import FederatedNode
+from penstock.client._sync.nodes.federation import Federation
+from penstock.client._sync.nodes.node_client import NodeClient
+from penstock.core.nodes.node_list import Entry, address_of
+from penstock.core.nodes.node_views import Drain, NodeView
+from penstock.core.values.urls import check_url, shown
+from penstock.errors import BadArgument, ConfigurationError, NodesMissed, OutOfMemory
+from penstock.wire.keys import hints_key, node_key, nodes_key
+
+__all__ = ["Nodes"]
+
+
+class Nodes:
+    """Lists, adds and removes the nodes of a federation.
+
+    A node is named by its id (the first 8 digits are enough), its address, or its `NodeView`.
+
+    Args:
+        home: the federation.
+
+    Raises:
+        ConfigurationError: the client was made with `federation=False`.
+    """
+
+    def __init__(self, home: Federation | NodeClient) -> None:
+        if not isinstance(home, Federation):
+            raise ConfigurationError("this client uses one node: make it without federation=False")
+        self._federation = home
+
+    def list(self) -> tuple[NodeView, ...]:
+        """Return every node of this client; those that can't be reached come last."""
+        return self._federation.hello().nodes
+
+    def add(self, url: str) -> NodeView:
+        """Add a node to the list that every node keeps; clients learn of it within 30 s.
+
+        The node gets the settings and pauses of all queues. Nodes that this client knows and the
+        list does not are added, too. User names and passwords are not stored.
+
+        Raises:
+            BadArgument: not a URL.
+            ConfigurationError: it has the id of another node.
+            redis.exceptions.ConnectionError: it can't be reached.
+            NodesMissed: some nodes can't be reached and don't have the new list.
+        """
+        check_url("url", url)
+        home = self._federation.admit(url)
+        self._note(home.whole_id, address_of(home.source))
+        for name in self._federation.queues("*"):
+            partitions = self._federation.partitions(name) or None
+            agree(self._federation, name, partitions)
+        return home.read_view()
+
+    def forget(self, node: str | NodeView) -> None:
+        """Remove a node from the list: clients that can reach another node stop using it.
+
+        Its jobs stay on it: empty it first (`leave`, `drained`). `add` brings it back.
+
+        Raises:
+            BadArgument: no such node, or the only one.
+            NodesMissed: some of the others can't be reached, and don't have the new list.
+        """
+        unused = self._find_unused(node)
+        if unused:
+            self._note(unused, "")
+            self._federation.unused.pop(unused, None)
+            return
+        home = self._find(node)
+        if len(self._federation.homes) == 1:
+            raise BadArgument("node", _shown(node), "is the only node, so it can't be removed")
+        if not home.whole_id:
+            raise BadArgument("node", _shown(node), "was never reached, so its id is not known")
+        try:
+            self._note(home.whole_id, "", but=home)
+        finally:
+            self._federation.dismiss(home)
+
+    def leave(self, node: str | NodeView) -> None:
+        """Add no more jobs to a node, so that consumers empty it. Producers notice within 1 s.
+
+        Raises:
+            BadArgument: no such node.
+            redis.exceptions.ConnectionError: it can't be reached.
+        """
+        home = self._find(node)
+        home.node.command("HSET", node_key(home.config.prefix), "leaving", "1")
+        self._federation.look_after(home)
+
+    def join(self, node: str | NodeView) -> None:
+        """Add jobs to a node again, after `leave`.
+
+        Raises:
+            As `leave`.
+        """
+        home = self._find(node)
+        home.node.command("HDEL", node_key(home.config.prefix), "leaving")
+        self._federation.look_after(home)
+
+    def drained(self, node: str | NodeView) -> Drain:
+        """Count the jobs left on a node. The result is true if none is waiting or leased.
+
+        Dead letters don't count. Delivered jobs of lease 0 do, until their ttl. So do rows of
+        staged writes, if their queue exists.
+
+        Raises:
+            As `leave`.
+        """
+        home = self._find(node)
+        found = home.living()
+        kept = home.node.command("HLEN", hints_key(home.config.prefix))
+        return Drain(
+            waiting=sum(one.ready + one.scheduled + one.parked for one in found),
+            active=sum(one.active for one in found),
+            hints=kept,
+            rows=sum(one.staged + one.promised for one in found),
+            dead=sum(one.dead for one in found),
+        )
+
+    def _find_unused(self, node: object) -> str:
+        """Return the id of a listed node that can't be used; '' if `node` is not one of them."""
+        self._federation.connect()
+        unused = self._federation.unused.items()
+        found = [one for one, (address, _) in unused if _is_named(node, address, one)]
+        return found[0] if len(found) == 1 else ""
+
+    def _find(self, node: object) -> FederatedNode:
+        self._federation.connect()
+        if not isinstance(node, (str, NodeView)) or not node:
+            raise BadArgument("node", _shown(node), "must be an id, an address or a NodeView")
+        homes = self._federation.homes
+        found = [home for home in homes if _is_named(node, home.address, home.whole_id)]
+        if len(found) != 1:
+            known = ", ".join(f"{one.id} ({one.address})" for one in homes)
+            raise BadArgument("node", _shown(node), f"must be one of {known}")
+        return found[0]
+
+    def _note(self, node: str, address: str, but: FederatedNode | None = None) -> None:
+        """Write the list, with one changed entry, to every node.
+
+        Raises:
+            NodesMissed: some nodes don't have it.
+        """
+        federation = self._federation
+        clocks, _ = federation.each(lambda home: home.brief.node.time_ms())
+        now = clocks[0][1]
+        entries = federation.entries()
+        for home in federation.homes:
+            where = address_of(home.source)
+            if home.whole_id and home.whole_id not in entries and where:
+                entries[home.whole_id] = Entry(now, where)
+        last = entries[node].changed if node in entries else 0
+        entries[node] = Entry(max(now, last + 1), address)
+        flat = [text for name, entry in entries.items() for text in (name, str(entry))]
+        key = nodes_key(federation.config.prefix)
+
+        def write(home: FederatedNode) -> str:
+            try:
+                home.brief.node.command("HSET", key, *flat)
+            except OutOfMemory as error:
+                return str(error)
+            return ""
+
+        found, missed = federation.each(write)
+        missed.update({home.address: why for home, why in found if why})
+        if but is not None:
+            missed.pop(but.address, None)
+        if missed:
+            raise NodesMissed(missed)
+
+
+def _is_named(node: object, address: str, whole_id: str) -> bool:
+    """Return True if a node is named by its address, or by at least 8 digits of its id."""
+    name = node.id or node.address if isinstance(node, NodeView) else node
+    if not isinstance(name, str):
+        return False
+    return name == address or (len(name) >= 8 and whole_id.startswith(name))
+
+
+def _shown(node: object) -> object:
+    """Return the text for an error message; remove the password of a URL."""
+    return shown(node) if isinstance(node, str) and "://" in node else node

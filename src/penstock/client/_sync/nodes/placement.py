@@ -1,0 +1,130 @@
+# From src/penstock/client/_async/nodes/placement.py by tools/unasync.py; do not edit.
+"""Adds jobs on the first node that takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from redis.exceptions import ResponseError
+
+from penstock.client._acompat import sleep
+from penstock.client._sync.nodes.federated_node import FederatedNode
+from penstock.client._sync.nodes.interfaces import NodeGroup
+from penstock.client.clock import monotonic
+from penstock.core.calls.failures import passing
+from penstock.core.nodes.state import NotTaken
+from penstock.errors import NodesUnavailable, NotReplicated, OutOfMemory
+
+__all__ = ["produce"]
+
+T = TypeVar("T")
+
+
+def produce(federation: NodeGroup, add_to: Callable[[FederatedNode], T]) -> T:
+    """Add jobs on the first node that takes them.
+
+    Args:
+        federation: the nodes.
+        add_to: adds to the part of the queue on a node.
+
+    Raises:
+        NodesUnavailable: no node can take them.
+        OutOfMemory, NotReplicated: of the node that was asked last.
+        redis.exceptions.ConnectionError, TimeoutError: it is not known whether a node has them.
+    """
+    federation.connect()
+    until = monotonic() + federation.config.retry_for
+    while True:
+        this_round = _PlacementRound(federation)
+        for crowded in (False, True):
+            for home in federation.preferred():
+                if this_round.offer(home, add_to, crowded=crowded):
+                    federation.sticky.chose(home)
+                    return cast("T", this_round.result)
+        if this_round.refusal is not None:
+            raise this_round.refusal
+        if monotonic() >= until or not this_round.may_pass:
+            raise NodesUnavailable("no node takes jobs", this_round.reasons)
+        sleep(0.05)
+        federation.connect()
+
+
+class _PlacementRound:
+    """One round of offering jobs to nodes.
+
+    Args:
+        federation: the nodes.
+
+    Attributes:
+        reasons: address of each node that did not take the jobs -> the reason.
+        refusal: the last error of a node that surely did not add the jobs.
+        may_pass: whether a reason may pass by itself.
+        result: the answer of the node that took the jobs.
+    """
+
+    def __init__(self, federation: NodeGroup) -> None:
+        self._federation = federation
+        self._tried: set[FederatedNode] = set()
+        self.reasons: dict[str, str] = {}
+        self.refusal: Exception | None = None
+        self.may_pass = False
+        self.result: Any = None
+
+    def offer(
+        self,
+        home: FederatedNode,
+        add_to: Callable[[FederatedNode], Any],
+        *,
+        crowded: bool,
+    ) -> bool:
+        """Offer the jobs to a node; return True if it took them.
+
+        Args:
+            home: the node.
+            add_to: adds to the part of the queue there.
+            crowded: whether to offer to a node that is short of memory.
+
+        Raises:
+            Exception: the next node must not be asked.
+        """
+        if home in self._tried:
+            return False
+        try:
+            if not home.state.is_up:
+                raise NotTaken(home.state.reason, passing=True)
+            if home.check_taking():
+                self._federation.check_id(home)
+            if home.state.crowded and not crowded:
+                raise NotTaken("more than 75 % of its memory is in use", passing=False)
+            self._tried.add(home)
+            self.result = add_to(home)
+        except NotTaken as error:
+            self.reasons[home.address] = str(error)
+            self.may_pass = self.may_pass or error.passing
+            return False
+        except Exception as error:
+            self._federation.note_failure(home, error)
+            self.reasons[home.address] = f"{type(error).__name__}: {error}"
+            if _is_refusal(error):
+                self.refusal = error
+            elif isinstance(error, ResponseError) and passing(error):
+                self.may_pass = True  # it is in another role, or a cluster that is changing
+            elif self._federation.config.on_unknown != "next" or not is_unknown(error):
+                raise
+            return False
+        return True
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return True if the node surely has not added the jobs, and another one may."""
+    return isinstance(error, OutOfMemory) or (
+        isinstance(error, NotReplicated) and bool(error.withdrawn)
+    )
+
+
+def is_unknown(error: Exception) -> bool:
+    """Return True if after a failed enqueue the job may be there or not."""
+    if isinstance(error, NotReplicated):
+        return error.withdrawn is None
+    return passing(error)

@@ -1,0 +1,58 @@
+# From src/penstock/client/_async/nodes/scanning.py by tools/unasync.py; do not edit.
+"""Pages of a scan that passes several nodes, or several parts of a queue, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+from penstock.client._sync.nodes.node_client import NodeClient
+from penstock.core.jobs.views import QueuePage, ScanPage
+
+__all__ = ["PageSource", "read_next_page"]
+
+N = TypeVar("N", bound=NodeClient)
+Page = TypeVar("Page", ScanPage, QueuePage)
+
+
+@dataclass(frozen=True, slots=True)
+class PageSource(Generic[N, Page]):
+    """A place that a scan passes.
+
+    Attributes:
+        key: orders the places, and names this one in cursors.
+        home: its node.
+        read: returns the page behind a cursor of the place; None = the node can't be reached.
+    """
+
+    key: str
+    home: N
+    read: Callable[[str], Page | None]
+
+
+def read_next_page(
+    cursor: tuple[str, str], sources: Iterable[PageSource[N, Page]], empty: Page
+) -> tuple[N | None, Page]:
+    """Return the next page of a scan, and the node that it comes from.
+
+    Args:
+        cursor: the place with which to go on, and the cursor in it: see `split_cursor`.
+        sources: the places.
+        empty: the page when no place is left.
+    """
+    key, inner = cursor
+    missed = [source.home.address for source in sources if not source.home.id]
+    met = sorted((source for source in sources if source.home.id), key=attrgetter("key"))
+    left = [source for source in met if source.key >= key]
+    for at, source in enumerate(left):
+        page = source.read(inner if source.key == key else "0")
+        if page is None:
+            missed.append(source.home.address)
+            continue
+        behind = [f"{other.key}:0" for other in left[at + 1 : at + 2]]
+        is_over = page.cursor == "0"
+        after = (behind[0] if behind else "0") if is_over else f"{source.key}:{page.cursor}"
+        return source.home, replace(page, cursor=after, unreachable=tuple(missed))
+    return None, replace(empty, unreachable=tuple(missed))

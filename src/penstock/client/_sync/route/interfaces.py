@@ -1,0 +1,259 @@
+# From src/penstock/client/_async/route/interfaces.py by tools/unasync.py; do not edit.
+"""The types of routes, and of what a queue needs of its client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from penstock.client._sync.route.part import (
+    AskPart,
+    CallPart,
+    OpenedBatch,
+    Part,
+    ReadPart,
+)
+from penstock.client._sync.settling import BuildCall
+from penstock.core.calls.config import ClientConfig
+from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.enqueuing.batches import BatchCondition
+from penstock.core.enqueuing.options import Prepared
+from penstock.core.jobs.hints import Intent
+from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName
+from penstock.core.jobs.middleware import Middleware
+from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.jobs.views import JobView, QueueStats, ScanPage
+from penstock.core.values.checks import Duration, StateName
+from penstock.core.values.confirmations import Wait
+from penstock.core.values.durable import Durable
+from penstock.wire.codes import Code
+
+if TYPE_CHECKING:
+    from penstock.core.enqueuing.schedules import NewSchedule
+
+__all__ = [
+    "ClientNodes",
+    "Enqueuing",
+    "Route",
+    "Routed",
+    "Settling",
+]
+
+T = TypeVar("T")
+
+
+class Route(Protocol):
+    """The way of a queue's calls to its parts: to the only one, or to several.
+
+    A call stays on the route on which it began, also when the queue gets another one meanwhile.
+
+    """
+
+    @property
+    def nodes(self) -> ClientNodes:
+        """Return the nodes of the client."""
+
+    @property
+    def ops(self) -> QueueOps:
+        """Return the operations of the queue; those of its part if it has only one."""
+
+    @property
+    def backend(self) -> Any:
+        """Return the client of its node, or the nodes."""
+
+    @property
+    def part(self) -> Part | None:
+        """Return the only part; None = there are several."""
+
+    @property
+    def operations(self) -> list[QueueOps]:
+        """Return the operations of each part."""
+
+    def refresh(self) -> Route:
+        """Return the route of the queue; if the list of nodes is due, read it first.
+
+        It is another one if the client joins other nodes.
+        """
+
+    # -- producing -------------------------------------------------------------------------
+
+    def add(self, record: bytes, options: Prepared) -> Enqueued:
+        """Add a job to one part."""
+
+    def add_many(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
+        """Add jobs in chunks; append the results, also of those before a failure."""
+
+    def add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
+        """Add the jobs of a chunk to one part; append the results."""
+
+    def open_batch(self, record: bytes, on: BatchCondition) -> OpenedBatch:
+        """Open a batch in one part."""
+
+    def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
+        """Store a schedule in one part. Returns: as `flows.schedule`."""
+
+    # -- consuming -------------------------------------------------------------------------
+
+    def reserve(
+        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
+    ) -> list[Any]:
+        """Take up to n jobs of all parts; see `ClientNodes.reserve`."""
+
+    def order_parts(self) -> tuple[list[QueueOps], int]:
+        """Return the parts in the order in which to ask them for jobs.
+
+        Returns:
+            Their operations, and how many of them to ask for more when some jobs were taken: other
+            parts had no jobs a moment ago.
+        """
+
+    def note_poll(self, ops: QueueOps, count: int | None) -> None:
+        """Note how many jobs a part gave; None = it did not answer."""
+
+    def declare(self) -> None:
+        """Store what all parts must agree on, before some are asked for jobs."""
+
+    # -- settling --------------------------------------------------------------------------
+
+    def ack_one(self, job: Delivery) -> Outcome:
+        """Finish one delivery."""
+
+    def exchange(
+        self, names: list[JobName], n: int, wait: float | None
+    ) -> tuple[Settled, list[Any]]:
+        """Finish jobs and take up to n others."""
+
+    def settle(
+        self,
+        jobs: Iterable[JobName],
+        build: BuildCall,
+        *,
+        resent_code: int = Code.ENDED,
+        wait: Wait | None = None,
+        intent: Intent | None = None,
+    ) -> Settled:
+        """Run a script on jobs, each in its part; see `settle_each`."""
+
+    def read_receipt(self, job: Delivery) -> str | None:
+        """Return the receipt of the delivery that holds a job; None = it is not known."""
+
+    # -- calls to parts --------------------------------------------------------------------
+
+    def call_parts(self, names: list[JobName], call: CallPart[T], unknown: T) -> Sequence[T]:
+        """Call each part with its jobs; return an answer for each job, in order.
+
+        Args:
+            names: deliveries or ids.
+            call: calls a part.
+            unknown: the answer for a job whose node can't be reached.
+        """
+
+    def ask_parts(self, ask: AskPart[T]) -> tuple[list[T], dict[str, str]]:
+        """Ask every part; return the answers, and by address why a node has not answered."""
+
+    def read_page(self, cursor: str, check: Callable[[str], object], ask: ReadPart) -> ScanPage:
+        """Return the next page of a scan, which passes part after part.
+
+        Args:
+            cursor: of the last page.
+            check: raises a BadArgument if it is no cursor of a part.
+            ask: reads a page of a part.
+        """
+
+    def read_stats(self) -> QueueStats:
+        """Return the counts of all parts."""
+
+    def peek(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
+        """Return jobs without taking them."""
+
+    def clear(self) -> tuple[bool, int]:
+        """Remove the queue; return whether it existed, and its number of jobs."""
+
+
+class Routed(Protocol):
+    """A queue, as its route and its role see it."""
+
+    route: Route
+    partitions: int | None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the queue."""
+
+    @property
+    def ops(self) -> QueueOps:
+        """Return the operations of the queue."""
+
+
+class Enqueuing(Routed, Protocol):
+    """A queue, as handlers and batches see it."""
+
+    @property
+    def middleware(self) -> Sequence[Middleware]:
+        """Return the hooks around each enqueue."""
+
+    def enqueue(self, *args: Any, **options: Any) -> Enqueued:
+        """Add one job."""
+
+    def enqueue_many(self, *args: Any, **options: Any) -> BulkEnqueued:
+        """Add many jobs."""
+
+
+class Settling(Routed, Protocol):
+    """A queue, as its jobs see it."""
+
+    def ack(
+        self,
+        jobs: Iterable[JobName],
+        *,
+        dedup_window: Duration | None = None,
+        replicas: int = 0,
+        durable: Durable | None = None,
+    ) -> Settled:
+        """Finish jobs."""
+
+    def nack(
+        self,
+        jobs: Iterable[JobName],
+        *,
+        delay: Duration | None = None,
+        error: str = "",
+        trace: str = "",
+    ) -> Settled:
+        """Report failed attempts."""
+
+    def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
+        """Give jobs back."""
+
+    def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
+        """Turn jobs into dead letters."""
+
+    def extend(
+        self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
+    ) -> Settled:
+        """Renew leases."""
+
+
+class ClientNodes(Protocol):
+    """The nodes of a client, as its queues see them.
+
+    Attributes:
+        config: the configuration of the client.
+        look_at: time of the clock when the node's list is read again.
+    """
+
+    config: ClientConfig
+    look_at: float
+
+    def look(self) -> bool:
+        """Read the node's list and join the nodes in it; return True if there are some."""
+
+    def reserve(
+        self,
+        queues: Sequence[Routed],
+        n: int,
+        wait: float | None,
+        seen: Taken | None = None,
+        confirm: Wait | None = None,
+    ) -> list[Any]:
+        """Take up to n jobs from several queues, the first queue first."""

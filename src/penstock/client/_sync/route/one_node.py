@@ -1,0 +1,177 @@
+# From src/penstock/client/_async/route/one_node.py by tools/unasync.py; do not edit.
+"""The route of a queue that has one part, on one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock.client._sync.nodes.node_client import NodeClient
+from penstock.client._sync.route.interfaces import ClientNodes, Route, Routed
+from penstock.client._sync.route.part import AskPart, CallPart, Part, ReadPart
+from penstock.client._sync.route.reserving import reserve_on_node
+from penstock.client.clock import monotonic
+from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.enqueuing.chunks import chunks
+from penstock.core.enqueuing.options import Prepared
+from penstock.core.jobs.job import BulkEnqueued, JobName
+from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.views import ScanPage
+from penstock.core.values.confirmations import Wait
+from penstock.errors import NodesUnavailable, QueueClosed, QueueInUse, RoleLost
+from penstock.wire.codes import Code
+
+__all__ = ["BoundRoute", "NodeRoute"]
+
+T = TypeVar("T")
+
+
+class NodeRoute(Part):
+    """The route of a queue with one part: it is that part.
+
+    Args:
+        nodes: the nodes of the client.
+        client: the client of the node.
+        queue: the queue.
+        number: of the partition; None = the queue has none.
+
+    Attributes:
+        nodes: the argument.
+        part: this part, the only one.
+    """
+
+    def __init__(
+        self,
+        nodes: ClientNodes,
+        client: NodeClient,
+        queue: Routed,
+        number: int | None = None,
+    ) -> None:
+        super().__init__(client, queue.name, number, queue)
+        self.nodes = nodes
+        self._queue = queue
+        self.part: Part | None = self
+
+    @property
+    def operations(self) -> list[QueueOps]:
+        """Return the operations of the part."""
+        return [self.ops]
+
+    def refresh(self) -> Route:
+        """Return the route of the queue; if the list of nodes is due, read it first."""
+        if monotonic() >= self.nodes.look_at:
+            self.nodes.look()
+        return self._queue.route
+
+    # -- producing -------------------------------------------------------------------------
+
+    def _check_taking(self) -> bool:
+        return self._ask_if_taking()
+
+    def _ask_if_taking(self) -> bool:
+        nodes, client = self.nodes, self.backend
+        if monotonic() >= nodes.look_at and self._find_other_route():
+            return False
+        try:
+            client.check_taking()
+        except NodesUnavailable:  # the node is leaving
+            if self._find_other_route():
+                return False
+            raise
+        client.taking_until = min(client.taking_until, nodes.look_at)
+        return True
+
+    def _find_other_route(self) -> bool:
+        return self.nodes.look() and self._queue.route is not self
+
+    def add_many(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
+        """Add jobs in chunks; append the results, also of those before a failure."""
+        for chunk, own in chunks(bodies, options, parted=False):
+            self.add_chunk(chunk, own, results)
+
+    # -- consuming -------------------------------------------------------------------------
+
+    def reserve(
+        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
+    ) -> list[Any]:
+        """Take up to n jobs."""
+        return self.nodes.reserve([self._queue], n, wait, seen, confirm)
+
+    def order_parts(self) -> tuple[list[QueueOps], int]:
+        """Return the part, as the one to ask for jobs."""
+        return [self.ops], 1
+
+    def note_poll(self, ops: QueueOps, count: int | None) -> None:
+        """Note nothing: there is one part only."""
+
+    def declare(self) -> None:
+        """Store nothing: a queue with one part has nothing to agree on."""
+
+    def exchange(
+        self, names: list[JobName], n: int, wait: float | None
+    ) -> tuple[Settled, list[Any]]:
+        """Finish jobs and take up to n others, in one trip."""
+        self.backend.connect()
+        call = self.ops.settle(names, n)
+        outcomes, taken = self.backend.node.run(call)
+        if call.resent:
+            outcomes = outcomes.after_resend(Code.GONE)
+        jobs = taken.deliveries
+        if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
+            # The jobs are finished: the next call raises if the connection fails now.
+            refusals = (QueueClosed, QueueInUse, RoleLost)
+            with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
+                jobs = self.ops.queue.reserve(n, block=wait)
+        return outcomes, jobs
+
+    # -- calls to the part -----------------------------------------------------------------
+
+    def call_parts(self, names: list[JobName], call: CallPart[T], unknown: T) -> Sequence[T]:
+        """Call the part with the jobs; return an answer for each, in order."""
+        del unknown  # the part answers, or the call raises
+        return call(self, names)
+
+    def ask_parts(self, ask: AskPart[T]) -> tuple[list[T], dict[str, str]]:
+        """Ask the part."""
+        self.backend.connect()
+        return [ask(self)], {}
+
+    def read_page(self, cursor: str, check: Callable[[str], object], ask: ReadPart) -> ScanPage:
+        """Return the next page of a scan."""
+        check(cursor)
+        return ask(self, cursor)
+
+
+class BoundRoute(NodeRoute):
+    """The route of a queue object that stays in one part: for a batch, or for a role.
+
+    Args:
+        nodes: the nodes of the client.
+        part: the part.
+        queue: the queue object.
+    """
+
+    def __init__(self, nodes: ClientNodes, part: Part, queue: Routed) -> None:
+        super().__init__(nodes, part.backend, queue, part.number)
+        self.ops.home, self.ops.partitions = part.ops.home, part.ops.partitions
+
+    def refresh(self) -> Route:
+        """Return this route: its queue object never gets another one."""
+        return self
+
+    def _ask_if_taking(self) -> bool:
+        self.backend.check_taking()
+        return True
+
+    def _find_other_route(self) -> bool:
+        return False
+
+    def reserve(
+        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
+    ) -> list[Any]:
+        """Take up to n jobs of this part."""
+        return reserve_on_node(self.backend, [self], n, wait, seen, confirm)

@@ -1,0 +1,347 @@
+# From src/penstock/client/_async/route/part.py by tools/unasync.py; do not edit.
+"""A part of a queue: a whole queue on one node, or one of its partitions there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+from penstock.client._sync.adding import add, confirm
+from penstock.client._sync.nodes.node_client import NodeClient
+from penstock.client._sync.settling import settle_each
+from penstock.client._sync.transport.finished import ResultWait
+from penstock.client.clock import monotonic
+from penstock.core import flows
+from penstock.core.calls.operations import QueueOps
+from penstock.core.calls.operations.managing import Looked
+from penstock.core.calls.operations.producing import MAX_PLAIN_BYTES
+from penstock.core.calls.refusals import NotPlain
+from penstock.core.enqueuing.batches import BatchCondition
+from penstock.core.enqueuing.options import Prepared
+from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName, JobSpan
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome
+from penstock.core.jobs.record import check_size
+from penstock.core.jobs.views import (
+    RECEIPT_PLACE,
+    DedupStatus,
+    JobView,
+    QueueStats,
+    ScanPage,
+    Settings,
+)
+from penstock.core.nodes.merging import STORED_SETTINGS
+from penstock.core.values.checks import BATCH, JOB_CURSOR, StateName, check_cursor
+from penstock.errors import NodesUnavailable, OutOfMemory, QueueFull, QueueMissing
+from penstock.wire.codes import Code
+from penstock.wire.replies import Claim
+
+if TYPE_CHECKING:
+    from penstock.core.enqueuing.schedules import NewSchedule
+    from penstock.core.jobs.searching import Search
+
+__all__ = ["AskPart", "CallPart", "OpenedBatch", "Part", "ReadPart"]
+
+logger = get_logger("penstock")
+
+PLAIN_PAUSE = 5.0
+"""Seconds for which `enqueue_plain` is not tried again after a refusal."""
+
+
+class OpenedBatch(NamedTuple):
+    """A batch that was just opened.
+
+    Attributes:
+        part: where it lies.
+        number: of its callback.
+        id: the id of its callback.
+    """
+
+    part: Part
+    number: bytes
+    id: str
+
+
+class Part:
+    """A queue on one node, or one of its partitions there. Internal.
+
+    Args:
+        client: the client of the node, with the connections to use.
+        name: of the queue.
+        number: of the partition; None = the queue has none.
+        queue: the queue object to which its jobs belong; None = no jobs are taken.
+        home: the node; None = that of `client`.
+        ops: its operations, by which jobs were delivered before; None = make them.
+
+    Attributes:
+        ops: build its calls.
+        backend: runs them: the argument `client`.
+        home, number: the arguments.
+    """
+
+    def __init__(
+        self,
+        client: NodeClient,
+        name: str,
+        number: int | None = None,
+        queue: Any = None,
+        home: NodeClient | None = None,
+        ops: QueueOps | None = None,
+    ) -> None:
+        self.backend = client
+        self.home = home or client
+        self.number = number
+        self.ops = ops or client.operations(name, number, queue)
+
+    # -- producing -------------------------------------------------------------------------
+
+    def add(self, record: bytes, options: Prepared) -> Enqueued:
+        """Add a job."""
+        now, ops = monotonic(), self.ops
+        if now >= self.backend.taking_until and not self._check_taking():
+            added: Enqueued = ops.queue.route.add(record, options)
+            return added
+        is_plain = options.is_plain and len(record) <= MAX_PLAIN_BYTES and not ops.producing
+        if not is_plain or now < ops.plain_from:
+            return self._add_fully(record, options)
+        try:
+            plain = self.backend.node.run(ops.enqueue_plain(record))
+        except (NotPlain, OutOfMemory):
+            ops.plain_from = now + PLAIN_PAUSE
+            return self._add_fully(record, options)
+        ops.replicas = 0
+        id_parts = ops, plain.first, plain.epoch, options.ttl_code
+        head = record[: record.index(b"\n")]
+        return Enqueued(id_parts, "ready", stable_id=head, queue=ops.queue)
+
+    def _add_fully(self, record: bytes, options: Prepared) -> Enqueued:
+        """Add a record with any options: in one direct call if the queue exists and has room."""
+        ops = self.ops
+        if len(record) > MAX_PLAIN_BYTES:
+            check_size(len(record))
+        try:
+            try:
+                call = ops.enqueue_one(record, options)
+                reply = self.backend.node.run(call)
+                confirmed = call.confirmed
+            except (QueueMissing, QueueFull, OutOfMemory):
+                reply, confirmed = add(self, (record,), options, is_tried=True)
+        except NodesUnavailable:
+            if not self._find_other_route():
+                raise
+            moved: Enqueued = ops.queue.route.add(record, options)
+            return moved
+        if reply.created:
+            ops.plain_from = 0.0
+        ops.replicas, replicas, wait = reply.replicas, confirmed.replicas, options.wait
+        if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
+            replicas = confirm(self, reply, confirmed, wait)
+        if isinstance(reply, Claim) and reply.others:
+            [added] = ops.claimed(reply, (record,), options.ttl_code, replicas)
+            added.queue = ops.queue
+            return added
+        state = "scheduled" if reply.scheduled else "ready"
+        id_parts = ops, reply.first, reply.epoch, options.ttl_code
+        head = record[: record.index(b"\n")]
+        return Enqueued(id_parts, state, replicas=replicas, stable_id=head, queue=ops.queue)
+
+    def add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
+        """Add the jobs of a chunk; append the results, also of those before a failure."""
+        if monotonic() >= self.backend.taking_until and not self._check_taking():
+            self.ops.queue.route.add_chunk(chunk, options, results)
+            return
+        while chunk:
+            try:
+                reply, got = add(self, chunk, options)
+            except NodesUnavailable:
+                if not self._find_other_route():
+                    raise
+                self.ops.queue.route.add_chunk(chunk, options, results)
+                return
+            self.ops.replicas = reply.replicas
+            replicas = confirm(self, reply, got, options.wait)
+            if isinstance(reply, Claim):
+                results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
+                return
+            count, place = reply.count, self.ops.place(reply.epoch)
+            state = "scheduled" if reply.scheduled else "ready"
+            heads = [record[: record.index(b"\n")] for record in chunk[:count]]
+            span = JobSpan(reply.first, count, place, state, replicas, heads, options.ttl_code)
+            results.append(span)
+            chunk = chunk[count:]
+
+    def _check_taking(self) -> bool:
+        """Check that the node takes jobs; return False if the queue has another route now."""
+        self.backend.check_taking()
+        return True
+
+    def _find_other_route(self) -> bool:
+        """Return True if the queue has another route now, because its node is leaving."""
+        return False
+
+    def open_batch(self, record: bytes, on: BatchCondition) -> OpenedBatch:
+        """Open a batch with this callback."""
+        self.backend.connect()
+        build = partial(self.ops.open_batch, record, on)
+        _, reply = self.backend.driver.drive(flows.create_and_run(self.ops, build))
+        return OpenedBatch(self, reply.first, self.ops.batch_id(reply.epoch, reply.first))
+
+    def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
+        """Store a schedule. Returns: as `flows.schedule`."""
+        self.backend.connect()
+        return self.backend.driver.drive(flows.schedule(self.ops, new, force=force))
+
+    # -- settling --------------------------------------------------------------------------
+
+    def ack_one(self, job: Delivery) -> Outcome:
+        """Finish one delivery without waiting for replicas."""
+        call = self.ops.ack_one(job)
+        codes = self.backend.node.run(call)
+        if not codes or (call.resent and codes[0] == Code.GONE):
+            return Outcome.DONE
+        return OUTCOME_OF_CODE[codes[0]]
+
+    settle = settle_each
+
+    def read_receipt(self, job: Delivery) -> str | None:
+        """Return the receipt of the delivery that holds a job; None = it is not known."""
+        try:
+            [found] = self.backend.node.run(self.ops.showing([job])).jobs
+            return (found[RECEIPT_PLACE].decode() or None) if found else None
+        except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
+            logger.info("the holder of %s is not known: %s", job.id, error)
+            return None
+
+    # -- moving and removing ---------------------------------------------------------------
+
+    def redrive(self, most: int) -> int:
+        """Bring the oldest dead letters back; return their number."""
+        total = skip = 0
+        while total < most:
+            call = self.ops.redrive_oldest(min(most - total, BATCH), skip)
+            reply = self.backend.node.run(call)
+            total, skip = total + reply.done, skip + reply.kept
+            if reply.more == 0:
+                break
+        return total
+
+    def purge(self, kinds: list[str]) -> int:
+        """Remove the jobs of these kinds; return their number."""
+        total, fence = 0, b""
+        for kind in kinds:
+            again = True
+            while again:
+                fence, removed, steps = self._purge_once(kind, fence)
+                total += removed
+                # Jobs leave a range as their time comes, and a pass of several steps may miss some.
+                again = steps > 1 and removed > 0
+        return total
+
+    def _purge_once(self, kind: str, fence: bytes) -> tuple[bytes, int, int]:
+        skip, removed, steps, more = 0, 0, 0, 1
+        while more:
+            reply = self.backend.node.run(self.ops.purge(kind, fence, skip))
+            removed, steps = removed + reply.removed, steps + 1
+            more, fence, skip = reply.more, reply.fence, reply.skip
+        return fence, removed, steps
+
+    def sweep(self, evict: int, *, dead: bool) -> int:
+        """Remove expired jobs, and evict up to so many; return the number of both."""
+        removed = self.backend.driver.sweep(self.ops)[0]
+        if not evict:
+            return removed
+        evicted = self.backend.node.run(self.ops.evict(evict, letters=dead))
+        return removed + evicted.once + evicted.dead
+
+    def clear(self) -> tuple[bool, int]:
+        """Remove the queue; return whether it existed, and its number of jobs."""
+        self.backend.connect()
+        reply = self.backend.node.run(self.ops.clear())
+        if reply.epoch:
+            self.backend.driver.unregister((self.ops, reply.epoch.decode()))
+        return bool(reply.epoch), reply.jobs
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def read_stats(self) -> QueueStats:
+        """Return its counts."""
+        self.backend.connect()
+        return self.backend.node.run(self.ops.stats())
+
+    def peek(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
+        """Return jobs without taking them."""
+        self.backend.connect()
+        views = None
+        while views is None:
+            views = self.backend.node.run(self.ops.peek(state, start, n, newest=newest))
+        return [view for view in views if view]
+
+    def read_results(self, names: list[JobName], wait: ResultWait | None = None) -> Looked:
+        """Look for the results of jobs, which are awaited with `wait`."""
+        self.backend.connect()
+        node, ops = self.backend.node, self.ops
+        if wait is not None:  # before the look: no end behind it is missed
+            wait.enter(node.finished, ops.keys["finished"], ops.number_of(names[0])[0])
+        return node.run(ops.results(names, awaited=wait is not None))
+
+    def show(self, names: list[JobName]) -> list[JobView | None]:
+        """Return all data of jobs."""
+        self.backend.connect()
+        views = self.backend.node.run(self.ops.show(names))
+        for at, view in enumerate(views):
+            if view is not None and view.finished is not None:  # the ttl in its id is not kept
+                name = names[at]
+                views[at] = replace(view, id=name if isinstance(name, str) else name.id)
+        return views
+
+    def look_up(self, dedup_id: str) -> DedupStatus | None:
+        """Return the job that has a dedup id."""
+        return self.ops.status(dedup_id, self.backend.node.run(self.ops.lookup(dedup_id)))
+
+    def scan(self, cursor: str, n: int, states: Sequence[StateName], *, full: bool) -> ScanPage:
+        """Return the next page of jobs, in no order."""
+        call = self.ops.scan(check_cursor("cursor", cursor, JOB_CURSOR), n, states, full=full)
+        self.backend.connect()
+        return self.backend.node.run(call)
+
+    def find(self, search: Search, cursor: str, n: int) -> ScanPage:
+        """Return the next page of the jobs that match."""
+        kind, place = search.check_cursor(cursor)
+        self.backend.connect()
+        jobs, looked = list[JobView](), 0
+        while True:
+            call = self.ops.browse(kind, place, n - looked, newest=search.newest, body=search.body)
+            place, count, found = self.backend.node.run(call)
+            jobs += filter(search.matches, found)
+            looked += count
+            cursor = search.next_cursor(kind, place)
+            if place or looked >= n or cursor == "0":
+                return ScanPage(cursor, [job.id for job in jobs], jobs, looked=looked)
+            kind = cursor[:-1]
+
+    # -- settings --------------------------------------------------------------------------
+
+    def configure(self, fields: list[Any]) -> Settings:
+        """Store settings; return all of them."""
+        self.backend.connect()
+        build = partial(self.ops.configure, fields)
+        _, reply = self.backend.driver.drive(flows.create_and_run(self.ops, build))
+        return self.ops.settings(reply)
+
+    def read_settings(self) -> list[bytes | None]:
+        """Return the settings as stored, with the time of their last change."""
+        stored: list[bytes | None] = self.backend.node.command(
+            "HMGET", self.ops.keys["meta"], *STORED_SETTINGS
+        )
+        return stored
+
+
+T = TypeVar("T")
+AskPart: TypeAlias = Callable[[Part], T]
+"""Asks a part."""
+CallPart: TypeAlias = Callable[[Part, list[JobName]], Sequence[T]]
+"""Calls a part with its jobs; returns an answer for each."""
+ReadPart: TypeAlias = Callable[[Part, str], ScanPage]
+"""Reads the page behind a cursor of a part."""
