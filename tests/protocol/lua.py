@@ -6,12 +6,15 @@ import re
 import struct
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from penstock.wire.scripts import header_field, parts, script
 
 __all__ = [
     "GLOBALS",
+    "LUA",
     "Include",
     "Names",
     "free_names",
@@ -25,6 +28,7 @@ __all__ = [
 GLOBALS = {
     "ARGV", "KEYS", "ipairs", "math", "pairs", "redis", "string", "table", "tonumber", "unpack",
 }  # fmt: skip
+LUA = Path(str(resources.files("penstock.wire"))) / "lua"
 LAST = "last_statement_of_the_chunk"
 GET_GLOBAL, SET_GLOBAL = 5, 7
 

@@ -120,7 +120,7 @@ def test_every_field_of_meta_is_described() -> None:
     """The table of meta's fields has exactly those that the scripts use, and `stats` answers."""
     known = set.union(*(meta_fields(script) for script in all_scripts()))
     assert sorted(first_column("Keys", "field")) == sorted({*known, "@<id>"})
-    listed = re.findall(r"'(\w+)'", parts("lib/all_fields")[2].partition("}")[0])
+    listed = re.findall(r"'(\w+)'", parts("lib/meta/all_fields")[2].partition("}")[0])
     assert sorted(listed) == sorted(known)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 
 import pytest
 
 from penstock.wire.scripts import all_scripts, script
 from tests.protocol.lua import (
+    LUA,
     Names,
     free_names,
     include,
@@ -18,12 +18,10 @@ from tests.protocol.lua import (
     words,
 )
 
-LUA = resources.files("penstock.wire") / "lua"
-FOLDERS = ("lib", "pressure/lib")
 INCLUDES = [
-    f"{folder}/{file.name.removesuffix('.lua')}"
-    for folder in FOLDERS
-    for file in sorted((LUA / folder).iterdir(), key=lambda file: file.name)
+    file.relative_to(LUA).with_suffix("").as_posix()
+    for folder in ("lib", "pressure/lib")
+    for file in sorted((LUA / folder).rglob("*.lua"))
 ]
 SCRIPTS = [found.name for found in (*all_scripts(), *all_scripts("pressure/"))]
 LOCALS, UPVALUES = 200, 60  # limits of Lua 5.1 for a function

@@ -11,14 +11,14 @@ uses the names of the header and no index:
     BOUNDS c 1 9  e? 0 1 refuse (-19) an argument that is not a whole number, or is out of bounds,
                          before anything is read; with `?` it may also be empty
 
-`--@include lib/now` puts a file into the body. The header of that file declares the names through
-which it meets the body; tests/protocol/test_includes.py compares them with its code:
+`--@include lib/meta/now` puts a file into the body. The header of that file declares the names
+through which it meets the body; tests/protocol/test_includes.py compares them with its code:
 
     NEEDS    names that it reads, local where it is included
     SETS     names that it assigns
     GIVES    locals that it declares for the code behind it
 
-The line that includes it lists those that are used there: `--@include lib/now (gives: now)`.
+The line that includes it lists those that are used there: `--@include lib/meta/now (gives: now)`.
 """
 
 from __future__ import annotations

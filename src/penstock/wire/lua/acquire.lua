@@ -16,18 +16,18 @@
 ---          {-15, nonce, kind, owner, left}  another client has it, for so many ms unless it is renewed
 ---          {-16, nonce, kind}            this taking has ended
 ---          {-19, nonce, name, value}     malformed argument: owner or lease
---@include lib/check_version
---@include lib/check_owner
+--@include lib/checks/check_version
+--@include lib/checks/check_owner
 local created = 0
---@include lib/now (gives: changes, time, change)
---@include lib/is_lease
---@include lib/use
+--@include lib/meta/now (gives: changes, time, change)
+--@include lib/checks/is_lease
+--@include lib/meta/use
 if not is_lease(lease, 1) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
 local before = (kind == 'producer' and producer or kind == 'consumer' and consumer) or ''
 local id, ends, span, holder = string.match(before, '^(%S+) (%d+) (%d+) (.*)$')
---@include lib/time_left
+--@include lib/checks/time_left
 local left, ours = time_left(ends, span), nil
 local runs = left > 0
 if fence ~= '' then
@@ -45,7 +45,7 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created = create, 1
-  --@include lib/create_queue
+  --@include lib/meta/create_queue
 end
 if runs then
   fence = string.match(id, '^%d+')

@@ -15,11 +15,11 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta
 ---          {-19, nonce, name, value}     malformed argument: lease; value: of another setting, or of none; or ordered,
 ---                                        while jobs have priorities
---@include lib/check_version
+--@include lib/checks/check_version
 local created, drops = 0, {}
---@include lib/now (gives: changes, change)
---@include lib/is_lease
---@include lib/all_fields
+--@include lib/meta/now (gives: changes, change)
+--@include lib/checks/is_lease
+--@include lib/meta/all_fields
 local function is_setting(field, value) -- '' drops a setting
   local words = ({paused = {['in'] = true, out = true, all = true}, closed = {['1'] = true}, ordered = {['1'] = true}})[field]
   if words then
@@ -44,7 +44,7 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpkmeuqg' or ''
-  --@include lib/create_queue
+  --@include lib/meta/create_queue
   if anew then -- above every number in use: held jobs may have numbers of this ms, and higher ones than the stream
     change('v', '3')
     local ms = now
@@ -58,7 +58,7 @@ if not epoch then
     change('recheck', '0 0') -- the limits are lost, and jobs may be parked
   end
 end
---@include lib/use
+--@include lib/meta/use
 local function jobs_allowed_per_key()
   return ordered == '1' and 1 or tonumber(per_key) or math.huge
 end

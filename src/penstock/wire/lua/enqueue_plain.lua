@@ -9,10 +9,10 @@
 ---          {-7, nonce, last}                                 a later call of this producer came first
 ---          {-19, nonce, name, value}                         malformed argument: producer
 ---          {-20, nonce}                                      not for this script: call enqueue; nothing added
---@include lib/check_version
---@include lib/server_time (gives: now_ms, since)
+--@include lib/checks/check_version
+--@include lib/meta/server_time (gives: now_ms, since)
 local seed
---@include lib/check_repeat (gives: from, of)
+--@include lib/add/check_repeat (gives: from, of)
 if from then
   return {1, nonce, from, of}
 end
@@ -34,8 +34,8 @@ for i = 1, n do
 end
 local call = redis.call
 local wake_empty = call('LLEN', wake) == 0
---@include lib/next_number
---@include lib/number_list (gives: first, final, ids)
+--@include lib/add/next_number
+--@include lib/add/number_list (gives: first, final, ids)
 for i = 1, n do
   call('XADD', ready, ids[i], 'j', records[i])
 end
@@ -45,7 +45,7 @@ if since >= 1000 then
 end
 if not before then
   local raw, sampled = now_ms, 8
-  --@include lib/drop_producers
+  --@include lib/sweep/drop_producers
 end
 if wake_empty then
   call('RPUSH', wake, '1')

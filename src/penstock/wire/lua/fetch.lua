@@ -13,14 +13,14 @@
 ---          {0, nonce, batch}             the checkpoint has this other batch; '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-19, nonce, name, value}     malformed argument
---@include lib/check_version
---@include lib/now
---@include lib/read_checkpoint (gives: current_batch, batch_epoch)
+--@include lib/checks/check_version
+--@include lib/meta/now
+--@include lib/read/read_checkpoint (gives: current_batch, batch_epoch)
 if current_batch ~= batch or batch_epoch ~= epoch then
   return {0, nonce, current_batch and batch_epoch == epoch and current_batch or ''}
 end
 local reply = {1, nonce, now, batch_epoch, start + 0}
---@include lib/append_rows (gives: at)
+--@include lib/read/append_rows (gives: at)
 local listed = redis.call('LRANGE', checkpoint, start + 1, start + count)
 local named, receipts = {}, {}
 for i = 1, #listed do

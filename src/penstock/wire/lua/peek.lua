@@ -15,24 +15,24 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument
 --- FROM ready, scheduled, active  TO none
---@include lib/check_version
---@include lib/check_damaged
---@include lib/now (gives: score_of, end_of)
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
+--@include lib/meta/now (gives: score_of, end_of)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', parked)
---@include lib/wake_drained
---@include lib/drop_bodies
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup
+--@include lib/deliver/wake_drained
+--@include lib/finish/drop_bodies
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup
 local sweep_limit = 100
---@include lib/keep_results
---@include lib/find_expired (gives: expired, expired_set, expired_once, more_expired, expired_at_head, head_expired, other_expired, trim_to)
---@include lib/sweep_expired
+--@include lib/results/keep_results
+--@include lib/sweep/find_expired (gives: expired, expired_set, expired_once, more_expired, expired_at_head, head_expired, other_expired, trim_to)
+--@include lib/sweep/sweep_expired
 sweep_expired()
 local removed = #expired
---@include lib/job_fields (gives: with_body)
+--@include lib/read/job_fields (gives: with_body)
 local jobs, bytes = {}, 0
 local skip, left = tonumber(start), tonumber(count)
 local tail, from_end = 0, newest == '1'
@@ -189,7 +189,7 @@ elseif #jobs == tail then
     end
   end
 end
---@include lib/batch_of (gives: has_batches)
+--@include lib/read/batch_of (gives: has_batches)
 for i = 6, has_batches and #reply or 0 do
   reply[i][12], reply[i][13] = '', batch_of(reply[i][1])
 end

@@ -11,11 +11,11 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument
---@include lib/check_version
+--@include lib/checks/check_version
 if not v and redis.call('EXISTS', held) > 0 then
   return {-8, nonce}
 end
---@include lib/now
+--@include lib/meta/now
 local reply = {1, nonce, now, epoch or '', '', 0}
 local first = redis.call('ZCOUNT', active, '-inf', '(' .. score) + skip
 local page = redis.call('ZRANGE', active, first, first + 1999, 'WITHSCORES')

@@ -11,12 +11,12 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM scheduled, active  TO scheduled
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now
---@include lib/check_numbers
---@include lib/decide_each
---@include lib/end_delivery
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now
+--@include lib/checks/check_numbers
+--@include lib/checks/decide_each
+--@include lib/return/end_delivery
 local function waits_for_another(id) -- for the end of the job that has its dedup id, or of its window
   local value = redis.call('HGET', held, id) or ''
   local name = string.match(string.match(value, '^@[^\n]*\n([^\n]*)') or value, '^[1+][^\n]-;d=([^;\n]+)')
@@ -48,8 +48,8 @@ end
 local codes, refused = decide_each(decide)
 redis.call('ZCARD', once)
 redis.call('ZCARD', active)
---@include lib/prepare_return
---@include lib/write_return
+--@include lib/return/prepare_return
+--@include lib/return/write_return
 if #returned > 0 then
   redis.call('HINCRBY', meta, 'promoted', #returned / 2)
   for i = 1, string.find(uses, 'g', 1, true) and #returned or 0, 2 do

@@ -15,14 +15,14 @@
 ---          {-16, nonce, kind}            the role of the call has ended; nothing taken over
 ---          {-19, nonce, name, value}     malformed argument: owner or number
 --- FROM active  TO active, dead, none
---@include lib/check_version
---@include lib/check_owner
---@include lib/check_epoch
---@include lib/now (gives: changes)
---@include lib/limit_of
---@include lib/lease_terms
+--@include lib/checks/check_version
+--@include lib/checks/check_owner
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: changes)
+--@include lib/meta/limit_of
+--@include lib/deliver/lease_terms
 local kind, provisional = 'consumer', false
---@include lib/check_role (gives: taken_by, left, lost)
+--@include lib/checks/check_role (gives: taken_by, left, lost)
 if lost then
   return {-16, nonce, kind}
 end
@@ -30,16 +30,16 @@ if taken_by then
   return {-15, nonce, kind, taken_by, left}
 end
 max_attempts, max_crashes = limit_of(max_attempts, 20), limit_of(max_crashes, 3)
---@include lib/count_crash
---@include lib/describe_failure
---@include lib/join_body (gives: record_size)
+--@include lib/deliver/count_crash
+--@include lib/return/describe_failure
+--@include lib/read/join_body (gives: record_size)
 local decided = #numbers / 2
 local reply = {1, nonce, decided, epoch or '', lease, now}
 if paused or decided == 0 then -- paused: nothing is delivered again
-  --@include lib/renew_role
+  --@include lib/checks/renew_role
   return reply
 end
---@include lib/check_receipts (gives: count, ids, codes, where, counts)
+--@include lib/checks/check_receipts (gives: count, ids, codes, where, counts)
 local taken, taken_records, taken_counts = {}, {}, {}
 local due, cut, dropped, dying, crashes, cancelled, marks = {}, nil, {}, {}, 0, {}, {}
 local kept_pairs, put_back = {}, {} -- none is parked
@@ -84,18 +84,18 @@ redis.call('ZCARD', once)
 redis.call('ZCARD', expiry)
 redis.call('XLEN', ready)
 local wake_empty = redis.call('LLEN', wake) == 0
---@include lib/wake_drained
---@include lib/drop_bodies
---@include lib/keep_results
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/remove_expired
---@include lib/release_dedup
---@include lib/prepare_delivery
+--@include lib/deliver/wake_drained
+--@include lib/finish/drop_bodies
+--@include lib/results/keep_results
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/sweep/remove_expired
+--@include lib/dedup/release_dedup
+--@include lib/deliver/prepare_delivery
 local sweep_limit = 100 + 2 * decided
---@include lib/write_delivery (gives: wrote, successor_due)
---@include lib/announce
+--@include lib/deliver/write_delivery (gives: wrote, successor_due)
+--@include lib/deliver/announce
 local token = soonest and announce(soonest, false)
 if successor_due then
   token = successor_due <= now or announce(successor_due, false) or token
@@ -112,6 +112,6 @@ if wrote then
   end
   wake_drained()
 end
---@include lib/append_jobs
+--@include lib/deliver/append_jobs
 append_jobs(reply)
 return reply

@@ -14,13 +14,13 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active  TO scheduled, dead, none
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now
---@include lib/limit_of
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now
+--@include lib/meta/limit_of
 local most, most_snoozes, delay_ms = limit_of(max_releases, 1000), limit_of(max_snoozes, math.huge), tonumber(delay)
---@include lib/check_receipts
---@include lib/return_jobs
+--@include lib/checks/check_receipts
+--@include lib/return/return_jobs
 local function decide(id, nacked, crashed, released, why)
   local before = nacked .. ' ' .. crashed .. ' '
   if delay_ms == 0 then

@@ -5,14 +5,14 @@
 --- META     v seen off uses producer consumer
 --- RETURNS  {1, nonce, given}             given: 1, or 0 if this taking had ended before
 ---          {-6, nonce, version}          written by a newer protocol
---@include lib/check_version
---@include lib/now (gives: changes, change)
+--@include lib/checks/check_version
+--@include lib/meta/now (gives: changes, change)
 local before, other = producer or '', consumer or ''
 if kind == 'consumer' then
   before, other = other, before
 end
 local fence, ours, ends, span = string.match(before, '^(%d+)%-(%x+) (%d+) (%d+)')
---@include lib/time_left
+--@include lib/checks/time_left
 if ours ~= token then
   return {1, nonce, 0}
 end

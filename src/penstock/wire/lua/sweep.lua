@@ -11,24 +11,24 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument
 --- FROM ready, scheduled, active, dead  TO none
---@include lib/check_version
---@include lib/check_damaged
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
 if not epoch then
   return {1, nonce, 0, 0, 0, '', ''}
 end
 local quiet = seen
---@include lib/now (gives: changes, raw)
---@include lib/wake_drained
---@include lib/drop_bodies (gives: bodies_left)
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup (gives: write_dedup_and_wake)
+--@include lib/meta/now (gives: changes, raw)
+--@include lib/deliver/wake_drained
+--@include lib/finish/drop_bodies (gives: bodies_left)
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup (gives: write_dedup_and_wake)
 local sweep_limit = 1000
---@include lib/expired_windows (gives: close_windows)
---@include lib/keep_results
---@include lib/find_expired (gives: expired, expired_once, remove_expired)
---@include lib/trim_dead
+--@include lib/dedup/expired_windows (gives: close_windows)
+--@include lib/results/keep_results
+--@include lib/sweep/find_expired (gives: expired, expired_once, remove_expired)
+--@include lib/sweep/trim_dead
 local letters, wants_room = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('XLEN', ready)
@@ -39,26 +39,26 @@ end
 remove_expired()
 close_windows()
 letters = redis.call('ZCARD', dead) > 0 and trim_dead(sweep_limit) or 0
---@include lib/repair_tickets
+--@include lib/keyed/repair_tickets
 write_dedup_and_wake()
 local dropped = 0
 if string.find(uses, 'k', 1, true) then
-  --@include lib/drop_results
+  --@include lib/results/drop_results
   dropped = drop_results(sweep_limit, 0, 0)
 end
 if string.find(uses, 'w', 1, true) then
   local awaited_from = 4503599627370496
-  --@include lib/drop_marks
+  --@include lib/results/drop_marks
   drop_marks(sweep_limit)
 end
 if wants_room and #expired > 0 then
   redis.call('RPUSH', space, '1')
 end
 wake_drained()
---@include lib/move_sparse (gives: moved_jobs, moved_bytes)
+--@include lib/sweep/move_sparse (gives: moved_jobs, moved_bytes)
 local removed = ''
 if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
-  --@include lib/time_left
+  --@include lib/checks/time_left
   local function is_held(role)
     return time_left(string.match(role or '', '^%S+ (%d+) (%d+)')) > 0
   end
@@ -77,7 +77,7 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     removed = epoch
   else -- drop the letters of empty structures, and producers
     local sampled = 100
-    --@include lib/drop_producers
+    --@include lib/sweep/drop_producers
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
       local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held, m = tally, e = schedules, u = held, g = batches})[letter]

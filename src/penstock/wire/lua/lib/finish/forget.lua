@@ -1,0 +1,18 @@
+-- forget(ids) removes the counters and the marks of jobs that end, and their places in urgent.
+--- NEEDS  tally urgent uses
+--- GIVES  has_urgent forget
+local has_urgent = uses ~= '' and string.find(uses, 'u', 1, true)
+if has_urgent then
+  redis.call('ZCARD', urgent) -- check its type before the first write
+end
+local forget
+do
+  --@include lib/finish/forget_marks
+  forget = function(ids)
+    redis.call('HDEL', tally, unpack(ids))
+    forget_marks(ids)
+    if has_urgent then
+      redis.call('ZREM', urgent, unpack(ids))
+    end
+  end
+end

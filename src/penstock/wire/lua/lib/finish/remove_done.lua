@@ -1,0 +1,29 @@
+-- Remove the finished jobs from all structures. HDEL comes first: it passes on a full server. `removed` counts a job
+-- that was named twice once.
+--- NEEDS  ready held active scheduled once expiry all_valid done drop_bodies common_score uses freed forget notify_ended
+---        count_members
+--- GIVES  removed
+local removed = 0
+if all_valid then
+  --@include lib/finish/remove_deliveries
+  drop_bodies(done)
+  if string.find(uses, 't', 1, true) then
+    redis.call('ZREM', expiry, unpack(done))
+  end
+  if string.find(uses, 'm', 1, true) then
+    forget(done)
+  end
+elseif #done > 0 then
+  removed = redis.call('HDEL', held, unpack(done))
+  drop_bodies(done)
+  redis.call('ZREM', active, unpack(done))
+  redis.call('ZREM', once, unpack(done))
+  forget(done)
+  redis.call('ZREM', expiry, unpack(done))
+  if freed > 0 then
+    redis.call('ZREM', scheduled, unpack(done))
+    removed = removed + redis.call('XDEL', ready, unpack(done))
+  end
+end
+notify_ended(done)
+count_members(done, 'done')

@@ -1,0 +1,19 @@
+-- Check the types of all keys that write_return writes, before jobs are put back or buried.
+--- NEEDS  ready held active scheduled urgent parked tickets once dead tally expiry wake dedup windows dying nothing
+---        now paused uses cancelled meta finished batches members
+--- SETS   uses
+--- GIVES  keyed wake_empty drop_bodies has_urgent forget notify_ended count_members keep_results wake_drained write_dedup
+redis.call('ZCARD', scheduled)
+redis.call('ZCARD', dead)
+redis.call('HLEN', tally)
+redis.call('ZCARD', expiry)
+local wake_empty = redis.call('LLEN', wake) == 0
+--@include lib/deliver/wake_drained
+--@include lib/finish/drop_bodies
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/results/keep_results
+--@include lib/dedup/release_dedup
+release_dedup(dying, false)
+release_dedup(cancelled, false)

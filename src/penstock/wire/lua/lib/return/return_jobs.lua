@@ -1,0 +1,60 @@
+-- return_jobs(decide, counter) gives back the deliveries that may be ended, and returns the reply; `counter` of meta
+-- counts them. decide(id, nacked, crashed, released, why) returns when the job may be delivered again (nil = it is
+-- dead now), its counters behind the number of deliveries, and the letter and the value of a mark that changes.
+-- A job that cancel has marked ends.
+--- NEEDS  ready held active scheduled parked tickets once dead tally expiry meta wake dedup windows nonce count codes
+---        where ids counts alarm all_valid change changes common nothing now numbers paused uses finished urgent
+---        batches members
+--- SETS   alarm uses
+--- GIVES  return_jobs
+--@include lib/return/void_receipts
+--@include lib/checks/code_each (gives: has_receipt)
+local function return_jobs(decide, counter)
+  local returned, dying, cancelled, new_counters, marks, done = {}, {}, {}, {}, {}, 0
+  local is_cancelled = {}
+  if string.find(uses, 'm', 1, true) and count > 0 then
+    local fields = {}
+    for i = 1, count do
+      fields[i] = 'c' .. ids[i]
+    end
+    is_cancelled = redis.call('HMGET', tally, unpack(fields))
+  end
+  for i = 1, count do
+    if codes[i] == 1 and where[i] == 'once' then
+      codes[i] = -2
+    elseif codes[i] == 1 then
+      local id = ids[i]
+      local deliveries, nacked, crashed, released, why =
+        string.match(counts[i] or '1 0 0 0', '^(%d+%+?) (%d+) (%d+) (%d+)(.*)$')
+      done = done + 1
+      if is_cancelled[i] then
+        codes[i] = 4
+        cancelled[#cancelled + 1] = id
+      else
+        local due, counters, letter, mark = decide(id, nacked, crashed, released, why)
+        if due then
+          returned[#returned + 1] = id
+          returned[#returned + 1] = due
+        else
+          codes[i] = 3
+          dying[#dying + 1] = id
+        end
+        new_counters[#new_counters + 1] = id
+        new_counters[#new_counters + 1] = (has_receipt[i] and deliveries or void_receipts(deliveries)) .. ' ' .. counters
+        if letter then
+          marks[#marks + 1] = letter .. id
+          marks[#marks + 1] = mark
+        end
+      end
+    end
+  end
+  --@include lib/return/prepare_return
+  --@include lib/return/write_return
+  if done > #cancelled then
+    redis.call('HINCRBY', meta, counter, done - #cancelled)
+  end
+  if #dying + #cancelled == 0 and done == count then
+    return {1, nonce, done}
+  end
+  return {1, nonce, done, unpack(codes)}
+end
