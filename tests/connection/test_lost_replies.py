@@ -81,6 +81,18 @@ def test_a_long_call_asks_for_less(url: str, monkeypatch: pytest.MonkeyPatch) ->
         assert q.stats().acked == 400
 
 
+def test_a_long_call_asks_for_less(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call with long arguments, too: its reply may be what is too large."""
+    monkeypatch.setattr(calls, "LONG", 1000)
+    with Penstock(url) as ps:
+        q = ps.queue("small")
+        q.enqueue_many([b"small"] * 400 + [BODY] * 400)
+        outcomes, more = q.settle(q.reserve(400, block=0), 400)
+        assert len(outcomes) == 400
+        assert 0 < len(more) <= 60
+        assert q.stats().acked == 400
+
+
 async def test_tasks_ask_for_less(url: str, q: Queue) -> None:
     """In asyncio, too."""
     async with AsyncPenstock(url) as ps:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from penstock.wire.scripts import all_scripts, script
+from penstock.wire.scripts import all_scripts, parts, script
 from tests.protocol.lua import (
     LUA,
     Names,
@@ -79,6 +80,24 @@ def _is_used(given: str, name: str, text: str) -> bool:
 
 def _free(names: Names) -> frozenset[str]:
     return names.read | names.assigned
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, *INCLUDES])
+def test_letters_of_uses_have_names(name: str) -> None:
+    """No file writes a letter itself, and the loader has replaced each name."""
+    written = (LUA / f"{name}.lua").read_text()
+    assert not re.search(r"string\.(find|g?match|gsub)\(uses, '(?!%a')", written)
+    assert not re.search(r"\b(uses_any|letters)\(", parts(name)[2])
+
+
+@pytest.mark.parametrize("call", ["uses_any('dedups')", "use('d')", "letters('ttls x')"])
+def test_a_misspelled_letter_of_uses_is_an_error(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that names an unknown letter is not assembled."""
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"return {call}\n")
+    with pytest.raises(KeyError):
+        parts.__wrapped__("ack")
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, *INCLUDES])

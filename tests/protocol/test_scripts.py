@@ -82,7 +82,8 @@ def test_every_command_goes_to_a_declared_key(script: Script) -> None:
     pairs = r"for \w+, (\w+) in pairs\(\{([^}]*)\}\)"
     body = body_of(script)
     for name, values in [pair for way in (loop, choice, pairs) for pair in re.findall(way, body)]:
-        assert {value.split(" = ")[-1] for value in values.split(", ")} <= set(script.keys)
+        listed = re.split(r",\s+", values.strip())
+        assert {value.split(" = ")[-1] for value in listed} <= set(script.keys)
         given.add(name)
     for name in re.findall(r"local function (\w+)\(index", body):
         calls = re.findall(rf"(?<!function ){name}\((\w+)", body)

@@ -19,6 +19,12 @@ through which it meets the body; tests/protocol/test_includes.py compares them w
     GIVES    locals that it declares for the code behind it
 
 The line that includes it lists those that are used there: `--@include lib/meta/now (gives: now)`.
+
+The letters of the field `uses` have names (LETTERS), which the loader replaces:
+
+    uses_any('dedup ttls')  (uses ~= '' and string.find(uses, '[dt]'))
+    use('dedup')            use('d')
+    letters('dedup ttls')   'dt'
 """
 
 from __future__ import annotations
@@ -55,6 +61,27 @@ DEFAULTS = {
     "backoff_cap": "tonumber({}) or 21600000",
 }
 """Values of fields that `meta` lacks; any other field is a string, or false."""
+LETTERS = {
+    "awaited": "w",
+    "batches": "g",
+    "closed": "c",
+    "counters": "r",
+    "dedup": "d",
+    "large_bodies": "b",
+    "limits": "l",
+    "marks": "m",
+    "once": "o",
+    "policies": "p",
+    "priorities": "u",
+    "rate": "a",
+    "results": "k",
+    "roles": "x",
+    "schedules": "e",
+    "tickets": "q",
+    "ttls": "t",
+    "until_start": "s",
+}
+"""Names of the letters of the field `uses`, as Lua files write them (protocol/core.md, Keys)."""
 
 
 class Bound(NamedTuple):
@@ -107,14 +134,30 @@ class Script:
 
 @cache
 def parts(name: str) -> tuple[list[str], str, str]:
-    """Return the lines of a file's header, the header without its `---`, and the body."""
+    """Return the lines of a file's header, the header without its `---`, and the body.
+
+    Raises:
+        KeyError: the body names an unknown letter of `uses`.
+    """
     place = resources.files("penstock.wire") / "lua"
     for part in f"{name}.lua".split("/"):
         place = place / part
     lines = place.read_text(encoding="ascii").splitlines(True)
     head = [line for line in lines if line.startswith("---")]
     header = "".join(line[4:] if line.startswith("--- ") else line[3:] for line in head)
-    return head, header, "".join(line for line in lines if not line.startswith("---"))
+    body = "".join(line for line in lines if not line.startswith("---"))
+    return head, header, re.sub(r"\b(uses_any|use|letters)\('([^']*)'\)", _replace_letters, body)
+
+
+def _replace_letters(match: re.Match[str]) -> str:
+    function, names = match.groups()
+    letters = "".join(LETTERS[name] for name in names.split())
+    if function == "letters":
+        return f"'{letters}'"
+    if function == "use":
+        return f"use('{letters}')"
+    pattern = f"'{letters}', 1, true" if len(letters) == 1 else f"'[{letters}]'"
+    return f"(uses ~= '' and string.find(uses, {pattern}))"
 
 
 def header_field(header: str, field: str) -> str:

@@ -34,7 +34,7 @@ release_dedup(done, true, tonumber(window))
 local wants_room = freed > 0 and full > now and redis.call('LLEN', space) == 0
 local sweep_limit = 100 + 2 * count
 --@include lib/dedup/expired_windows (gives: close_windows)
-local wake_empty = string.find(uses, '[dgq]') and redis.call('LLEN', wake) == 0 -- read before the first write
+local wake_empty = uses_any('dedup batches tickets') and redis.call('LLEN', wake) == 0 -- read before the first write
 if acked > 0 then
   keep_results(done, 'done', results_of(ids, codes))
   --@include lib/finish/remove_done (gives: removed)

@@ -8,8 +8,7 @@
 ---          {-20, nonce}                  not for this script: call ack; nothing done
 --@include lib/checks/check_version
 --@include lib/meta/server_time (gives: now_ms, since)
--- a queue that is not there, is closed, has large bodies, dedup ids, batches, limits per key, results, awaited jobs, jobs that expire, or a clock of its own
-if epoch ~= wanted or off > 0 or since < 0 or window ~= '' or uses ~= '' and string.find(uses, '[bcdgkqtw]') then
+if epoch ~= wanted or off > 0 or since < 0 or window ~= '' or uses_any('large_bodies closed dedup batches results tickets ttls awaited') then
   return {-20, nonce}
 end
 --@include lib/meta/scores

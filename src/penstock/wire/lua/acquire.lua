@@ -53,7 +53,7 @@ else -- at least the time in us: so numbers rise over all lives of the queue, al
   fence = string.format('%.0f', math.max(now * 1000 + time[2] % 1000, (tonumber(string.match(before, '^%d+')) or 0) + 1))
 end
 change(kind, fence .. '-' .. token .. ' ' .. string.format('%.0f', now + lease) .. ' ' .. lease .. ' ' .. owner)
-use('x')
+use('roles')
 local wake_empty, space_empty = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
 redis.call('HDEL', held, '-')
 redis.call('HSET', meta, unpack(changes))

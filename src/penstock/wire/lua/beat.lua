@@ -27,7 +27,7 @@ for line in string.gmatch(progress, '[^\n]+') do
     told[#told + 1] = string.format('%.0f', now) .. ' ' .. text
   end
 end
-if string.find(uses, 'm', 1, true) and count > 0 then
+if uses_any('marks') and count > 0 then
   local fields = {}
   for i = 1, count do
     fields[i] = 'c' .. ids[i]
@@ -41,7 +41,7 @@ if string.find(uses, 'm', 1, true) and count > 0 then
 end
 if #told > 0 then
   --@include lib/meta/use
-  use('m')
+  use('marks')
   redis.call('HDEL', held, '-') -- it passes on a full server
   redis.call('HSET', tally, unpack(told))
   if #changes > 0 then

@@ -48,7 +48,7 @@ release_dedup(found, false)
 local wants_room = full > now and redis.call('LLEN', space) == 0
 --@include lib/meta/use
 if #marks > 0 then
-  use('m')
+  use('marks')
   redis.call('HDEL', held, '-')
   redis.call('HSET', tally, unpack(marks))
 end

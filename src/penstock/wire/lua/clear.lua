@@ -28,7 +28,7 @@ end
 redis.call('HDEL', held, '-')
 -- finished ends by its time to live: its ids go on, and a repeat does not remove the entry of the first call
 redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, members, batches, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets)
-if string.find(uses, 'w', 1, true) then -- clients wait for results: all of them look again
+if uses_any('awaited') then -- clients wait for results: all of them look again
   --@include lib/finish/add_entry
   add_entry('*')
 end

@@ -17,7 +17,7 @@ if not is_number(number) then
   return {-19, nonce, 'number', string.sub(number, 1, 200)}
 end
 --@include lib/batches/batch_state
-local has_urgent = string.find(uses, 'u', 1, true)
+local has_urgent = uses_any('priorities')
 --@include lib/finish/notify_ended
 --@include lib/batches/count_members (gives: fired)
 local entry, state = batch_state(number, redis.call('HGET', batches, number))

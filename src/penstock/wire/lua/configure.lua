@@ -43,7 +43,10 @@ if not epoch then
   elseif create == '' then
     return {-5, nonce}
   end
-  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpkmeuqg' or ''
+  epoch, created, uses = string.sub(create, -8), 1, ''
+  if anew then -- any structure may be there
+    uses = letters('ttls counters once dedup until_start large_bodies policies results marks schedules priorities tickets batches')
+  end
   --@include lib/meta/create_queue
   if anew then -- above every number in use: held jobs may have numbers of this ms, and higher ones than the stream
     change('v', '3')
@@ -80,21 +83,21 @@ for i = 1, #fields, 2 do
   end
   if field == 'closed' then
     closes = value ~= ''
-    uses = string.gsub(uses, 'c', '') .. (closes and 'c' or '')
+    uses = string.gsub(uses, letters('closed'), '') .. (closes and letters('closed') or '')
   elseif field == 'rate' then
-    uses = string.gsub(uses, 'a', '')
+    uses = string.gsub(uses, letters('rate'), '')
     if value == '' then
       drops[#drops + 1] = 'tat'
     else
-      use('a')
+      use('rate')
     end
   elseif limits[field] ~= nil then
     limits[field] = value ~= '' and value ~= '0' and value
-  elseif field == 'ordered' and value ~= '' and string.find(uses, 'u', 1, true) then
+  elseif field == 'ordered' and value ~= '' and uses_any('priorities') then
     return {-19, nonce, 'ordered', value}
   elseif field == 'per_key' or field == 'ordered' then
     if value ~= '' then
-      use('q')
+      use('tickets')
     end
     per_key, ordered = field == 'per_key' and value or per_key, field == 'ordered' and value or ordered
   end
@@ -107,7 +110,7 @@ if created == 0 and given and given <= last then
   return {1, nonce, epoch, created, unpack(all_fields())}
 elseif #fields > 0 then
   local limited = paused or limits.max_length or limits.replicas or limits.result_ttl
-  change('uses', string.gsub(uses, 'l', '') .. (limited and 'l' or '')) -- some scripts read only the letters l and c
+  change('uses', string.gsub(uses, letters('limits'), '') .. (limited and letters('limits') or ''))
   change('configured', string.format('%.0f', given or math.max(now, last + 1)))
 end
 local wake_empty, space_empty = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0

@@ -16,9 +16,8 @@ local seed
 if from then
   return {1, nonce, from, of}
 end
--- a queue that is not there, is closed, or has large bodies, limits of producers or per key, jobs that expire or a role, or a clock of its own
-local n, keeps = #records, uses ~= '' and string.find(uses, 'k', 1, true)
-if not epoch or off > 0 or since < 0 or n == 0 or n > 1000 or uses ~= '' and string.find(uses, '[bclqoxt]') then
+local n, keeps = #records, uses_any('results')
+if not epoch or off > 0 or since < 0 or n == 0 or n > 1000 or uses_any('large_bodies closed limits tickets once roles ttls') then
   return {-20, nonce}
 end
 local byte = string.byte

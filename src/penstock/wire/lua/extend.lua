@@ -38,7 +38,7 @@ for i = 1, count do
       span = lease_span(own, ttl, queue_lease)
     end
     local till = now + span
-    local ends = string.find(uses, 't', 1, true) and tonumber(redis.call('ZSCORE', expiry, id))
+    local ends = uses_any('ttls') and tonumber(redis.call('ZSCORE', expiry, id))
     till = ends and math.min(till, ends) or till
     if till <= now then
       codes[i] = 0

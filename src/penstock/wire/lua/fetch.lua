@@ -27,9 +27,9 @@ for i = 1, #listed do
   named[i], receipts[i] = string.match(listed[i], '^(%S+) (%S+)$')
 end
 local found = #named > 0 and redis.call('ZMSCORE', active, unpack(named)) or {}
-local tallied = #named > 0 and string.find(uses, 'r', 1, true) and redis.call('HMGET', tally, unpack(named)) or {}
+local tallied = #named > 0 and uses_any('counters') and redis.call('HMGET', tally, unpack(named)) or {}
 local ids, scores, counts, places = {}, {}, {}, {}
-local firsts, rare = {}, string.find(uses, 'o', 1, true) -- the receipt of a first delivery, for each score
+local firsts, rare = {}, uses_any('once') -- the receipt of a first delivery, for each score
 for i = 1, #named do
   local score = found[i] or rare and redis.call('ZSCORE', once, named[i])
   local receipt = score and firsts[score]

@@ -75,7 +75,7 @@ redis.call('ZCARD', scheduled)
 --@include lib/add/check_records (gives: priorities, bodies)
 --@include lib/add/place_jobs (gives: place, write_places)
 keep_results(done, 'done', results)
-local batch = string.find(uses, 'g', 1, true) and redis.call('HGET', members, number)
+local batch = uses_any('batches') and redis.call('HGET', members, number)
 if batch then -- before the batch counts down
   redis.call('HDEL', held, '-')
   --@include lib/batches/join_batch

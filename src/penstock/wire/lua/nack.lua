@@ -27,7 +27,7 @@ max_attempts = limit_of(max_attempts, 20)
 --@include lib/checks/check_receipts (gives: count, ids, codes, where)
 --@include lib/return/describe_failure
 --@include lib/return/return_jobs
-local values, has_policies, describes = {}, string.find(uses, 'p', 1, true), error ~= '' or trace ~= '' -- values: of held
+local values, has_policies, describes = {}, uses_any('policies'), error ~= '' or trace ~= '' -- values: of held
 if describes or has_policies then
   local asked = {}
   for i = 1, count do

@@ -40,9 +40,9 @@ call('ZADD', expiry, string.format('%.0f', now + 3600000), first)
 call('HSET', batches, first, (on == 'success' and 's' or 'f') .. ' 0 0 0 0 1')
 change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 1 ' .. string.format('%.0f', raw))
 --@include lib/meta/use
-for letter in string.gmatch('gtr', '.') do
-  use(letter)
-end
+use('batches')
+use('ttls')
+use('counters')
 --@include lib/add/note_added
 remove_expired()
 local successor_due = write_dedup()

@@ -35,7 +35,7 @@ local function decide(id)
     return -3
   elseif not waits and not leased then
     return (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
-  elseif waits and (string.find(uses, 'd', 1, true) and waits_for_another(id) or waits <= first_place) then
+  elseif waits and (uses_any('dedup') and waits_for_another(id) or waits <= first_place) then
     return -2
   end
   returned[#returned + 1] = id
@@ -52,7 +52,7 @@ redis.call('ZCARD', active)
 --@include lib/return/write_return
 if #returned > 0 then
   redis.call('HINCRBY', meta, 'promoted', #returned / 2)
-  for i = 1, string.find(uses, 'g', 1, true) and #returned or 0, 2 do
+  for i = 1, uses_any('batches') and #returned or 0, 2 do
     local entry = redis.call('HGET', batches, returned[i])
     if entry and string.find(entry, ' [01]$') then -- a callback that does not wait for its batch any more, nor has a deadline
       redis.call('ZREM', expiry, returned[i])

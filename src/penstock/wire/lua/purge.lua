@@ -79,7 +79,7 @@ if index then
   end
 elseif state ~= 'ready' then -- unknown state: remove nothing
   more = 0
-elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodies and not keyed and not string.find(uses, 'g', 1, true) then
+elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodies and not keyed and not uses_any('batches') then
   local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
   removed, more = redis.call('XTRIM', ready, 'MINID', '~', above, 'LIMIT', 2000), 1
   if removed == 0 then

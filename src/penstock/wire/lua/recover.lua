@@ -60,7 +60,7 @@ for i = 1, decided do
     local size = record and record_size(id, record)
     bytes = bytes + (size or 0)
     if size and not (ends and tonumber(ends) <= now) then
-      if string.find(uses, 'm', 1, true) and redis.call('HEXISTS', tally, 'c' .. id) == 1 then
+      if uses_any('marks') and redis.call('HEXISTS', tally, 'c' .. id) == 1 then
         cancelled[#cancelled + 1] = id
       else
         local count, dies, crashed = count_crash(counts[i], record, value)

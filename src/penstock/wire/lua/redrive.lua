@@ -24,7 +24,7 @@
 --@include lib/meta/use
 --@include lib/deliver/lease_terms (gives: lease_and_ttl)
 --@include lib/add/priority_of
-local has_urgent = string.find(uses, 'u', 1, true)
+local has_urgent = uses_any('priorities')
 --@include lib/add/place_jobs (gives: place, write_places)
 local function is_alive(id) -- the job exists, and its ttl has not ended
   local ends, score = redis.call('ZSCORE', expiry, id), redis.call('ZSCORE', once, id)
@@ -104,14 +104,14 @@ if #returned > 0 then
   write_places()
   if #ttl_ends > 0 then
     redis.call('ZADD', expiry, unpack(ttl_ends))
-    use('t')
+    use('ttls')
   end
   if #owned > 0 then
     redis.call('HSET', dedup, unpack(owned))
-    use('d')
+    use('dedup')
   end
   redis.call('HSET', tally, unpack(new_counters))
-  if string.find(uses, 'm', 1, true) then -- the failures stay, for readers
+  if uses_any('marks') then -- the failures stay, for readers
     redis.call('HDEL', tally, unpack(cleared))
   end
   count_members(returned, 'open')

@@ -30,7 +30,7 @@ local function decide(id, nacked, crashed, released, why)
     end
     return math.min(now, tonumber(string.sub(id, 1, -12))), before .. released .. why
   end
-  local snoozed = 1 + (string.find(uses, 'm', 1, true) and redis.call('HGET', tally, 's' .. id) or 0)
+  local snoozed = 1 + (uses_any('marks') and redis.call('HGET', tally, 's' .. id) or 0)
   if snoozed >= most_snoozes then
     return nil, before .. released .. ' snoozed ' .. snoozed .. ' times', 's', snoozed
   end

@@ -18,7 +18,7 @@ if ours ~= token then
 end
 change(kind, fence)
 if not string.find(other, ' ', 1, true) then -- the other role is free
-  change('uses', string.gsub(uses, 'x', '') .. '')
+  change('uses', (string.gsub(uses, letters('roles'), '')))
 end
 redis.call('HDEL', held, '-')
 redis.call('HSET', meta, unpack(changes))

@@ -62,7 +62,7 @@ if await == '1' then
     --@include lib/meta/use
     redis.call('HDEL', held, '-')
     redis.call('ZADD', expiry, unpack(marks))
-    use('w')
+    use('awaited')
     if #changes > 0 then
       redis.call('HSET', meta, unpack(changes))
     end

@@ -22,7 +22,7 @@ for _, one in ipairs({active, scheduled, once, dead, expiry, windows}) do
   redis.call('ZCARD', one)
 end
 redis.call('HLEN', dedup)
-local has_urgent = string.find(uses, 'u', 1, true)
+local has_urgent = uses_any('priorities')
 redis.call('ZCARD', urgent)
 local wake_empty, token = redis.call('LLEN', wake) == 0, false
 local function note(list, value, name)

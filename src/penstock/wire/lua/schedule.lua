@@ -41,7 +41,7 @@ if what == 1 then
   last_run, last_tick, runs, skipped, is_paused, hashes = '-', '0', '0', '0', '0', ''
 end
 if what == 1 or what == 2 then
-  use('e')
+  use('schedules')
   local older = string.gsub(' ' .. hashes, ' ' .. hash, '')
   write_entry(name, last_run, last_tick, runs, skipped, is_paused, string.match(string.sub(hash .. older, 1, 152), '^(.-) ?$'), '\n' .. value)
   if is_paused == '0' then

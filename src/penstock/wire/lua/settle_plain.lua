@@ -11,7 +11,7 @@
 --@include lib/checks/check_version
 --@include lib/meta/server_time
 --@include lib/checks/check_plain (gives: now)
-if epoch ~= wanted or string.find(uses, '[dgkw]') then
+if epoch ~= wanted or uses_any('dedup batches results awaited') then
   return {-20, nonce}
 end
 local ids, count = numbers, #numbers

@@ -26,7 +26,7 @@ for name, number in pairs(place == 'ready' and {from = from, to = to} or {}) do
     return {-19, nonce, name, string.sub(number, 1, 200)}
   end
 end
-local has_ttls, has_counters = string.find(uses, 't', 1, true), string.find(uses, 'r', 1, true)
+local has_ttls, has_counters = uses_any('ttls'), uses_any('counters')
 local index = ({scheduled = scheduled, parked = parked, active = active, once = once, dead = dead})[place]
 local reply = {1, nonce, now, epoch or '', ''}
 count = tonumber(count)

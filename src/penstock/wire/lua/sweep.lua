@@ -42,11 +42,11 @@ letters = redis.call('ZCARD', dead) > 0 and trim_dead(sweep_limit) or 0
 --@include lib/keyed/repair_tickets
 write_dedup_and_wake()
 local dropped = 0
-if string.find(uses, 'k', 1, true) then
+if uses_any('results') then
   --@include lib/results/drop_results
   dropped = drop_results(sweep_limit, 0, 0)
 end
-if string.find(uses, 'w', 1, true) then
+if uses_any('awaited') then
   local awaited_from = 4503599627370496
   --@include lib/results/drop_marks
   drop_marks(sweep_limit)
@@ -80,21 +80,25 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     --@include lib/sweep/drop_producers
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
-      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held, m = tally, e = schedules, u = held, g = batches})[letter]
-      if letter == 'x' then
+      local key = ({
+        [letters('ttls')] = expiry, [letters('counters')] = tally, [letters('once')] = once, [letters('dedup')] = dedup,
+        [letters('until_start')] = dedup, [letters('large_bodies')] = held, [letters('marks')] = tally, [letters('schedules')] = schedules,
+        [letters('priorities')] = held, [letters('batches')] = batches
+      })[letter]
+      if letter == letters('roles') then
         kept = kept .. (has_role and letter or '')
-      elseif letter == 'k' then
+      elseif letter == letters('results') then
         kept = kept .. ((redis.call('EXISTS', held) == 1 or redis.call('XLEN', ready) > 0) and letter or '')
-      elseif letter == 'q' then
+      elseif letter == letters('tickets') then
         kept = kept .. ((limits_keys or redis.call('EXISTS', parked, tickets) > 0) and letter or '')
       elseif not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1
-        or letter == 'g' and redis.call('EXISTS', members) == 1 or letter == 'r' and redis.call('EXISTS', batches) == 1 then
+        or letter == letters('batches') and redis.call('EXISTS', members) == 1 or letter == letters('counters') and redis.call('EXISTS', batches) == 1 then
         kept = kept .. letter
       end
     end
     if #kept < #uses then
       redis.call('HSET', meta, 'uses', kept)
-      if not string.find(kept, 'q', 1, true) then
+      if not string.find(kept, letters('tickets'), 1, true) then
         redis.call('HDEL', meta, 'recheck', 'walked')
       end
     end

@@ -29,7 +29,7 @@ local created = 0
 do
   local kind = 'producer'
   --@include lib/checks/check_role (gives: taken_by, left, lost)
-  local closed = uses ~= '' and string.find(uses, 'c', 1, true)
+  local closed = uses_any('closed')
   if (closed or lost or taken_by) and full > now and redis.call('LLEN', space) == 0 then
     redis.call('HDEL', held, '-') -- refused: wake the next producer that waits for room, too
     redis.call('RPUSH', space, '1')

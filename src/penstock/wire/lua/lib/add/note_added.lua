@@ -9,19 +9,19 @@ end
 --@include lib/meta/use
 if ttl_ends then
   redis.call('ZADD', expiry, unpack(ttl_ends))
-  use('t')
+  use('ttls')
 end
 if #bodies > 0 then
-  use('b')
+  use('large_bodies')
 end
 if has_policies then
-  use('p')
+  use('policies')
 end
 if priorities then
-  use('u')
+  use('priorities')
 end
 if has_results or result_ttl then
-  use('k')
+  use('results')
 end
 if n > 0 then
   change('last', final)

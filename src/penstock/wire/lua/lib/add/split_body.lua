@@ -6,7 +6,7 @@
 local function has_header(record) -- the header ends within its bound
   return #record <= 4096 or string.find(string.sub(record, 1, 16384), '\n', 1, true)
 end
-local result_ttl = string.find(uses, 'l', 1, true) and redis.call('HGET', meta, 'result_ttl')
+local result_ttl = uses_any('limits') and redis.call('HGET', meta, 'result_ttl')
 local split_body
 do
   local function with_result_ttl(record)

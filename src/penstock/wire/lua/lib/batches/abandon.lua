@@ -4,7 +4,7 @@
 --- GIVES  abandon
 --@include lib/batches/abandoned_error
 local function abandon(ids)
-  if #ids == 0 or not string.find(uses, 'g', 1, true) then
+  if #ids == 0 or not uses_any('batches') then
     return ids
   end
   local entries, others = redis.call('HMGET', batches, unpack(ids)), {}

@@ -5,7 +5,7 @@
 --- NEEDS  scheduled dead tally meta members batches nothing now uses notify_ended held
 --- GIVES  fired count_members
 local count_members, fired = nothing, nil
-if uses ~= '' and string.find(uses, 'g', 1, true) then
+if uses_any('batches') then
   redis.call('HLEN', members) -- check the types before the first write
   redis.call('HLEN', batches)
   --@include lib/add/priority_of

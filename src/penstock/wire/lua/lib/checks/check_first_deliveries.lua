@@ -6,7 +6,7 @@
 --- GIVES  delivery hex wanted_tag has_counters counts scores all_valid common_score
 local delivery, hex, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
 local wanted_tag = hex and tonumber(hex, 16)
-local has_counters = string.find(uses, 'r', 1, true)
+local has_counters = uses_any('counters')
 local counts, scores, all_valid, common_score = {}, {}, delivery == '1' and count > 0 and count <= 1000, nil
 if all_valid and has_counters then -- a first delivery has no counters
   counts = redis.call('HMGET', tally, unpack(ids))

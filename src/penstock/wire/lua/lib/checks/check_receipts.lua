@@ -26,7 +26,7 @@ if count > 0 and not all_valid then
   end
   for i = 1, count do
     local id, score, place = ids[i], scores[i], 'active'
-    if not score and string.find(uses, 'o', 1, true) then
+    if not score and uses_any('once') then
       score, place = redis.call('ZSCORE', once, id), 'once'
     end
     if stride == 2 then

@@ -4,7 +4,7 @@
 --- GIVES  taken_by left lost
 local taken_by, left, lost = nil, 0, false
 --@include lib/checks/time_left
-if role ~= '' or uses ~= '' and string.find(uses, 'x', 1, true) then
+if role ~= '' or uses_any('roles') then
   local id, ends, span, holder = string.match(redis.call('HGET', meta, kind) or '', '^(%S+) (%d+) (%d+) (.*)$')
   left = time_left(ends, span)
   lost = role ~= '' and (role ~= id or left <= 0)

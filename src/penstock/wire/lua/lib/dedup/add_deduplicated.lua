@@ -109,13 +109,13 @@ do
 end
 --@include lib/meta/use
 if #new_counters > 0 then
-  use('r')
+  use('counters')
 end
 if n > 0 then
-  use('d')
+  use('dedup')
 end
 if string.find(mode, 's', 1, true) then
-  use('s')
+  use('until_start')
 end
 --@include lib/deliver/announce
 if soonest then

@@ -3,7 +3,7 @@
 --- NEEDS  dedup windows uses now sweep_limit nothing
 --- GIVES  expired_windows close_windows
 local expired_windows, close_windows = {}, nothing
-if string.find(uses, 'd', 1, true) then
+if uses_any('dedup') then
   local free_names, owned_names = {}, {}
   expired_windows = redis.call('ZRANGE', windows, '-inf', now, 'BYSCORE', 'LIMIT', 0, sweep_limit)
   local values = #expired_windows > 0 and redis.call('HMGET', dedup, unpack(expired_windows)) or {}

@@ -2,7 +2,7 @@
 -- notes[id] is the note of its last delivery.
 --- NEEDS  ready held active scheduled parked once expiry uses now end_of
 --- GIVES  has_ttls notes find_job
-local has_ttls, notes, find_job = string.find(uses, 't', 1, true), {}, nil
+local has_ttls, notes, find_job = uses_any('ttls'), {}, nil
 do
   local places = {}
   local function look_up(id)

@@ -8,7 +8,7 @@
 -- window) or `@end`.
 --- NEEDS  ready held scheduled urgent has_urgent expiry wake dedup windows uses nothing now paused keyed fired
 --- GIVES  has_dedup release_dedup write_dedup write_dedup_and_wake
-local has_dedup = string.find(uses, 'd', 1, true)
+local has_dedup = uses_any('dedup')
 local release_dedup, write_dedup, write_dedup_and_wake = nothing, nothing, nothing
 if has_dedup then
   --@include lib/add/write_in_parts
@@ -130,7 +130,7 @@ if keyed then
     return keyed.admit() and math.min(due or now, now) or due
   end
 end
-if string.find(uses, 'g', 1, true) then
+if uses_any('batches') then
   local write_others = write_dedup
   write_dedup = function() -- fired: the callback of a batch has become due
     local due = write_others()

@@ -10,7 +10,7 @@ if n > 0 and a and a <= now then
   local max_attempts, max_crashes = limit_of(policy[1], 20), limit_of(policy[2], 3)
   --@include lib/deliver/count_crash
   --@include lib/return/describe_failure
-  local has_marks = string.find(uses, 'm', 1, true)
+  local has_marks = uses_any('marks')
   repeat
     over = call('ZRANGE', active, '-inf', high, 'BYSCORE', 'LIMIT', at, page)
     at = at + page

@@ -47,7 +47,7 @@ if delivers then
       expired_set[done[i]] = true
     end
   end
-  local has_counters = string.find(uses, 'r', 1, true)
+  local has_counters = uses_any('counters')
   local function unpacked(id) -- the record, its size, its counters, and the value: the record with the note of its last delivery
     local value = call('HGET', held, id)
     local record = value

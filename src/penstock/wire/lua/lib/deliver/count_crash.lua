@@ -4,7 +4,7 @@
 --- NEEDS  uses limit_of max_attempts max_crashes
 --- GIVES  count_crash
 --@include lib/deliver/policy
-local has_policies = string.find(uses, 'p', 1, true)
+local has_policies = uses_any('policies')
 local function count_crash(count, record, value)
   local d, reserved, nacked, c, r, why = string.match(count or '1 0 0 0', '^(%d+)(%+?) (%d+) (%d+) (%d+)(.*)$')
   d = reserved == '' and d + 1 or d

@@ -56,7 +56,7 @@ if #taken > 0 then
   soonest = soonest < math.huge and soonest
   if #once_pairs > 0 then
     redis.call('ZCARD', once)
-    use('o')
+    use('once')
   end
   change('delivered', (delivered or 0) + #taken)
 end
@@ -66,12 +66,12 @@ end
 if #new_counters + #dying + #cancelled > 0 then
   redis.call('HLEN', tally)
   redis.call('ZCARD', dead)
-  use('r')
+  use('counters')
 end
 if #marks > 0 then
-  use('m')
+  use('marks')
 end
-local starts = string.find(uses, 's', 1, true)
+local starts = uses_any('until_start')
 if has_dedup and (starts or #dying + #cancelled > 0) then
   local ending = {unpack(cancelled)}
   for i = 1, #dying, 2 do

@@ -4,7 +4,7 @@
 --- NEEDS  meta uses now change
 --- GIVES  allowance spend
 local allowance, spend = nil, nil
-if uses ~= '' and string.find(uses, 'a', 1, true) then
+if uses_any('rate') then
   local stored = redis.call('HMGET', meta, 'rate', 'burst', 'tat')
   local count, period, parts = string.match(stored[1] or '', '^(%d+)/(%d+)/?(%d*)$')
   if count then

@@ -3,7 +3,7 @@
 --- NEEDS  ready active scheduled parked wake nothing uses
 --- GIVES  is_drained wake_drained
 local is_drained, wake_drained = nothing, nothing
-if uses ~= '' and string.find(uses, 'c', 1, true) then
+if uses_any('closed') then
   redis.call('XLEN', ready)
   redis.call('ZCARD', scheduled)
   redis.call('ZCARD', active)

@@ -3,7 +3,7 @@
 -- calls.
 --- NEEDS  held uses
 --- GIVES  has_large_bodies bytes_left bodies_left drop_bodies
-local has_large_bodies = uses ~= '' and string.find(uses, 'b', 1, true)
+local has_large_bodies = uses_any('large_bodies')
 local bytes_left, bodies_left = 67108864, has_large_bodies and redis.call('HGET', held, '=') or ''
 local function drop_bodies(ids)
   if not has_large_bodies then

@@ -1,7 +1,7 @@
 -- forget(ids) removes the counters and the marks of jobs that end, and their places in urgent.
 --- NEEDS  tally urgent uses
 --- GIVES  has_urgent forget
-local has_urgent = uses ~= '' and string.find(uses, 'u', 1, true)
+local has_urgent = uses_any('priorities')
 if has_urgent then
   redis.call('ZCARD', urgent) -- check its type before the first write
 end

@@ -2,7 +2,7 @@
 --- NEEDS  tally uses
 --- GIVES  forget_marks
 local function forget_marks(ids)
-  if string.find(uses, 'm', 1, true) and redis.call('HLEN', tally) > 0 then
+  if uses_any('marks') and redis.call('HLEN', tally) > 0 then
     for mark in string.gmatch('ceps', '.') do
       local fields = {}
       for i = 1, #ids do

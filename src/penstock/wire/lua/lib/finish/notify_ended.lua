@@ -1,13 +1,13 @@
 -- notify_ended(ids) is called for jobs that have ended. It gives back their tickets (protocol/keys.md), and tells the
 -- clients that wait for their results: it removes the marks of awaited jobs from expiry, and adds one entry to finished
 -- (protocol/results.md, Reading and waiting). Call it behind the first write, as a full server must not refuse it. When no
--- mark is left it drops the letter `w` of `uses`.
+-- mark is left it drops `awaited` of `uses`.
 --- NEEDS  has_urgent held active scheduled once parked tickets expiry finished meta uses now nothing wake
 --- SETS   uses
 --- GIVES  keyed notify_ended
 --@include lib/keyed/keyed
 local notify_ended = keyed and keyed.give_back or nothing
-if uses ~= '' and string.find(uses, 'w', 1, true) then
+if uses_any('awaited') then
   local awaited_from = 4503599627370496 -- 2^52: scores of marks stand above those of results
   redis.call('XLEN', finished) -- check its type before the first write
   --@include lib/results/drop_marks

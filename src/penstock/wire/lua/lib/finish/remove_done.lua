@@ -7,10 +7,10 @@ local removed = 0
 if all_valid then
   --@include lib/finish/remove_deliveries
   drop_bodies(done)
-  if string.find(uses, 't', 1, true) then
+  if uses_any('ttls') then
     redis.call('ZREM', expiry, unpack(done))
   end
-  if string.find(uses, 'm', 1, true) then
+  if uses_any('marks') then
     forget(done)
   end
 elseif #done > 0 then

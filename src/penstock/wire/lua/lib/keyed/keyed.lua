@@ -10,7 +10,7 @@
 --- NEEDS  has_urgent held active scheduled once parked tickets meta uses now nothing wake
 --- GIVES  keyed
 local keyed = nil
-if uses ~= '' and string.find(uses, 'q', 1, true) then
+if uses_any('tickets') then
   keyed = {}
   local call, fmt, match = redis.call, string.format, string.match
   local settings = call('HMGET', meta, 'per_key', 'ordered', 'recheck')

@@ -1,4 +1,4 @@
--- use(letter) adds the letter of a structure to `uses`, which tells scripts which keys to look at.
+-- use(letter) adds a letter to `uses`, which tells scripts which structures to look at. The loader replaces its name: use('marks').
 --- NEEDS  uses change
 --- SETS   uses
 --- GIVES  use
@@ -6,7 +6,7 @@ local function use(letter)
   if not string.find(uses, letter, 1, true) then
     uses = uses .. letter
     change('uses', uses)
-    if string.find('kmeuaqg', letter, 1, true) then -- older scripts know no results, marks, schedules, priorities, rates, tickets and batches
+    if string.find(letters('results marks schedules priorities rate tickets batches'), letter, 1, true) then -- unknown to scripts of version 2
       change('v', '3')
     end
   end

@@ -22,7 +22,7 @@ local function job_fields(id, state, score, value, with_failures)
     state = 'expired'
   end
   local counters, marks = nil, {}
-  if string.find(uses, 'm', 1, true) then
+  if uses_any('marks') then
     marks = redis.call('HMGET', tally, id, 'c' .. id, 'p' .. id, 's' .. id, with_failures and 'e' .. id or '-')
     counters = table.remove(marks, 1)
   else

@@ -7,7 +7,7 @@
 local function lapsed(id, lease_score)
   local ends = tonumber(redis.call('ZSCORE', expiry, id) or lease_score and end_of(lease_score))
   if ends and ends <= now then
-    if not (string.find(uses, 'g', 1, true) and redis.call('HEXISTS', batches, id) == 1) then
+    if not (uses_any('batches') and redis.call('HEXISTS', batches, id) == 1) then
       return 'expired', ends
     elseif redis.call('ZSCORE', scheduled, id) then
       return 'dead', ends

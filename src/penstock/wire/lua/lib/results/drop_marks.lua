@@ -1,4 +1,4 @@
--- drop_marks(most) removes marks of clients that have not looked for 30 s, and the letter `w` of `uses` when none is left. It
+-- drop_marks(most) removes marks of clients that have not looked for 30 s, and `awaited` of `uses` when none is left. It
 -- returns the number of marks.
 --- NEEDS  expiry meta uses now awaited_from
 --- SETS   uses
@@ -10,7 +10,7 @@ local function drop_marks(most)
   end
   local count = redis.call('ZCOUNT', expiry, awaited_from, '+inf')
   if count == 0 then
-    uses = string.gsub(uses, 'w', '')
+    uses = string.gsub(uses, letters('awaited'), '')
     redis.call('HSET', meta, 'uses', uses)
   end
   return count

@@ -4,7 +4,7 @@
 --- NEEDS  ready held tally expiry meta uses now nothing
 --- GIVES  keep_results
 local keep_results = nothing
-if uses ~= '' and string.find(uses, 'k', 1, true) then
+if uses_any('results') then
   --@include lib/results/drop_results (gives: result_bounds)
   --@include lib/results/states_to_keep
   --@include lib/results/result_blocks

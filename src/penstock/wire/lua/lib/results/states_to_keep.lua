@@ -9,7 +9,7 @@ end
 local function states_to_keep(ids)
   local records, counts, sub = redis.call('HMGET', held, unpack(ids)), {}, string.sub
   local names, values, spans, seen, n = {}, {}, {}, {}, 0
-  if string.find(uses, 'r', 1, true) then
+  if uses_any('counters') then
     counts = redis.call('HMGET', tally, unpack(ids))
   end
   local head, size, span = nil, 0, nil

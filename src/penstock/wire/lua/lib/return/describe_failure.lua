@@ -4,7 +4,7 @@
 --- GIVES  describe_failure
 local function describe_failure(id, value, text, trace)
   local since, owner = string.match(value, '^@(%d+)%?? ([^\n]*)\n')
-  local before = string.find(uses, 'm', 1, true) and redis.call('HGET', tally, 'e' .. id) or '\n'
+  local before = uses_any('marks') and redis.call('HGET', tally, 'e' .. id) or '\n'
   local lines, last = {}, nil
   for line, behind in string.gmatch(before, '([^\n]+)\n()') do
     lines[#lines + 1] = line

@@ -12,7 +12,7 @@
 local function return_jobs(decide, counter)
   local returned, dying, cancelled, new_counters, marks, done = {}, {}, {}, {}, {}, 0
   local is_cancelled = {}
-  if string.find(uses, 'm', 1, true) and count > 0 then
+  if uses_any('marks') and count > 0 then
     local fields = {}
     for i = 1, count do
       fields[i] = 'c' .. ids[i]

@@ -18,7 +18,7 @@ if #returned + #dying + #cancelled > 0 then
   local later = {}
   for i = 1, #returned, 2 do
     local id, at = returned[i], returned[i + 1]
-    if string.find(uses, 't', 1, true) then
+    if uses_any('ttls') then
       at = math.min(at, tonumber(redis.call('ZSCORE', expiry, id)) or at)
     end
     redis.call('ZREM', active, id)
@@ -39,11 +39,11 @@ if #returned + #dying + #cancelled > 0 then
   end
   if #new_counters > 0 then
     redis.call('HSET', tally, unpack(new_counters))
-    use('r')
+    use('counters')
   end
   if #marks > 0 then
     redis.call('HSET', tally, unpack(marks))
-    use('m')
+    use('marks')
   end
   if #dying > 0 then
     redis.call('HINCRBY', meta, 'died', #dying)

@@ -7,14 +7,14 @@
 --- GIVES  expired expired_set expired_once more_expired expired_at_head remove_expired head_expired other_expired
 ---        trim_to
 local expired, expired_set, expired_once, more_expired = {}, {}, {}, false -- more_expired: there may be more than in the list
-if uses ~= '' and string.find(uses, 't', 1, true) then
+if uses_any('ttls') then
   expired = redis.call('ZRANGE', expiry, '-inf', now, 'BYSCORE', 'LIMIT', 0, sweep_limit)
   for i = 1, #expired do
     expired_set[expired[i]] = i
   end
   more_expired = #expired == sweep_limit
 end
-if uses ~= '' and string.find(uses, 'o', 1, true) then
+if uses_any('once') then
   expired_once = redis.call('ZRANGE', once, '-inf', string.format('%.0f', score_of(now, 4095)), 'BYSCORE', 'LIMIT', 0, sweep_limit)
 end
 if #expired + #expired_once > 0 then -- check the types of all keys before the first write
