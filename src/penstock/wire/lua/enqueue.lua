@@ -98,7 +98,7 @@ if #bodies > 0 then
 end
 change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1 ' or ' 0 ') .. string.format('%.0f', raw))
 --@include lib/add/note_added
-remove_expired()
+remove_expired(expired)
 local successor_due = write_dedup()
 if successor_due and successor_due <= now and paused ~= 'out' then
   token = true
@@ -106,7 +106,7 @@ end
 if token and wake_empty then
   redis.call('RPUSH', wake, '1')
 end
-if full > now and space_empty and (waiting + n < limit or #expired > 0) then
+if full > now and space_empty and (waiting + n < limit or #expired.ids > 0) then
   call('RPUSH', space, '1')
 end
 return {1, nonce, first, n, epoch, created, 0, delay_ms > 0 and 1 or 0, replicas}

@@ -44,12 +44,12 @@ use('batches')
 use('ttls')
 use('counters')
 --@include lib/add/note_added
-remove_expired()
+remove_expired(expired)
 local successor_due = write_dedup()
 if successor_due and successor_due <= now and paused ~= 'out' and wake_empty then
   call('RPUSH', wake, '1')
 end
-if full > now and #expired > 0 and space_empty then
+if full > now and #expired.ids > 0 and space_empty then
   call('RPUSH', space, '1')
 end
 return {1, nonce, first, n, epoch, created, 0, 1, replicas}

@@ -26,12 +26,13 @@ redis.call('ZCARD', parked)
 --@include lib/finish/notify_ended
 --@include lib/batches/count_members
 --@include lib/dedup/release_dedup
-local sweep_limit = 100
 --@include lib/results/keep_results
---@include lib/sweep/find_expired (gives: expired, expired_set, expired_once, more_expired, expired_at_head, head_expired, other_expired, trim_to)
+--@include lib/sweep/find_expired (gives: expired_at_head)
+local expired = find_expired(100)
+--@include lib/sweep/remove_expired
 --@include lib/sweep/sweep_expired
-sweep_expired()
-local removed = #expired
+sweep_expired(expired)
+local removed = #expired.ids
 --@include lib/read/job_fields (gives: with_body)
 local jobs, bytes = {}, 0
 local skip, left = tonumber(start), tonumber(count)
@@ -42,13 +43,13 @@ if skip < 0 then -- collect backwards, reverse at the end
 end
 local found, passed, wasted = {}, 0, 0
 local function has_expired(id)
-  local ends = more_expired and not expired_set[id] and redis.call('ZSCORE', expiry, id)
+  local ends = expired.has_more and not expired.set[id] and redis.call('ZSCORE', expiry, id)
   if ends and tonumber(ends) <= now then
     found[#found + 1] = id
-    expired_set[id] = #found
+    expired.set[id] = #found
   end
-  passed = passed + (expired_set[id] and 1 or 0)
-  return expired_set[id]
+  passed = passed + (expired.set[id] and 1 or 0)
+  return expired.set[id]
 end
 local function see(id, where, score, value)
   if not value then -- an index entry whose record is gone
@@ -169,9 +170,9 @@ else
 end
 if #found > 0 then
   release_dedup(found, false)
-  expired, expired_once, removed = found, {}, removed + #found
-  trim_to, head_expired, other_expired = expired_at_head()
-  sweep_expired()
+  expired.ids, expired.once, removed = found, {}, removed + #found
+  expired.trim_to, expired.head_count, expired.others = expired_at_head(found, expired.set)
+  sweep_expired(expired)
 end
 if removed > 0 and (passed >= 1000 or wasted >= 1048576) then
   return {0, nonce, removed}

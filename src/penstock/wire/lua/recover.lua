@@ -43,8 +43,7 @@ end
 local taken, taken_records, taken_counts = {}, {}, {}
 local due, cut, dropped, dying, crashes, cancelled, marks = {}, nil, {}, {}, 0, {}, {}
 local kept_pairs, put_back = {}, {} -- none is parked
-local expired, expired_set, expired_once, more_expired = {}, {}, {}, false
-local trim_to, head_expired, other_expired = '-', 0, {} -- no expired jobs
+local expired = {ids = {}, once = {}, others = {}} -- none is looked for
 local bytes, soonest, named = 0, false, {}
 for i = 1, decided do
   local id = ids[i]

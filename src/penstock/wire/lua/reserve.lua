@@ -53,14 +53,16 @@ local all_valid, done = false, {} -- no job ends in this call
 --@include lib/dedup/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/results/keep_results
---@include lib/sweep/find_expired (gives: expired)
+--@include lib/sweep/find_expired
+local expired = find_expired(sweep_limit)
+--@include lib/sweep/remove_expired
 --@include lib/deliver/rate
 --@include lib/deliver/choose_jobs (gives: taken, wants_room)
 --@include lib/deliver/prepare_delivery
 --@include lib/deliver/write_delivery
 local took = #taken
 --@include lib/deliver/next_event (gives: next_in)
-if wants_room and took + #expired > 0 then
+if wants_room and took + #expired.ids > 0 then
   redis.call('RPUSH', space, '1')
 end
 local reply = {1, nonce, next_in, epoch or '', lease, now}

@@ -46,24 +46,26 @@ local idle = false
 release_dedup(done, true)
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/dedup/expired_windows (gives: close_windows)
---@include lib/sweep/find_expired (gives: expired, expired_once)
-if acked > 0 and #expired + #expired_once > 0 then -- the finished jobs have not expired
+--@include lib/sweep/find_expired
+local expired = find_expired(sweep_limit)
+if acked > 0 and #expired.ids + #expired.once > 0 then -- the finished jobs have not expired
   local ending, left, kept = {}, {}, {}
   for i = 1, acked do
     ending[done[i]] = true
   end
-  for i = 1, #expired do
-    if not ending[expired[i]] then
-      left[#left + 1] = expired[i]
+  for i = 1, #expired.ids do
+    if not ending[expired.ids[i]] then
+      left[#left + 1] = expired.ids[i]
     end
   end
-  for i = 1, #expired_once do
-    if not ending[expired_once[i]] then
-      kept[#kept + 1] = expired_once[i]
+  for i = 1, #expired.once do
+    if not ending[expired.once[i]] then
+      kept[#kept + 1] = expired.once[i]
     end
   end
-  expired, expired_once = left, kept
+  expired.ids, expired.once = left, kept
 end
+--@include lib/sweep/remove_expired
 --@include lib/deliver/rate
 --@include lib/deliver/choose_jobs (gives: taken, wants_room)
 --@include lib/deliver/prepare_delivery
@@ -82,7 +84,7 @@ end
 wrote = wrote or acked + #expired_windows > 0
 local took = #taken
 --@include lib/deliver/next_event (gives: next_in)
-if wants_room and took + freed + #expired > 0 then
+if wants_room and took + freed + #expired.ids > 0 then
   redis.call('RPUSH', space, '1')
 end
 local outcome = acked == count and '' or table.concat(codes, ' ')

@@ -27,7 +27,9 @@ local quiet = seen
 local sweep_limit = 1000
 --@include lib/dedup/expired_windows (gives: close_windows)
 --@include lib/results/keep_results
---@include lib/sweep/find_expired (gives: expired, expired_once, remove_expired)
+--@include lib/sweep/find_expired
+local expired = find_expired(sweep_limit)
+--@include lib/sweep/remove_expired
 --@include lib/sweep/trim_dead
 local letters, wants_room = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
@@ -36,7 +38,7 @@ redis.call('HDEL', held, '-')
 if quiet > raw + 2592000000 then -- drop a wrong time, or the queue would never be idle
   redis.call('HSET', meta, unpack(changes))
 end
-remove_expired()
+remove_expired(expired)
 close_windows()
 letters = redis.call('ZCARD', dead) > 0 and trim_dead(sweep_limit) or 0
 --@include lib/keyed/repair_tickets
@@ -51,13 +53,13 @@ if uses_any('awaited') then
   --@include lib/results/drop_marks
   drop_marks(sweep_limit)
 end
-if wants_room and #expired > 0 then
+if wants_room and #expired.ids > 0 then
   redis.call('RPUSH', space, '1')
 end
 wake_drained()
 --@include lib/sweep/move_sparse (gives: moved_jobs, moved_bytes)
 local removed = ''
-if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
+if #expired.ids + #expired.once + letters + dropped + #expired_windows == 0 then
   --@include lib/checks/time_left
   local function is_held(role)
     return time_left(string.match(role or '', '^%S+ (%d+) (%d+)')) > 0
@@ -104,6 +106,6 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     end
   end
 end
-local most = math.max(#expired, #expired_once, letters, dropped, #expired_windows)
+local most = math.max(#expired.ids, #expired.once, letters, dropped, #expired_windows)
 local more = (most >= sweep_limit or moved_jobs >= 1000 or moved_bytes >= 1048576 or bodies_left ~= '') and 1 or 0
-return {1, nonce, #expired + #expired_once, letters, more, removed, removed == '' and epoch or ''}
+return {1, nonce, #expired.ids + #expired.once, letters, more, removed, removed == '' and epoch or ''}

@@ -82,12 +82,12 @@ end
 write_entry(name, first, is_tick and expected or last_tick, runs + 1, skipped, is_paused, hashes, rest)
 change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 0 ' .. string.format('%.0f', raw))
 --@include lib/add/note_added
-remove_expired()
+remove_expired(expired)
 local successor_due = write_dedup()
 if (paused ~= 'out' or successor_due and successor_due <= now) and wake_empty then
   call('RPUSH', wake, '1')
 end
-if full > now and space_empty and (waiting + n < limit or #expired > 0) then
+if full > now and space_empty and (waiting + n < limit or #expired.ids > 0) then
   call('RPUSH', space, '1')
 end
 return {1, nonce, first, n, epoch, created, 0, 0, replicas}

@@ -1,7 +1,7 @@
 -- Refuse jobs that need more room than the queue has. Then note the producer's wait, and remove expired jobs. A job that
 -- waits for other jobs takes no room: its score in scheduled is 2^53 - 1.
 --- NEEDS  ready held scheduled parked meta space nonce limit space_empty waiting room_needed wait created now full role expired
----        expired_once remove_expired write_dedup_and_wake change changes
+---        remove_expired write_dedup_and_wake change changes
 --- SETS   space_empty waiting
 if limit then
   space_empty = redis.call('LLEN', space) == 0
@@ -12,21 +12,21 @@ if limit then
   waiting = count_waiting()
   if waiting + room_needed > limit then
     local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
-    if waits or role ~= '' or #expired + #expired_once > 0 then
+    if waits or role ~= '' or #expired.ids + #expired.once > 0 then
       redis.call('HDEL', held, '-') -- passes on a full server
     end
     -- expired jobs may take up the room
-    remove_expired()
+    remove_expired(expired)
     write_dedup_and_wake()
-    if #expired > 0 and space_empty and full > now and count_waiting() < limit then
+    if #expired.ids > 0 and space_empty and full > now and count_waiting() < limit then
       redis.call('RPUSH', space, '1')
     end
     if waits then
       change('full', now + wait)
     end
-    if #changes > 0 and (waits or role ~= '' or #expired + #expired_once > 0) then
+    if #changes > 0 and (waits or role ~= '' or #expired.ids + #expired.once > 0) then
       redis.call('HSET', meta, unpack(changes))
     end
-    return {-3, nonce, waiting, limit, #expired}
+    return {-3, nonce, waiting, limit, #expired.ids}
   end
 end

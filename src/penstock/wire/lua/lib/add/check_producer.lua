@@ -5,7 +5,7 @@
 ---        urgent batches dead members
 --- SETS   epoch off uses
 --- GIVES  keyed seed raw now changes is_lease is_duration delay_ms delays created limit wake_empty space_empty waiting drop_bodies change end_of expired
----        expired_once nothing has_urgent remove_expired write_dedup write_dedup_and_wake
+---        nothing has_urgent remove_expired write_dedup write_dedup_and_wake
 --@include lib/checks/check_version
 --@include lib/meta/now (gives: changes, raw)
 --@include lib/checks/is_lease
@@ -68,6 +68,8 @@ local waiting = 0
 --@include lib/dedup/release_dedup
 --@include lib/results/keep_results
 --@include lib/sweep/find_expired
+local expired = find_expired(sweep_limit)
+--@include lib/sweep/remove_expired
 --@include lib/checks/is_duration
 local delays, delay_ms = nil, 0
 if is_duration(delay, 0) then

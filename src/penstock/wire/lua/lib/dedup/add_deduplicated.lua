@@ -140,7 +140,7 @@ do
   change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1 ' or ' 0 ') .. string.format('%.0f', raw) .. '\n' .. table.concat(told))
 end
 --@include lib/add/note_added
-remove_expired()
+remove_expired(expired)
 close_windows()
 local successor_due = write_dedup()
 write_places()
@@ -157,6 +157,6 @@ end
 if token and wake_empty then
   redis.call('RPUSH', wake, '1')
 end
-if full > now and space_empty and (waiting + room_needed < limit or #expired > 0) then
+if full > now and space_empty and (waiting + room_needed < limit or #expired.ids > 0) then
   redis.call('RPUSH', space, '1')
 end

@@ -1,6 +1,6 @@
 -- Choose up to n jobs whose leases have ended, the earliest end first. Each counts as a crash. A job may die of it, end as it
 -- was cancelled, or be parked.
---- NEEDS  active tally meta now expired_set uses n score_of keyed call a allowed bytes cancelled crashes dropped dying
+--- NEEDS  active tally meta now expired uses n score_of keyed call a allowed bytes cancelled crashes dropped dying
 ---        limit_of marks most_parks page parks passed put_back screen skipped stays taken taken_counts taken_records
 ---        took unpacked
 --- SETS   bytes crashes parks passed skipped took
@@ -19,7 +19,7 @@ if n > 0 and a and a <= now then
       local id = over[i]
       if took == n or bytes >= 1048576 or parks == most_parks then
         break
-      elseif not expired_set[id] then
+      elseif not expired.set[id] then
         local record, size, count, value = unpacked(id)
         if not record then
           dropped[#dropped + 1] = id

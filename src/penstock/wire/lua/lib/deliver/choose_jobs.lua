@@ -8,8 +8,8 @@
 -- changes: due (taken from scheduled), cut (the last number taken from ready), kept_pairs (jobs of ready that are parked),
 -- put_back (those of active), dropped (entries without a record), dying, cancelled, and marks.
 --- NEEDS  allowance ready held active scheduled urgent has_urgent once dead dedup windows finished delivered tally
----        expiry meta wake space paused full now end_of done all_valid expired_set uses n expired more_expired
----        score_of trim_to has_large_bodies release_dedup other_expired nothing keyed parked
+---        expiry meta wake space paused full now end_of done all_valid uses n expired
+---        score_of has_large_bodies release_dedup nothing keyed parked
 --- GIVES  join_body cancelled marks taken taken_records taken_counts due cut dropped dying crashes more soonest head
 ---        first reread exhausted entries_left delivers wake_empty wants_room is_drained lease_and_ttl lease_span
 ---        kept_pairs put_back
@@ -44,7 +44,7 @@ if delivers then
   reread = a and (a <= now or #done > 0 and a - now <= 4000) or s and s <= now
   if #done > 0 and (reread or not all_valid) then -- leave them out
     for i = 1, #done do
-      expired_set[done[i]] = true
+      expired.set[done[i]] = true
     end
   end
   local has_counters = uses_any('counters')
@@ -57,7 +57,7 @@ if delivers then
     local size = record and record_size(id, record)
     return size and record, size, has_counters and call('HGET', tally, id) or nil, value
   end
-  local found, page, allowed = {}, math.min(100, n + #expired + #done), math.max(100, 1000 - #expired)
+  local found, page, allowed = {}, math.min(100, n + #expired.ids + #done), math.max(100, 1000 - #expired.ids)
   local parks, most_parks = 0, math.max(n + 100, 1000)
   local function stays(id, record) -- parks a job without a ticket
     if keyed.take(id, record) then
@@ -70,10 +70,10 @@ if delivers then
     if keyed then
       keyed.read(ids)
     end
-    local ends = more_expired and #ids > 0 and call('ZMSCORE', expiry, unpack(ids)) or {}
+    local ends = expired.has_more and #ids > 0 and call('ZMSCORE', expiry, unpack(ids)) or {}
     for i = 1, #ends do
-      if ends[i] and tonumber(ends[i]) <= now and not expired_set[ids[i]] then
-        expired_set[ids[i]] = true
+      if ends[i] and tonumber(ends[i]) <= now and not expired.set[ids[i]] then
+        expired.set[ids[i]] = true
         found[#found + 1] = ids[i]
         passed = passed + 1
       end
@@ -90,7 +90,7 @@ if delivers then
   entries_left = #entries - e + 1
   release_dedup(found, false)
   for i = 1, #found do
-    expired[#expired + 1] = found[i]
-    other_expired[#other_expired + 1] = found[i]
+    expired.ids[#expired.ids + 1] = found[i]
+    expired.others[#expired.others + 1] = found[i]
   end
 end

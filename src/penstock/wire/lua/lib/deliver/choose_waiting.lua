@@ -1,12 +1,12 @@
 -- Choose up to n jobs that wait: those of scheduled that are due, which begin with the jobs with a priority, and those of
 -- ready, merged by one time.
---- NEEDS  ready scheduled has_urgent delivered paused now done expired_set n expired more_expired trim_to
+--- NEEDS  ready scheduled has_urgent delivered paused now done n expired
 ---        has_large_bodies keyed call sub allowed bytes cut dropped due exhausted kept_pairs most_parks page parks
 ---        passed record_size s screen skipped stays taken taken_counts taken_records took unpacked
 --- SETS   bytes cut exhausted page parks passed skipped took
 --- GIVES  from entries e
 local waiting, w, place, latest = {}, 1, s and s <= now and 0, paused == 'in' and '(0' or now
-local from = trim_to
+local from = expired.trim_to
 local entries, e = {}, 1
 local function first_from(lowest) -- the first waiting job from this score on, and its score; nil = none
   for looked = 0, 900, 100 do
@@ -17,7 +17,7 @@ local function first_from(lowest) -- the first waiting job from this score on, a
     end
     screen(ids)
     for i = 1, #ids do
-      if not expired_set[ids[i]] then
+      if not expired.set[ids[i]] then
         return ids[i], page[i * 2]
       end
     end
@@ -56,7 +56,7 @@ while took < n and bytes < 1048576 and passed < allowed do
       local last = entries[#entries][1]
       from = sub(last, 1, -11) .. string.format('%.0f', sub(last, -10) + 1)
     end
-    if more_expired or keyed then
+    if expired.has_more or keyed then
       local ids = {}
       for i = 1, #entries do
         ids[i] = entries[i][1]
@@ -85,9 +85,9 @@ while took < n and bytes < 1048576 and passed < allowed do
   end
   if id then
     w = turned and w or w + 2
-    if not expired_set[id] then
+    if not expired.set[id] then
       if turned then
-        expired_set[id] = true -- a page of waiting has it, too
+        expired.set[id] = true -- a page of waiting has it, too
       end
       due[#due + 1] = id
       local record, size, count = unpacked(id)
@@ -104,7 +104,7 @@ while took < n and bytes < 1048576 and passed < allowed do
         end
       end
     end
-  elseif entry and #waiting + #expired + #done == 0 and not has_large_bodies and not keyed then -- usually: nothing to merge or to leave out
+  elseif entry and #waiting + #expired.ids + #done == 0 and not has_large_bodies and not keyed then -- usually: nothing to merge or to leave out
     for i = e, #entries do
       local job = entries[i]
       local record = job[2][2]
@@ -120,8 +120,8 @@ while took < n and bytes < 1048576 and passed < allowed do
     e = e + 1
     cut = entry[1]
     local record = entry[2][2]
-    local size = expired_set[cut] and #record or record_size(cut, record)
-    if expired_set[cut] then
+    local size = expired.set[cut] and #record or record_size(cut, record)
+    if expired.set[cut] then
       bytes, skipped = bytes + size, skipped + 1
     elseif not size then
       dropped[#dropped + 1] = cut

@@ -1,11 +1,11 @@
 -- Write the delivery that choose_jobs and prepare_delivery computed. HDEL comes first: it passes on a
 -- full server, and checks the type of held.
---- NEEDS  ready held active scheduled urgent has_urgent once dead tally expiry meta taken due expired expired_once
+--- NEEDS  ready held active scheduled urgent has_urgent once dead tally expiry meta taken due expired
 ---        dropped dying cut held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired
 ---        write_dedup drop_bodies cancelled forget marks keep_results notify_ended kept_pairs put_back count_members
 --- GIVES  wrote successor_due
 local wrote = false
-if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled + #put_back > 0 or cut then
+if #taken + #due + #expired.ids + #expired.once + #dropped + #dying + #cancelled + #put_back > 0 or cut then
   local call = redis.call
   call('HDEL', held, '-')
   wrote = true
@@ -68,7 +68,7 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled + #
     --@include lib/sweep/trim_dead
     trim_dead(sweep_limit)
   end
-  remove_expired()
+  remove_expired(expired)
   if cut then
     --@include lib/deliver/trim_ready
   end
