@@ -10,13 +10,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from penstock.wire.scripts import header_field, parts, script
+from penstock.wire.scripts import Script, header_field, parts, script
 
 __all__ = [
     "GLOBALS",
     "LUA",
     "Include",
     "Names",
+    "body_of",
     "free_names",
     "include",
     "names_of_include",
@@ -57,12 +58,14 @@ class Include:
     """A part of scripts.
 
     Attributes:
-        needs: names that it reads.
+        keys: kinds of keys that it reads.
+        needs: other names that it reads.
         sets: names that it assigns.
         gives: locals that it declares for the code behind it.
         body: its Lua, includes not resolved.
     """
 
+    keys: tuple[str, ...]
     needs: tuple[str, ...]
     sets: tuple[str, ...]
     gives: tuple[str, ...]
@@ -73,10 +76,10 @@ def include(name: str) -> Include:
     """Return the include of this name, as it stands in `--@include` lines."""
     _, header, body = parts(name)
     header = re.sub(r"\n +", " ", header)
-    needs, sets, gives = (
-        tuple(header_field(header, field).split()) for field in ("NEEDS", "SETS", "GIVES")
+    keys, needs, sets, gives = (
+        tuple(header_field(header, field).split()) for field in ("KEYS", "NEEDS", "SETS", "GIVES")
     )
-    return Include(needs, sets, gives, body)
+    return Include(keys, needs, sets, gives, body)
 
 
 class _Dump:
@@ -156,7 +159,8 @@ def _stub(name: str, hidden: str) -> str:
     """Return Lua that uses, assigns and declares the declared names of an include."""
     one = include(name)
     gives = [given for given in one.gives if given != hidden]
-    lines = [f"local _ = {{{', '.join(one.needs)}}}"] if one.needs else []
+    read = (*one.keys, *one.needs)
+    lines = [f"local _ = {{{', '.join(read)}}}"] if read else []
     lines += [f"{target} = nil" for target in one.sets]
     lines += [f"local {', '.join(gives)} = nil"] if gives else []
     return " ".join(lines)
@@ -190,3 +194,10 @@ def words(text: str) -> set[str]:
     """Return every name in the code of a file, without comments, strings and fields."""
     code = re.sub(r"--.*", "", re.sub(r"'(?:[^'\\\n]|\\.)*'", "''", text))
     return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", code))
+
+
+def body_of(script: Script) -> str:
+    """Return the Lua of a script without comments; functions of includes name keys, too."""
+    bindings, behind = script.source.split(script.bindings, 1)
+    named = re.sub(r"\bKEYS\[(\d+)\]", lambda place: script.keys[int(place[1]) - 1], behind)
+    return re.sub(r"--.*", "", bindings + script.bindings + named)

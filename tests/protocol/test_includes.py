@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.wire.keys import KINDS, STAGING
 from penstock.wire.scripts import all_scripts, parts, script
 from tests.protocol.lua import (
     LUA,
@@ -25,6 +26,19 @@ INCLUDES = [
     for file in sorted((LUA / folder).rglob("*.lua"))
 ]
 SCRIPTS = [found.name for found in (*all_scripts(), *all_scripts("pressure/"))]
+NAMES = 12
+"""The most names that an include may read from outside, besides keys, `now` and `nonce`."""
+READ_MORE = {
+    "lib/add/check_capacity": 13,
+    "lib/add/check_producer": 16,
+    "lib/add/note_added": 18,
+    "lib/dedup/add_deduplicated": 59,
+    "lib/dedup/claim_records": 24,
+    "lib/deliver/next_ready": 18,
+    "lib/return/return_jobs": 14,
+    "lib/return/write_return": 20,
+}
+"""Includes that are no functions yet, and how many they read: the list may only shrink."""
 LOCALS, UPVALUES = 200, 60  # limits of Lua 5.1 for a function
 
 
@@ -53,12 +67,20 @@ def test_names_are_read_from_compiled_code() -> None:
 
 @pytest.mark.parametrize("name", INCLUDES)
 def test_an_include_declares_its_names(name: str) -> None:
-    """NEEDS and SETS are exactly its free names; GIVES are its own locals."""
+    """KEYS, NEEDS and SETS are exactly its free names; GIVES are its own locals."""
     one, found = include(name), names_of_include(name)
+    keys = {*KINDS, *STAGING} if name.startswith("lib/") else set()
     expected = f"NEEDS {' '.join(sorted(found.read))}  SETS {' '.join(sorted(found.assigned))}"
-    assert set(one.needs) == found.read, expected
+    assert set(one.keys) == found.read & keys, expected
+    assert set(one.needs) == found.read - keys, expected
     assert set(one.sets) == found.assigned, expected
     assert set(one.gives) <= found.declared
+
+
+def test_an_include_reads_few_names() -> None:
+    """What an include needs besides keys and the time is an argument."""
+    read = {name: len({*include(name).needs} - {"now", "nonce"}) for name in INCLUDES}
+    assert {name: count for name, count in read.items() if count > NAMES} == READ_MORE
 
 
 @pytest.mark.parametrize("name", INCLUDES)

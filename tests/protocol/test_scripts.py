@@ -12,7 +12,7 @@ from penstock.wire.codes import Code
 from penstock.wire.keys import KINDS, STAGING
 from penstock.wire.scripts import DEFAULTS, Script, all_scripts
 from tests.protocol.headers import returns_of
-from tests.protocol.lua import LUA
+from tests.protocol.lua import LUA, body_of
 
 OF_STAGES = ("stage", "commit", "unstage")
 SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
@@ -24,11 +24,6 @@ EVERY = pytest.mark.parametrize(
 )
 
 FORBIDDEN = ("KEYS", "SCAN", "ZSCAN", "RANDOMKEY", "FLUSHDB", "EVAL", "PUBLISH", "WAIT")
-
-
-def body_of(script: Script) -> str:
-    """Return the Lua of a script without comments."""
-    return "\n".join(re.sub(r"--.*", "", line) for line in script.source.splitlines())
 
 
 def code_of(script: Script) -> str:

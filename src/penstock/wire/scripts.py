@@ -14,7 +14,8 @@ uses the names of the header and no index:
 `--@include lib/meta/now` puts a file into the body. The header of that file declares the names
 through which it meets the body; tests/protocol/test_includes.py compares them with its code:
 
-    NEEDS    names that it reads, local where it is included
+    KEYS     keys that it reads; in its functions the loader writes their places: `KEYS[2]`
+    NEEDS    other names that it reads, local where it is included
     SETS     names that it assigns
     GIVES    locals that it declares for the code behind it
 
@@ -166,13 +167,32 @@ def header_field(header: str, field: str) -> str:
     return found.group(1) if found else ""
 
 
-def _resolved(text: str) -> str:
+def _resolve(text: str, keys: tuple[str, ...]) -> str:
     def replace(match: re.Match[str]) -> str:
         indent, name = match.groups()
-        body = _resolved(parts(name)[2])
+        _, header, body = parts(name)
+        body = _resolve(_place_keys(body, header_field(header, "KEYS").split(), keys), keys)
         return "".join(indent + line if line.strip() else line for line in body.splitlines(True))
 
     return re.sub(r"^([ \t]*)--@include (\S+).*\n", replace, text, flags=re.MULTILINE)
+
+
+def _place_keys(body: str, names: list[str], keys: tuple[str, ...]) -> str:
+    """Name keys by their places in the functions of an include: a captured local costs more."""
+    if not names:
+        return body
+    name = re.compile(rf"--.*|'(?:[^'\\\n]|\\.)*'|(?<![\w.])(?:{'|'.join(names)})\b(?! = )")
+
+    def place(match: re.Match[str]) -> str:
+        found = match.group()
+        return f"KEYS[{keys.index(found) + 1}]" if found in keys else found
+
+    return re.sub(
+        r"^local function (?:.*\n)*?end\n",
+        lambda function: name.sub(place, function.group()),
+        body,
+        flags=re.MULTILINE,
+    )
 
 
 def _bind(names: tuple[str, ...], table: str) -> str:
@@ -224,7 +244,7 @@ def script(name: str) -> Script:
     listed = re.findall(r"(\w+)(\??) (-?\d+) (-?\d+)", header_field(header, "BOUNDS"))
     bounds = tuple(Bound(arg, int(low), int(high), bool(mark)) for arg, mark, low, high in listed)
     bindings += _check_bounds(bounds) + _bind_meta(meta)
-    source = "".join(head) + bindings + _resolved(body)
+    source = "".join(head) + bindings + _resolve(body, keys)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     purpose = " ".join(re.split(r"^KEYS", header, flags=re.MULTILINE)[0].split())
     return Script(

@@ -49,8 +49,6 @@ if anew then
 end
 most, lease = tonumber(most), tonumber(lease)
 n = is_sealed == '1' and 0 or math.min(tonumber(n), math.max(0, most - jobs))
-local provisional, idle = false, false
-local all_valid, done = false, {} -- no job ends in this call
 --@include lib/finish/drop_bodies
 --@include lib/finish/forget
 --@include lib/finish/notify_ended
@@ -61,29 +59,29 @@ local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/sweep/find_expired
 local expired = find_expired(sweep_limit)
 --@include lib/sweep/remove_expired
---@include lib/deliver/rate
---@include lib/deliver/choose_jobs (gives: taken, taken_counts, more, wants_room, lease_and_ttl)
-local asked = lease_and_ttl
-local function lease_and_ttl(record) -- the lease of the call
-  local own, ttl = asked(record)
-  return own == 0 and own or lease, ttl
-end
+--@include lib/deliver/rate (gives: allowance)
+--@include lib/deliver/wake_drained
+local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
+--@include lib/deliver/choose_jobs
 --@include lib/deliver/prepare_delivery
---@include lib/deliver/write_delivery (gives: wrote)
+--@include lib/deliver/write_delivery
+--@include lib/deliver/next_event
+local delivery = choose_jobs(math.min(n, allowance or n), expired, {}, false) -- no job ends in this call
+prepare_delivery(delivery, lease, true, false)
+local wrote, successor_due = write_delivery(delivery, expired, sweep_limit)
 if not wrote then
   redis.call('HDEL', held, '-')
-  wrote = true
 end
-local took = #taken
---@include lib/deliver/next_event (gives: next_in)
+local taken, took = delivery.ids, #delivery.ids
+local next_in = next_event(delivery, took, n, false, true, successor_due)
 if wants_room and took + #expired.ids > 0 then
   redis.call('RPUSH', space, '1')
 end
-jobs = jobs + #taken
-local sealed = (is_sealed == '1' or jobs >= most or jobs > 0 and not more) and 1 or 0
+jobs = jobs + took
+local sealed = (is_sealed == '1' or jobs >= most or jobs > 0 and next_in ~= 0) and 1 or 0
 local mark, suffix = batch .. ' ' .. fence .. ' ' .. sealed .. ' ' .. epoch, string.format('-%03x', tag)
 for i = 1, #taken do
-  taken[i] = taken[i] .. ' ' .. (string.match(taken_counts[i], '^%d+') or '1') .. suffix
+  taken[i] = taken[i] .. ' ' .. (string.match(delivery.counts[i], '^%d+') or '1') .. suffix
 end
 if anew then
   redis.call('DEL', checkpoint)

@@ -27,7 +27,8 @@ redis.call('ZCARD', parked)
 --@include lib/batches/count_members
 --@include lib/dedup/release_dedup
 --@include lib/results/keep_results
---@include lib/sweep/find_expired (gives: expired_at_head)
+--@include lib/sweep/expired_at_head
+--@include lib/sweep/find_expired
 local expired = find_expired(100)
 --@include lib/sweep/remove_expired
 --@include lib/sweep/sweep_expired

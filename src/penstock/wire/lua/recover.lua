@@ -20,8 +20,7 @@
 --@include lib/checks/check_epoch
 --@include lib/meta/now (gives: changes)
 --@include lib/meta/limit_of
---@include lib/deliver/lease_terms
-local kind, provisional = 'consumer', false
+local kind = 'consumer'
 --@include lib/checks/check_role (gives: taken_by, left, lost)
 if lost then
   return {-16, nonce, kind}
@@ -40,11 +39,11 @@ if paused or decided == 0 then -- paused: nothing is delivered again
   return reply
 end
 --@include lib/checks/check_receipts (gives: count, ids, codes, where, counts)
-local taken, taken_records, taken_counts = {}, {}, {}
-local due, cut, dropped, dying, crashes, cancelled, marks = {}, nil, {}, {}, 0, {}, {}
-local kept_pairs, put_back = {}, {} -- none is parked
+--@include lib/deliver/new_delivery
+local delivery = new_delivery()
+local taken, dying, cancelled, marks, crashes = delivery.ids, {}, {}, {}, 0
 local expired = {ids = {}, once = {}, others = {}} -- none is looked for
-local bytes, soonest, named = 0, false, {}
+local bytes, named = 0, {}
 for i = 1, decided do
   local id = ids[i]
   if codes[i] == 1 and where[i] == 'active' and not named[id] then
@@ -62,7 +61,7 @@ for i = 1, decided do
       if uses_any('marks') and redis.call('HEXISTS', tally, 'c' .. id) == 1 then
         cancelled[#cancelled + 1] = id
       else
-        local count, dies, crashed = count_crash(counts[i], record, value)
+        local count, dies, crashed = count_crash(counts[i], record, value, max_attempts, max_crashes)
         crashes = crashes + crashed
         if crashed > 0 then
           marks[#marks + 1] = 'e' .. id
@@ -72,7 +71,8 @@ for i = 1, decided do
           dying[#dying + 1] = id
           dying[#dying + 1] = count
         else
-          taken[#taken + 1], taken_records[#taken_records + 1], taken_counts[#taken_counts + 1] = id, record, count
+          local at = #taken + 1
+          taken[at], delivery.records[at], delivery.counts[at] = id, record, count
         end
       end
     end
@@ -92,10 +92,14 @@ local wake_empty = redis.call('LLEN', wake) == 0
 --@include lib/sweep/remove_expired
 --@include lib/dedup/release_dedup
 --@include lib/deliver/prepare_delivery
-local sweep_limit = 100 + 2 * decided
---@include lib/deliver/write_delivery (gives: wrote, successor_due)
+if crashes + #cancelled > 0 then
+  delivery.ended = {dying = dying, cancelled = cancelled, marks = marks, put_back = {}, crashes = crashes}
+end
+prepare_delivery(delivery, lease, false, false)
+--@include lib/deliver/write_delivery
+local wrote, successor_due = write_delivery(delivery, expired, 100 + 2 * decided)
 --@include lib/deliver/announce
-local token = soonest and announce(soonest, false)
+local token = delivery.soonest and announce(delivery.soonest, false)
 if successor_due then
   token = successor_due <= now or announce(successor_due, false) or token
 end
@@ -112,5 +116,5 @@ if wrote then
   wake_drained()
 end
 --@include lib/deliver/append_jobs
-append_jobs(reply)
+append_jobs(reply, delivery)
 return reply

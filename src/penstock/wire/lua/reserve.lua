@@ -45,7 +45,6 @@ if not epoch then
 end
 local provisional = tonumber(n) < 0
 n, idle = math.abs(n), idle == '1'
-local all_valid, done = false, {} -- no job ends in this call
 --@include lib/finish/drop_bodies
 --@include lib/finish/forget
 --@include lib/finish/notify_ended
@@ -56,16 +55,22 @@ local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/sweep/find_expired
 local expired = find_expired(sweep_limit)
 --@include lib/sweep/remove_expired
---@include lib/deliver/rate
---@include lib/deliver/choose_jobs (gives: taken, wants_room)
+--@include lib/deliver/rate (gives: allowance)
+--@include lib/deliver/wake_drained
+local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
+--@include lib/deliver/choose_jobs
 --@include lib/deliver/prepare_delivery
 --@include lib/deliver/write_delivery
-local took = #taken
---@include lib/deliver/next_event (gives: next_in)
+--@include lib/deliver/next_event
+--@include lib/deliver/append_jobs
+local delivery = choose_jobs(math.min(n, allowance or n), expired, {}, false) -- no job ends in this call
+prepare_delivery(delivery, lease, false, provisional)
+local wrote, successor_due = write_delivery(delivery, expired, sweep_limit)
+local took = #delivery.ids
+local next_in = next_event(delivery, took, n, idle, wrote, successor_due)
 if wants_room and took + #expired.ids > 0 then
   redis.call('RPUSH', space, '1')
 end
 local reply = {1, nonce, next_in, epoch or '', lease, now}
---@include lib/deliver/append_jobs
-append_jobs(reply)
+append_jobs(reply, delivery)
 return reply

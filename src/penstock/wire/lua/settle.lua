@@ -34,9 +34,8 @@ end
 if not epoch then
   return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and #numbers / 2 or #numbers)}
 end
-local idle = false
 --@include lib/results/keep_results
---@include lib/checks/check_receipts (gives: count, ids, codes)
+--@include lib/checks/check_receipts (gives: count, ids, codes, all_valid)
 --@include lib/finish/find_done (gives: done, freed, acked)
 --@include lib/finish/drop_bodies
 --@include lib/finish/forget
@@ -66,9 +65,13 @@ if acked > 0 and #expired.ids + #expired.once > 0 then -- the finished jobs have
   expired.ids, expired.once = left, kept
 end
 --@include lib/sweep/remove_expired
---@include lib/deliver/rate
---@include lib/deliver/choose_jobs (gives: taken, wants_room)
+--@include lib/deliver/rate (gives: allowance)
+--@include lib/deliver/wake_drained
+local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
+--@include lib/deliver/choose_jobs
 --@include lib/deliver/prepare_delivery
+local delivery = choose_jobs(math.min(n, allowance or n), expired, done, all_valid)
+prepare_delivery(delivery, lease, false, provisional)
 if acked > 0 then
   keep_results(done, 'done', results_of(ids, codes))
 end
@@ -80,15 +83,16 @@ if acked > 0 then
   --@include lib/finish/remove_done (gives: removed)
   change('acked', acked_before + removed)
 end
---@include lib/deliver/write_delivery (gives: wrote)
-wrote = wrote or acked + #expired_windows > 0
-local took = #taken
---@include lib/deliver/next_event (gives: next_in)
+--@include lib/deliver/write_delivery
+--@include lib/deliver/next_event
+--@include lib/deliver/append_jobs
+local wrote, successor_due = write_delivery(delivery, expired, sweep_limit)
+local took = #delivery.ids
+local next_in = next_event(delivery, took, n, false, wrote or acked + #expired_windows > 0, successor_due)
 if wants_room and took + freed + #expired.ids > 0 then
   redis.call('RPUSH', space, '1')
 end
 local outcome = acked == count and '' or table.concat(codes, ' ')
 local reply = {1, nonce, next_in, epoch, lease, now, acked, outcome}
---@include lib/deliver/append_jobs
-append_jobs(reply)
+append_jobs(reply, delivery)
 return reply

@@ -1,7 +1,8 @@
 -- Refuse jobs that need more room than the queue has. Then note the producer's wait, and remove expired jobs. A job that
 -- waits for other jobs takes no room: its score in scheduled is 2^53 - 1.
---- NEEDS  ready held scheduled parked meta space nonce limit space_empty waiting room_needed wait created now full role expired
----        remove_expired write_dedup_and_wake change changes
+--- KEYS   ready held scheduled meta space parked
+--- NEEDS  nonce limit space_empty waiting room_needed wait created now full role expired remove_expired write_dedup_and_wake
+---        change changes
 --- SETS   space_empty waiting
 if limit then
   space_empty = redis.call('LLEN', space) == 0

@@ -1,11 +1,11 @@
 -- Check if this producer may add jobs now. Gives delay_ms (the longest delay), delays (one for each record; nil = all
 -- have delay_ms), the capacity (limit) and the expired jobs.
---- NEEDS  ready held active scheduled parked tickets once tally expiry meta wake space dedup windows nonce producer
----        epoch replicas uses full create paused max_length bound delay off role seen sweep_limit v before finished
----        urgent batches dead members
+--- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space
+---        parked tickets
+--- NEEDS  nonce producer epoch replicas uses full create paused max_length bound delay off role seen sweep_limit v before
 --- SETS   epoch off uses
---- GIVES  keyed seed raw now changes is_lease is_duration delay_ms delays created limit wake_empty space_empty waiting drop_bodies change end_of expired
----        nothing has_urgent remove_expired write_dedup write_dedup_and_wake
+--- GIVES  keyed seed raw now changes is_lease is_duration delay_ms delays created limit wake_empty space_empty waiting
+---        drop_bodies change end_of expired nothing has_urgent remove_expired write_dedup write_dedup_and_wake
 --@include lib/checks/check_version
 --@include lib/meta/now (gives: changes, raw)
 --@include lib/checks/is_lease

@@ -1,7 +1,8 @@
 -- Check the n records of `list`: version 1, and headers of at most 16384 bytes. Gives has_policies (some job has a
 -- policy of its own), priorities (those above 0 by place; nil = none) and has_results (some job's result is kept), and an empty
 -- table for large bodies; adds the ends of ttl to ttl_ends.
---- NEEDS  held urgent expiry nonce n list is_lease is_duration ms now has_header record_index ttl_ends ids keyed
+--- KEYS   held urgent expiry
+--- NEEDS  nonce n list is_lease is_duration ms now has_header record_index ttl_ends ids keyed
 --- SETS   ttl_ends
 --- GIVES  has_policies priorities has_results bodies
 local head, ttl, stop, big, has_policies, has_results, living = nil, nil, nil, false, false, false, 0

@@ -1,7 +1,8 @@
 -- Find out if this call is a repeat: then it gets its first answer, from the producer's note in meta (`from` and what
 -- follows). It also writes, so that a WAIT after it proves replication. A call that is older than the producer's last
 -- one is refused. `seed`: a part of the producer's id, as a number.
---- NEEDS  meta nonce producer before seed
+--- KEYS   meta
+--- NEEDS  nonce producer before seed
 --- SETS   seed
 --- GIVES  from total of delay_before others
 seed = tonumber(string.sub(producer, 1, 8), 16)

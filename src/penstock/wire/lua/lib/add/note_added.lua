@@ -1,7 +1,8 @@
 -- Write the ends of ttl, and in meta the epoch of a new queue, the letters of uses, the last number, the count and
 -- the producer's note, which is in `changes`.
---- NEEDS  expiry meta ttl_ends bodies has_policies priorities has_results result_ttl created n change final enqueued
----        changes epoch now uses before raw batch batches ids members scheduled
+--- KEYS   scheduled expiry members batches meta
+--- NEEDS  ttl_ends bodies has_policies priorities has_results result_ttl created n change final enqueued changes epoch now
+---        uses before raw batch ids
 --- SETS   uses
 if created == 1 then
   --@include lib/meta/create_queue

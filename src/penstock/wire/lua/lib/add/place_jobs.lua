@@ -1,7 +1,8 @@
 -- place(id, at, priority) notes the time from which a waiting job may be delivered; write_places() writes it. A job with a
 -- priority has its place in scheduled before the usual jobs, at -priority * 2^42 + time, as soon as that time has come.
 -- Until then it is also in urgent (protocol/priorities.md).
---- NEEDS  scheduled urgent now has_urgent
+--- KEYS   scheduled urgent
+--- NEEDS  now has_urgent
 --- GIVES  place write_places
 local place, write_places
 do

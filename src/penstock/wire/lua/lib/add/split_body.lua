@@ -1,7 +1,8 @@
 -- A body above 4096 bytes is kept apart, in held under `=<number>`, until the job ends. The record is then its
 -- header, with `+` in place of the version (protocol/core.md, Large bodies). split_body(id, record, fields) returns
 -- the record and adds the body to fields, for an HSET of held. A record without `k` gets the queue's result_ttl.
---- NEEDS  meta uses
+--- KEYS   meta
+--- NEEDS  uses
 --- GIVES  has_header result_ttl split_body
 local function has_header(record) -- the header ends within its bound
   return #record <= 4096 or string.find(string.sub(record, 1, 16384), '\n', 1, true)

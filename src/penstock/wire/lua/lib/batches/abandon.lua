@@ -1,6 +1,7 @@
 -- abandon(ids) returns the expired jobs without the callbacks of open batches, whose deadline has come. Those become dead
 -- letters; a callback that was promoted, and is not waiting any more, stays where it is.
---- NEEDS  scheduled dead tally expiry meta batches now uses notify_ended
+--- KEYS   scheduled dead tally expiry batches meta
+--- NEEDS  now uses notify_ended
 --- GIVES  abandon
 --@include lib/batches/abandoned_error
 local function abandon(ids)

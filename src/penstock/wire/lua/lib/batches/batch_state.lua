@@ -1,6 +1,7 @@
 -- batch_state(callback, entry) returns the entry of a batch without a place, and its state: open, waiting (for members), called
 -- (its callback was due, or does not wait any more), failed or abandoned (its callback is a dead letter). nil = no such batch.
---- NEEDS  scheduled expiry now
+--- KEYS   scheduled expiry
+--- NEEDS  now
 --- GIVES  batch_state
 local function batch_state(callback, entry)
   if not entry then

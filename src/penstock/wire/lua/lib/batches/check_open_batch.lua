@@ -1,5 +1,6 @@
 -- Refuse jobs for a batch that takes no more members. `create` names it behind a `&`.
---- NEEDS  scheduled expiry batches nonce create now
+--- KEYS   scheduled expiry batches
+--- NEEDS  nonce create now
 --- GIVES  batch
 local batch = #create > 8 and string.sub(create, 2)
 if batch then

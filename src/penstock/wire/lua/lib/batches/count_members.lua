@@ -2,7 +2,8 @@
 -- Call it behind the first write, when the jobs have left their places. It makes the callback of a closed batch due when
 -- no job is left to wait for (fired = its time), or buries it if it can't succeed any more (protocol/batches.md). A callback that
 -- ends takes its entry with it. closed = a batch that was closed in this call.
---- NEEDS  scheduled dead tally meta members batches nothing now uses notify_ended held
+--- KEYS   held scheduled dead tally members batches meta
+--- NEEDS  nothing now uses notify_ended
 --- GIVES  fired count_members
 local count_members, fired = nothing, nil
 if uses_any('batches') then

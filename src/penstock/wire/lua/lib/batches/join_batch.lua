@@ -1,5 +1,6 @@
 -- join_batch(ids, batch) makes new jobs members of a batch. The deadline of an open one begins again, unless it has come.
---- NEEDS  scheduled expiry members batches now
+--- KEYS   scheduled expiry members batches
+--- NEEDS  now
 --- GIVES  join_batch
 local function join_batch(ids, batch)
   local pairs = {}

@@ -1,5 +1,6 @@
 -- Refuse ids of an earlier queue of this name. If the queue does not exist, every job is gone.
---- NEEDS  ready held nonce epoch wanted
+--- KEYS   ready held
+--- NEEDS  nonce epoch wanted
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
     return {-8, nonce}

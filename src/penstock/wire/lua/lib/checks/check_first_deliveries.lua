@@ -2,7 +2,8 @@
 -- common_score is the score of all of them if they are the jobs of one reserve: then one range was read instead of each
 -- score. Also gives the receipt in parts: delivery, hex (its tag as text) and wanted_tag. The delivery number is in tally,
 -- absent for a first delivery; the tag is the score modulo 4096 (protocol/core.md, Receipt).
---- NEEDS  active tally common ids count uses score_of
+--- KEYS   active tally
+--- NEEDS  common ids count uses score_of
 --- GIVES  delivery hex wanted_tag has_counters counts scores all_valid common_score
 local delivery, hex, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
 local wanted_tag = hex and tonumber(hex, 16)

@@ -2,7 +2,8 @@
 -- if all have one receipt (`common`; '' = none), else number, receipt, number, receipt ... ('*').
 -- Gives ids, and all_valid = true when every delivery may be ended. Otherwise gives codes[i]: 1 may be ended, 0 gone,
 -- -1 stale, -2 in another state, 2 ended before with this receipt; and where[i] = 'active' or 'once'.
---- NEEDS  ready held active once tally nonce common numbers uses score_of
+--- KEYS   ready held active once tally
+--- NEEDS  nonce common numbers uses score_of
 --- GIVES  count ids codes where counts scores all_valid common_score
 local stride = common == '*' and 2 or 1
 local count, ids, codes, where = #numbers / stride, numbers, {}, {}

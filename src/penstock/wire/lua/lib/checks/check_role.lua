@@ -1,6 +1,7 @@
 -- Exclusive roles (protocol/roles.md). A caller with the role renews its lease, or has `lost` it. Any other
 -- caller learns the owner of the role (taken_by), and its ms (left).
---- NEEDS  meta role uses kind change now
+--- KEYS   meta
+--- NEEDS  role uses kind change now
 --- GIVES  taken_by left lost
 local taken_by, left, lost = nil, 0, false
 --@include lib/checks/time_left

@@ -1,5 +1,6 @@
 -- Renew the role of the call, also if the call does nothing else.
---- NEEDS  held meta role changes
+--- KEYS   held meta
+--- NEEDS  role changes
 if role ~= '' then
   redis.call('HDEL', held, '-')
   redis.call('HSET', meta, unpack(changes))

@@ -1,10 +1,10 @@
 -- Write the decisions of decide_dedup and build the reply.
---- NEEDS  delays keyed parked ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends
----        all_free n ids raw before dedup_pairs names split_body given bodies added_names dedup_values added_due added
----        rewritten notes has_policies has_results priorities result_ttl moved own_place urgent has_urgent drop_bodies
----        new_counters mode now paused first final last epoch created delay_ms replicas answers header_of producer
----        remove_expired close_windows write_dedup window_pairs wake_empty full space_empty waiting room_needed limit expired
----        alarm change changes enqueued uses batch batches members
+--- KEYS   ready held scheduled urgent tally expiry members batches dedup windows meta wake space parked
+--- NEEDS  delays keyed nonce orphans has_ttls ttl_ends all_free n ids raw before dedup_pairs names split_body given bodies
+---        added_names dedup_values added_due added rewritten notes has_policies has_results priorities result_ttl moved
+---        own_place has_urgent drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
+---        answers header_of producer remove_expired close_windows write_dedup window_pairs wake_empty full space_empty waiting
+---        room_needed limit expired alarm change changes enqueued uses batch
 --- SETS   has_policies has_results priorities first final alarm uses
 --- GIVES  reply
 --@include lib/add/priority_of

@@ -1,7 +1,8 @@
 -- The steps of claim and publish: add the `asked` records in `given`, which carry dedup ids. Gives the reply.
---- NEEDS  before parked tickets ready held active scheduled once tally expiry meta wake space dedup windows nonce
----        asked epoch given alarm bound create delay enqueued full last max_length mode off paused producer replicas
----        records role seen sweep_limit uses v wait finished urgent batches dead members
+--- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space
+---        parked tickets
+--- NEEDS  before nonce asked epoch given alarm bound create delay enqueued full last max_length mode off paused producer
+---        replicas records role seen sweep_limit uses v wait
 --- SETS   epoch alarm off uses
 --- GIVES  reply
 --@include lib/add/check_producer (gives: limit)

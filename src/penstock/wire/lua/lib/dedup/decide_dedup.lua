@@ -1,8 +1,8 @@
 -- Decide on each of the `asked` records in `given`, whose dedup ids may be taken. Nothing is written.
 -- Gives added (records to add, with added_due, 0 = at once, added_names and dedup_values), answers (for the reply),
 -- rewritten (number -> new record) and moved (number -> new due time).
---- NEEDS  ready held active scheduled parked once tally expiry meta dedup windows nonce asked mode delay_ms delays
----        given is_lease is_duration now end_of uses keyed
+--- KEYS   ready held active scheduled once tally expiry dedup windows meta parked
+--- NEEDS  nonce asked mode delay_ms delays given is_lease is_duration now end_of uses keyed
 --- GIVES  split_body has_header result_ttl names all_free header_of added added_names added_due dedup_values answers rewritten
 ---        moved window_pairs orphans room_needed dedup_pairs record_index has_ttls new_counters notes own_place
 --@include lib/add/split_body (gives: has_header)

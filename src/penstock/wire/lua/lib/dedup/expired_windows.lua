@@ -1,6 +1,7 @@
 -- Find windows that have ended, at most sweep_limit a call. Their ids are free, or go to the jobs that waited.
 -- close_windows() writes that; an earlier write of the script passes on a full server.
---- NEEDS  dedup windows uses now sweep_limit nothing
+--- KEYS   dedup windows
+--- NEEDS  uses now sweep_limit nothing
 --- GIVES  expired_windows close_windows
 local expired_windows, close_windows = {}, nothing
 if uses_any('dedup') then

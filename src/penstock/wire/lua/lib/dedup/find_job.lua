@@ -1,6 +1,7 @@
 -- find_job(id) returns the state, the record and the key of a job, read once a call; nil = the job is gone or expired.
 -- notes[id] is the note of its last delivery.
---- NEEDS  ready held active scheduled parked once expiry uses now end_of
+--- KEYS   ready held active scheduled once expiry parked
+--- NEEDS  uses now end_of
 --- GIVES  has_ttls notes find_job
 local has_ttls, notes, find_job = uses_any('ttls'), {}, nil
 do

@@ -6,7 +6,8 @@
 -- wake token for them.
 -- Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that waits for the end of a
 -- window) or `@end`.
---- NEEDS  ready held scheduled urgent has_urgent expiry wake dedup windows uses nothing now paused keyed fired
+--- KEYS   ready held scheduled urgent expiry dedup windows wake
+--- NEEDS  has_urgent uses nothing now paused keyed fired
 --- GIVES  has_dedup release_dedup write_dedup write_dedup_and_wake
 local has_dedup = uses_any('dedup')
 local release_dedup, write_dedup, write_dedup_and_wake = nothing, nothing, nothing

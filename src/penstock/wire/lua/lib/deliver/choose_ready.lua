@@ -1,7 +1,8 @@
 -- Choose up to n jobs at the head of ready. Nothing is written. Refuses (-20) if another job comes first, or if a job has
 -- a lease or ttl of its own. Gives the reply, which has number and record of each job, and held_pairs, number and note and
 -- record of each; its first place is left for deliver_ready.
---- NEEDS  ready active scheduled nonce n owner epoch lease now now_ms end_of
+--- KEYS   ready active scheduled
+--- NEEDS  nonce n owner epoch lease now now_ms end_of
 --- GIVES  head first reply held_pairs took cut exhausted entries_left
 local head = redis.call('ZRANGE', active, '0', '0', 'WITHSCORES')
 local first = redis.call('ZRANGE', scheduled, '0', '0', 'WITHSCORES')

@@ -1,11 +1,11 @@
--- count_crash(count, record, value) counts a lease that has ended. It returns the new counters, whether the job dies,
+-- count_crash(count, record, value, max_attempts, max_crashes) counts a lease that has ended. It returns the new counters, whether the job dies,
 -- and the number of crashes: 0 if the delivery was provisional. `value` in held names the last owner. If the job
 -- dies, no delivery follows: the next number is set aside, so the last holder's receipt is stale.
---- NEEDS  uses limit_of max_attempts max_crashes
+--- NEEDS  uses limit_of
 --- GIVES  count_crash
 --@include lib/deliver/policy
 local has_policies = uses_any('policies')
-local function count_crash(count, record, value)
+local function count_crash(count, record, value, max_attempts, max_crashes)
   local d, reserved, nacked, c, r, why = string.match(count or '1 0 0 0', '^(%d+)(%+?) (%d+) (%d+) (%d+)(.*)$')
   d = reserved == '' and d + 1 or d
   if string.find(value, '^@%d+%?') then

@@ -1,7 +1,9 @@
--- Put due jobs with a priority before the usual ones, up to 100 a call: they leave urgent. It writes, so it first checks the
--- types of all keys.
---- NEEDS  ready held active scheduled urgent once dead tally expiry finished wake space dedup windows paused now has_urgent
-if has_urgent and not paused then
+-- raise_urgent() puts due jobs with a priority before the usual ones, up to 100 a call: they leave urgent. It writes, so it first checks
+-- the types of all keys.
+--- KEYS   ready held active scheduled urgent once dead tally expiry finished dedup windows wake space
+--- NEEDS  now
+--- GIVES  raise_urgent
+local function raise_urgent()
   local call = redis.call
   local due = call('ZRANGE', urgent, '-inf', string.format('%.0f', now * 16 + 15), 'BYSCORE', 'LIMIT', 0, 100, 'WITHSCORES')
   if #due > 0 then

@@ -1,7 +1,8 @@
 -- Find how many jobs the rate of the queue allows now: allowance, nil = it has no rate. spend(took) notes deliveries, and
 -- returns the time from which the next job is allowed; nil = now (protocol/rate.md). `used` is the time that the deliveries
 -- so far take up, in parts of a ms: as many as the rate's count.
---- NEEDS  meta uses now change
+--- KEYS   meta
+--- NEEDS  uses now change
 --- GIVES  allowance spend
 local allowance, spend = nil, nil
 if uses_any('rate') then

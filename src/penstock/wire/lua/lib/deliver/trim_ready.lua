@@ -1,3 +1,6 @@
--- Remove the jobs up to the number `cut` from ready.
---- NEEDS  ready cut
-redis.call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))
+-- trim_ready(cut) removes the jobs up to this number from ready.
+--- KEYS   ready
+--- GIVES  trim_ready
+local function trim_ready(cut)
+  redis.call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))
+end

@@ -1,6 +1,7 @@
 -- wake_drained() wakes a consumer if the queue is closed and drained, so that no job can come any more. That consumer wakes
 -- the next one (protocol/roles.md, Closing a queue). Checks the types of the keys that is_drained() reads.
---- NEEDS  ready active scheduled parked wake nothing uses
+--- KEYS   ready active scheduled wake parked
+--- NEEDS  nothing uses
 --- GIVES  is_drained wake_drained
 local is_drained, wake_drained = nothing, nothing
 if uses_any('closed') then

@@ -1,27 +1,28 @@
--- Write the delivery that choose_jobs and prepare_delivery computed. HDEL comes first: it passes on a
--- full server, and checks the type of held.
---- NEEDS  ready held active scheduled urgent has_urgent once dead tally expiry meta taken due expired
----        dropped dying cut held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired
----        write_dedup drop_bodies cancelled forget marks keep_results notify_ended kept_pairs put_back count_members
---- GIVES  wrote successor_due
-local wrote = false
-if #taken + #due + #expired.ids + #expired.once + #dropped + #dying + #cancelled + #put_back > 0 or cut then
+-- write_delivery(delivery, expired, limit) writes what choose_jobs and prepare_delivery have computed, and removes the expired jobs, and
+-- at most so many dead letters above their bounds. It returns whether it wrote, and when a successor is due (see write_dedup). HDEL
+-- comes first: it passes on a full server, and checks the type of held.
+--- KEYS   ready held active scheduled urgent once dead tally expiry meta
+--- NEEDS  count_members forget has_urgent notify_ended now remove_expired write_dedup drop_bodies keep_results
+--- GIVES  write_delivery
+local function write_delivery(delivery, expired, limit)
+  local ids, due, dropped, ended, once_pairs = delivery.ids, delivery.due, delivery.dropped, delivery.ended, delivery.once_pairs
+  local held_pairs, kept_pairs, active_pairs, new_counters = delivery.held_pairs, delivery.kept_pairs, delivery.active_pairs, delivery.new_counters
+  if #ids + #due + #expired.ids + #expired.once + #dropped == 0 and not delivery.cut and not ended then
+    return false, write_dedup()
+  end
   local call = redis.call
   call('HDEL', held, '-')
-  wrote = true
   if #held_pairs > 0 then
     call('HSET', held, unpack(held_pairs))
   end
   if #kept_pairs > 0 then
     call('HSET', held, unpack(kept_pairs))
   end
-  for i = 1, #put_back, 2 do
-    call('ZREM', active, put_back[i])
-  end
   if #active_pairs > 0 then
     --@include lib/deliver/add_active
+    add_active(active_pairs)
   end
-  if #once_pairs > 0 then
+  if once_pairs then
     call('ZADD', once, unpack(once_pairs))
     for i = 2, #once_pairs, 2 do
       call('ZREM', expiry, once_pairs[i])
@@ -42,35 +43,16 @@ if #taken + #due + #expired.ids + #expired.once + #dropped + #dying + #cancelled
     notify_ended(dropped)
     count_members(dropped, 'failed')
   end
-  local died = {}
-  for i = 1, #dying, 2 do
-    died[#died + 1] = dying[i]
-    call('ZREM', active, dying[i])
-    call('ZREM', expiry, dying[i])
-    call('ZADD', dead, now, dying[i])
-    new_counters[#new_counters + 1] = dying[i]
-    new_counters[#new_counters + 1] = dying[i + 1]
-  end
-  --@include lib/add/write_in_parts
-  write_in_parts(new_counters, function(...) call('HSET', tally, ...) end)
-  write_in_parts(marks, function(...) call('HSET', tally, ...) end)
-  if #cancelled > 0 then
-    --@include lib/return/end_cancelled
-    end_cancelled(cancelled)
-  end
-  if crashes > 0 then
-    call('HINCRBY', meta, 'crashed', crashes)
-  end
-  if #dying > 0 then
-    call('HINCRBY', meta, 'died', #died)
-    notify_ended(died)
-    count_members(died, 'dead')
-    --@include lib/sweep/trim_dead
-    trim_dead(sweep_limit)
+  if ended then
+    --@include lib/deliver/write_ended
+    write_ended(ended, new_counters, limit)
+  elseif #new_counters > 0 then
+    call('HSET', tally, unpack(new_counters))
   end
   remove_expired(expired)
-  if cut then
+  if delivery.cut then
     --@include lib/deliver/trim_ready
+    trim_ready(delivery.cut)
   end
+  return true, write_dedup()
 end
-local successor_due = write_dedup()

@@ -1,5 +1,6 @@
 -- add_entry(text) adds an entry to finished. Its id is the queue's time, or the next one behind the last entry.
---- NEEDS  finished now
+--- KEYS   finished
+--- NEEDS  now
 --- GIVES  add_entry
 local function add_entry(text)
   local last = redis.call('XREVRANGE', finished, '+', '-', 'COUNT', 1)[1]

@@ -1,6 +1,7 @@
 -- complete_removal() follows a removal of jobs: it releases dedup ids, notes the time, and wakes consumers and
 -- producers.
---- NEEDS  meta space write_dedup_and_wake changes wake_drained wants_room
+--- KEYS   meta space
+--- NEEDS  write_dedup_and_wake changes wake_drained wants_room
 --- GIVES  complete_removal
 local function complete_removal()
   write_dedup_and_wake()

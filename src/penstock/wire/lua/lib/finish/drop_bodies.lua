@@ -1,7 +1,8 @@
 -- drop_bodies(ids) removes the large bodies of jobs that end, about 64 MiB a call: the server frees their memory
 -- before it answers. It keeps the numbers of the others in held under `=`, each followed by a blank, for later
 -- calls.
---- NEEDS  held uses
+--- KEYS   held
+--- NEEDS  uses
 --- GIVES  has_large_bodies bytes_left bodies_left drop_bodies
 local has_large_bodies = uses_any('large_bodies')
 local bytes_left, bodies_left = 67108864, has_large_bodies and redis.call('HGET', held, '=') or ''

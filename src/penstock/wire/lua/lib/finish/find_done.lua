@@ -1,6 +1,7 @@
 -- Choose the jobs that an ack ends: each delivery that may be ended, and by id also waiting jobs (ACKJOB of
 -- Disque). Gives done (their numbers), and freed (the number of waiting ones).
---- NEEDS  ready scheduled parked once tally expiry all_valid ids count codes uses
+--- KEYS   ready scheduled once tally expiry parked
+--- NEEDS  all_valid ids count codes uses
 --- GIVES  done freed acked
 local done, freed = all_valid and ids or {}, 0
 if count > 0 and not all_valid then

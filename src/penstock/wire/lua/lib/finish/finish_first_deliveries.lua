@@ -1,5 +1,6 @@
 -- Finish the deliveries of check_first_deliveries: they have no counters, but may have marks.
---- NEEDS  held active tally ids uses common_score
+--- KEYS   held active tally
+--- NEEDS  ids uses common_score
 --- GIVES  removed
 local removed, done, has_marks = 0, ids, uses_any('marks')
 if has_marks then

@@ -1,5 +1,6 @@
 -- forget(ids) removes the counters and the marks of jobs that end, and their places in urgent.
---- NEEDS  tally urgent uses
+--- KEYS   urgent tally
+--- NEEDS  uses
 --- GIVES  has_urgent forget
 local has_urgent = uses_any('priorities')
 if has_urgent then

@@ -1,5 +1,6 @@
 -- forget_marks(ids) removes the marks of jobs that end.
---- NEEDS  tally uses
+--- KEYS   tally
+--- NEEDS  uses
 --- GIVES  forget_marks
 local function forget_marks(ids)
   if uses_any('marks') and redis.call('HLEN', tally) > 0 then

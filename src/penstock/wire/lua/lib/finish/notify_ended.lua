@@ -2,7 +2,8 @@
 -- clients that wait for their results: it removes the marks of awaited jobs from expiry, and adds one entry to finished
 -- (protocol/results.md, Reading and waiting). Call it behind the first write, as a full server must not refuse it. When no
 -- mark is left it drops `awaited` of `uses`.
---- NEEDS  has_urgent held active scheduled once parked tickets expiry finished meta uses now nothing wake
+--- KEYS   held active scheduled once expiry finished meta wake parked tickets
+--- NEEDS  has_urgent uses now nothing
 --- SETS   uses
 --- GIVES  keyed notify_ended
 --@include lib/keyed/keyed

@@ -1,7 +1,7 @@
 -- Remove the finished jobs from all structures. HDEL comes first: it passes on a full server. `removed` counts a job
 -- that was named twice once.
---- NEEDS  ready held active scheduled once expiry all_valid done drop_bodies common_score uses freed forget notify_ended
----        count_members
+--- KEYS   ready held active scheduled once expiry
+--- NEEDS  all_valid done drop_bodies common_score uses freed forget notify_ended count_members
 --- GIVES  removed
 local removed = 0
 if all_valid then

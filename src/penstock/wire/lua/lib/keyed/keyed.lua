@@ -7,7 +7,8 @@
 -- frees one job of further keys, so that about as many keys are looked at (at least 100 of `recheck`). The field `recheck` of meta has
 -- the hash at which the next call continues, and 1 if an earlier key still has jobs that could be admitted. keyed.admit() returns
 -- true if jobs became due, or if keys remain to be rechecked.
---- NEEDS  has_urgent held active scheduled once parked tickets meta uses now nothing wake
+--- KEYS   held active scheduled once meta wake parked tickets
+--- NEEDS  has_urgent uses now nothing
 --- GIVES  keyed
 local keyed = nil
 if uses_any('tickets') then

@@ -1,6 +1,7 @@
 -- Look at 100 tickets and 100 parked jobs, from where the last sweep stopped (`walked` in meta): drop the tickets of jobs that
 -- are gone, drop parked jobs without a record, and admit jobs of keys that have room.
---- NEEDS  ready held dead expiry parked tickets meta keyed forget
+--- KEYS   ready held dead expiry meta parked tickets
+--- NEEDS  keyed forget
 if keyed then
   local walked = redis.call('HGET', meta, 'walked') or '0 0'
   local at, behind = string.match(walked, '^(%d+) (%d+)$')

@@ -1,5 +1,5 @@
 -- Read all fields of meta but the notes of producers, of which there may be many.
---- NEEDS  meta
+--- KEYS   meta
 --- GIVES  all_fields
 local function all_fields()
   local names = {'v', 'epoch', 'uses', 'made', 'last', 'seen', 'off', 'alarm', 'full', 'surveyed', 'walked', 'recheck', 'closed', 'paused', 'producer',

@@ -1,6 +1,7 @@
 -- append_rows(ids, scores, counts) adds jobs to the reply, four parts each: number, score, counters and value, of
 -- which `full` says how much. It stops when the reply has 1 MiB, and returns how many ids it has handled.
---- NEEDS  held reply full
+--- KEYS   held
+--- NEEDS  reply full
 --- GIVES  bytes at visible_part append_rows
 local bytes, at = 0, #reply
 --@include lib/read/join_body

@@ -1,5 +1,6 @@
 -- batch_of(id) returns the number of the callback of a job's batch; '' = it is in none.
---- NEEDS  members uses
+--- KEYS   members
+--- NEEDS  uses
 --- GIVES  batch_of has_batches
 local has_batches = uses_any('batches')
 local function batch_of(id)

@@ -1,6 +1,7 @@
 -- describe(id) returns a job for a reader, with its body, its batch, and the receipt if a delivery has not ended; {} = gone. Of a
 -- job that has ended it returns the state, time and attempt that are kept.
---- NEEDS  ready held active scheduled parked once dead tally expiry members batches end_of now uses
+--- KEYS   ready held active scheduled once dead tally expiry members batches parked
+--- NEEDS  end_of now uses
 --- GIVES  describe
 --@include lib/read/job_fields (gives: with_body)
 --@include lib/read/state_of

@@ -1,7 +1,8 @@
 -- job_fields(...) returns a job for a reader: number, state, score, delivered (ms, or 0), owner, counters, record, and
 -- its marks: cancelled, progress, snoozes, failures ('' = none; the last one only if with_failures is true).
 -- with_body(job) adds a large body; a job whose body is gone is dangling.
---- NEEDS  held tally expiry now uses
+--- KEYS   held tally expiry
+--- NEEDS  now uses
 --- GIVES  with_body job_fields
 --@include lib/read/join_body
 local function with_body(job)

@@ -1,5 +1,5 @@
 -- join_body(id, record) returns the record as it was added, with a large body; nil = its body is gone.
---- NEEDS  held
+--- KEYS   held
 --- GIVES  record_size join_body
 local function record_size(id, record)
   if string.byte(record) ~= 43 then

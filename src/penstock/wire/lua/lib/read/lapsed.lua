@@ -1,7 +1,8 @@
 -- lapsed(id, lease_score) returns the state ('expired' or 'dead') and the time of a job that has ended but is not yet removed;
 -- nil if it has not ended. dead: it is the callback of a batch that was not closed in time. A callback that was promoted does
 -- not wait for its batch any more: it has not ended. lease_score: its score in `once`, if it has one.
---- NEEDS  scheduled expiry batches end_of now uses
+--- KEYS   scheduled expiry batches
+--- NEEDS  end_of now uses
 --- GIVES  lapsed abandoned_error
 --@include lib/batches/abandoned_error
 local function lapsed(id, lease_score)

@@ -1,6 +1,7 @@
 -- read_kept(id) returns the kept result of a job that has ended: state, time, attempt, duration, flag, value; nil =
 -- none is kept, or its time is over.
---- NEEDS  held now
+--- KEYS   held
+--- NEEDS  now
 --- GIVES  read_kept
 local function read_kept(id)
   local blocks = redis.call('HMGET', held, '>' .. string.sub(id, 1, -3), '>' .. id)

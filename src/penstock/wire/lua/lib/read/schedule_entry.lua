@@ -1,6 +1,6 @@
 -- read_entry(name) returns an entry of `schedules` in parts (protocol/schedules.md, Keys), or nil: number of the last run,
 -- time of the last tick, runs, skipped ticks, paused, hashes, and the value behind a line feed. write_entry puts it back.
---- NEEDS  schedules
+--- KEYS   schedules
 --- GIVES  read_entry write_entry
 local function read_entry(name)
   return string.match(redis.call('HGET', schedules, name) or '', '^(%S+) (%d+) (%d+) (%d+) ([01]) ([%x ]+)(\n.*)$')

@@ -1,6 +1,7 @@
 -- state_of(id) returns the state of a held job, its time there (due, end of the lease or of the ttl, death, creation of a parked job), and the
 -- score of a delivery that has not ended. It looks at every index.
---- NEEDS  active scheduled parked once dead end_of now
+--- KEYS   active scheduled once dead parked
+--- NEEDS  end_of now
 --- GIVES  state_of
 local function state_of(id)
   local state, at, lasting = 'dangling', 0, nil

@@ -1,6 +1,7 @@
 -- drop_marks(most) removes marks of clients that have not looked for 30 s, and `awaited` of `uses` when none is left. It
 -- returns the number of marks.
---- NEEDS  expiry meta uses now awaited_from
+--- KEYS   expiry meta
+--- NEEDS  uses now awaited_from
 --- SETS   uses
 --- GIVES  drop_marks
 local function drop_marks(most)

@@ -2,7 +2,8 @@
 -- bounds of number and bytes, the soonest end first: at most `most` results, and perhaps 99 more. added, bytes_added: number
 -- and size of those that this call has kept. bounds: those of result_bounds(), if the call has read them. It returns how many
 -- results it has removed.
---- NEEDS  held expiry meta now
+--- KEYS   held expiry meta
+--- NEEDS  now
 --- GIVES  results_from result_bounds drop_results
 local results_from = 2251799813685248 -- 2^51: scores of kept results stand above every time
 local function result_bounds()

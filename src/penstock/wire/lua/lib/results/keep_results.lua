@@ -1,7 +1,8 @@
 -- keep_results(ids, state, given) keeps the results of jobs that end in this call, before they are removed. given = {ids,
 -- values, spans}: those that came with the call, as read_results has them; nil = only the states are kept, of jobs
 -- whose record has a field `k` above 0. The results are written first: a full server refuses that, and keeps the states then.
---- NEEDS  ready held tally expiry meta uses now nothing
+--- KEYS   ready held tally expiry meta
+--- NEEDS  uses now nothing
 --- GIVES  keep_results
 local keep_results = nothing
 if uses_any('results') then

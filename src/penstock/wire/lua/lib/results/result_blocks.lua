@@ -2,7 +2,8 @@
 -- values for held, scores and members for expiry, the members that these replace, and the bytes that are added. most: bytes
 -- of the longest value that is kept; `!large` takes the place of a longer one in given.values. A few results are blocks of
 -- their own: adding each to the block of a hundred would copy that as often.
---- NEEDS  held expiry now results_from
+--- KEYS   held expiry
+--- NEEDS  now results_from
 --- GIVES  result_blocks
 local function result_blocks(given, state, most)
   local ids, values, spans, sub, find = given.ids, given.values, given.spans, string.sub, string.find

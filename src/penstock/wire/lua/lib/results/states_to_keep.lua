@@ -1,6 +1,7 @@
 -- states_to_keep(ids) returns what is kept of jobs that end without a result from their consumer, for keep_results: the
 -- attempt and the duration 0, of each job whose record has a field `k` above 0; and for how long.
---- NEEDS  ready held tally uses
+--- KEYS   ready held tally
+--- NEEDS  uses
 --- GIVES  states_to_keep
 local function kept_for(record, from)
   local span = string.match(record, '^[1+][;lt=%d]*;k=(%d+)', from) or string.match(record, '^[1+][;lt=%d]*;p=[^;\n]*;k=(%d+)', from)

@@ -1,6 +1,7 @@
 -- describe_failure(id, value, text, trace) returns the failures of a job for its mark `e`: a line for each of the last 10,
 -- an empty line, and the last trace (protocol/marks.md, Marks). `value` in held names the holder of the failed delivery.
---- NEEDS  tally uses now
+--- KEYS   tally
+--- NEEDS  uses now
 --- GIVES  describe_failure
 local function describe_failure(id, value, text, trace)
   local since, owner = string.match(value, '^@(%d+)%?? ([^\n]*)\n')

@@ -1,5 +1,6 @@
 -- end_cancelled(ids) removes jobs in active that a call of cancel has marked, keeps their results, and counts them.
---- NEEDS  held active expiry meta drop_bodies forget keep_results notify_ended count_members
+--- KEYS   held active expiry meta
+--- NEEDS  drop_bodies forget keep_results notify_ended count_members
 --- GIVES  end_cancelled
 local function end_cancelled(ids)
   keep_results(ids, 'cancelled')

@@ -1,5 +1,5 @@
 -- end_delivery(id) makes the receipt of the last delivery stale, and adds the counters to new_counters.
---- NEEDS  tally
+--- KEYS   tally
 --- GIVES  new_counters end_delivery
 --@include lib/return/void_receipts
 local new_counters = {}

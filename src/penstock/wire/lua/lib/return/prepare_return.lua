@@ -1,6 +1,7 @@
 -- Check the types of all keys that write_return writes, before jobs are put back or buried.
---- NEEDS  ready held active scheduled urgent parked tickets once dead tally expiry wake dedup windows dying nothing
----        now paused uses cancelled meta finished batches members
+--- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
+---        tickets
+--- NEEDS  dying nothing now paused uses cancelled
 --- SETS   uses
 --- GIVES  keyed wake_empty drop_bodies has_urgent forget notify_ended count_members keep_results wake_drained write_dedup
 redis.call('ZCARD', scheduled)

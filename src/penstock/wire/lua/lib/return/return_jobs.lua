@@ -2,9 +2,9 @@
 -- counts them. decide(id, nacked, crashed, released, why) returns when the job may be delivered again (nil = it is
 -- dead now), its counters behind the number of deliveries, and the letter and the value of a mark that changes.
 -- A job that cancel has marked ends.
---- NEEDS  ready held active scheduled parked tickets once dead tally expiry meta wake dedup windows nonce count codes
----        where ids counts alarm all_valid change changes common nothing now numbers paused uses finished urgent
----        batches members
+--- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
+---        tickets
+--- NEEDS  nonce count codes where ids counts alarm all_valid change changes common nothing now numbers paused uses
 --- SETS   alarm uses
 --- GIVES  return_jobs
 --@include lib/return/void_receipts

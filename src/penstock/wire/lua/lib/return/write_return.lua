@@ -1,9 +1,9 @@
 -- Put jobs back or bury them: returned = {number, due, ...}, dying = {number, ...}, cancelled = {number, ...}, new_counters =
 -- {number, counters, ...}, marks = {field of tally, value, ...}. `due` is the creation ms of a job that comes first again.
 -- HDEL comes first: it passes on a full server. prepare_return has the checks.
---- NEEDS  held active scheduled urgent has_urgent dead tally expiry meta wake returned dying uses now new_counters
----        write_dedup paused changes wake_empty wake_drained alarm change drop_bodies cancelled forget marks
----        keep_results notify_ended keyed count_members
+--- KEYS   held active scheduled urgent dead tally expiry meta wake
+--- NEEDS  has_urgent returned dying uses now new_counters write_dedup paused changes wake_empty wake_drained alarm change
+---        drop_bodies cancelled forget marks keep_results notify_ended keyed count_members
 --- SETS   uses alarm
 --@include lib/meta/use
 --@include lib/add/priority_of

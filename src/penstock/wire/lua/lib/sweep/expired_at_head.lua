@@ -1,7 +1,7 @@
 -- expired_at_head(ids, set) looks at the expired jobs at the head of ready. It returns a number before which ready has only expired
 -- jobs ('-' = none), how many they are, and the other expired jobs. It reads few entries, because no other job is between
 -- consecutive numbers, such as those of one call.
---- NEEDS  ready
+--- KEYS   ready
 --- GIVES  expired_at_head
 local function expired_at_head(ids, set)
   local trim_to, head_count, others = '-', 0, {}

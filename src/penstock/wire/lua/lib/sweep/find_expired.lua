@@ -2,9 +2,9 @@
 -- delivered at most once, has_more = there may be others, and what expired_at_head returns of ids: trim_to, head_count, others}.
 -- The limit grows with the call: 100, and two for each job that it adds or ends, so a client that repeats a call leaves no more
 -- behind than it removes. A call that delivers has 2000, to reach the jobs behind them.
---- NEEDS  ready held active scheduled once tally expiry now uses score_of release_dedup
---- GIVES  find_expired expired_at_head
---@include lib/sweep/expired_at_head
+--- KEYS   ready held active scheduled once tally expiry
+--- NEEDS  now uses score_of release_dedup
+--- GIVES  find_expired
 local function find_expired(limit)
   local expired = {ids = {}, set = {}, once = {}, has_more = false, trim_to = '-', head_count = 0, others = {}}
   local ids, set = expired.ids, expired.set
@@ -28,6 +28,7 @@ local function find_expired(limit)
     redis.call('HLEN', held)
     release_dedup(ids, false)
     release_dedup(expired.once, false)
+    --@include lib/sweep/expired_at_head
     expired.trim_to, expired.head_count, expired.others = expired_at_head(ids, set)
   end
   return expired

@@ -2,7 +2,8 @@
 -- it keeps a node of 4 KiB while one of its entries is left. The moved jobs are due since their creation, so reserve
 -- takes them in the same order. No job is moved while the queue is paused, when other jobs may be delivered, and for 10
 -- minutes after a survey, whose readers read each structure once.
---- NEEDS  ready held scheduled paused now surveyed
+--- KEYS   ready held scheduled
+--- NEEDS  paused now surveyed
 --- GIVES  moved_jobs moved_bytes
 local moved_jobs, moved_bytes = 0, 0
 if not paused and now - surveyed >= 600000 and redis.call('XLEN', ready) >= 64 then

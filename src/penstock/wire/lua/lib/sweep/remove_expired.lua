@@ -1,13 +1,13 @@
 -- remove_expired(expired) removes the jobs that find_expired has found from every state, and counts them. It trims those at the head
 -- of ready, which are in no other state: a deletion by number costs several times as much. bodies_left: noted by an earlier call.
---- NEEDS  ready held active scheduled once dead tally expiry meta batches now uses bodies_left keep_results drop_bodies forget
----        notify_ended count_members
+--- KEYS   ready held active scheduled once dead tally expiry batches meta
+--- NEEDS  now uses bodies_left keep_results drop_bodies forget notify_ended count_members
 --- GIVES  remove_expired
---@include lib/batches/abandon
 local function remove_expired(expired)
   if #expired.ids + #expired.once == 0 and bodies_left == '' then
     return
   end
+  --@include lib/batches/abandon
   local ids, others, from_once = abandon(expired.ids), abandon(expired.others), abandon(expired.once)
   expired.ids, expired.once = ids, from_once
   keep_results(ids, 'expired')

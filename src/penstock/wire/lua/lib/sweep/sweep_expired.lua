@@ -1,6 +1,7 @@
 -- sweep_expired(expired) removes expired jobs in a script that writes nothing else. HDEL comes first: it passes on a full
 -- server.
---- NEEDS  held space full now remove_expired write_dedup_and_wake wake_drained
+--- KEYS   held space
+--- NEEDS  full now remove_expired write_dedup_and_wake wake_drained
 --- GIVES  sweep_expired
 local function sweep_expired(expired)
   if #expired.ids + #expired.once > 0 then

@@ -1,5 +1,6 @@
 -- trim_dead(most) drops dead letters above the bounds of age and number, the oldest first. It returns how many.
---- NEEDS  held dead meta now drop_bodies forget count_members
+--- KEYS   held dead meta
+--- NEEDS  now drop_bodies forget count_members
 --- GIVES  trim_dead
 local function trim_dead(most)
   local bounds = redis.call('HMGET', meta, 'dead_age', 'dead_max')
