@@ -1,17 +1,13 @@
--- Write the decisions of decide_dedup and build the reply.
---- KEYS   ready held scheduled urgent tally expiry members batches dedup windows meta wake space parked
---- NEEDS  delays keyed nonce orphans has_ttls ttl_ends all_free n ids raw before dedup_pairs names split_body given bodies
----        added_names dedup_values added_due added rewritten notes has_policies has_results priorities result_ttl moved
----        own_place has_urgent drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
----        answers header_of producer remove_expired close_windows write_dedup window_pairs wake_empty full space_empty waiting
----        room_needed limit expired alarm change changes enqueued uses batch
---- SETS   has_policies has_results priorities first final alarm uses
---- GIVES  reply
+-- write_decision(decision, given, checked, ids, delays, delay_ms) writes the records of a decision: `ids` are the numbers of those that
+-- are added, `checked` what check_records has found. It returns when the first job is due that must wait, and if one can be delivered.
+--- KEYS   ready held scheduled urgent tally expiry parked
+--- NEEDS  now drop_bodies has_urgent keyed own_place place split_body uses
+--- GIVES  write_decision
 --@include lib/add/priority_of
---@include lib/add/place_jobs (gives: place, write_places)
-local soonest, token = nil, false
-do
-  local ends_of, held_pairs, leave_ready, later = {}, {}, {}, {}
+local function write_decision(decision, given, checked, ids, delays, delay_ms)
+  local soonest, token, ends_of, held_pairs, leave_ready, later = nil, false, {}, {}, {}, {}
+  local has_ttls, rewritten, moved, orphans, dedup_pairs = uses_any('ttls'), decision.rewritten, decision.moved, decision.orphans, decision.dedup_pairs
+  local priorities, bodies, ttl_ends = checked.priorities, checked.bodies, checked.ttl_ends
   local function place_by_ttl(id, at, priority) -- not later than the end of its ttl
     local ends = has_ttls and tonumber(redis.call('ZSCORE', expiry, id))
     local when = ends and math.min(ends, at) or at
@@ -47,7 +43,8 @@ do
       end
       redis.call('XADD', ready, id, 'j', split_body(id, record, bodies))
     end
-    if all_free then
+    local n, names = #ids, decision.names
+    if decision.all_free then
       local usual = delay_ms <= 0 and not priorities
       token = usual
       for i = 1, n do
@@ -61,7 +58,8 @@ do
         end
       end
     end
-    for i = 1, all_free and 0 or n do
+    local added, added_due, added_names, dedup_values = decision.added, decision.added_due, decision.added_names, decision.dedup_values
+    for i = 1, #added do
       dedup_pairs[#dedup_pairs + 1] = added_names[i]
       dedup_pairs[#dedup_pairs + 1] = dedup_values[i] and string.format(dedup_values[i], ids[i]) or ids[i]
       add_new(ids[i], added[i], added_due[i], priorities and priorities[i] or 0)
@@ -71,14 +69,14 @@ do
   for id, content in pairs(rewritten) do
     held_pairs[#held_pairs + 1] = id
     local size = #bodies
-    held_pairs[#held_pairs + 1] = notes[id] .. split_body(id, content, bodies)
+    held_pairs[#held_pairs + 1] = decision.notes[id] .. split_body(id, content, bodies)
     if #bodies == size then
       without_large_body[#without_large_body + 1] = id
     end
-    has_policies = has_policies or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
-    has_results = has_results or string.find(string.match(content, '^[^\n]*'), ';k=', 1, true)
+    checked.has_policies = checked.has_policies or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
+    checked.has_results = checked.has_results or string.find(string.match(content, '^[^\n]*'), ';k=', 1, true)
     local priority = priority_of(content)
-    priorities = priorities or priority > 0 and {} or nil
+    checked.priorities = checked.priorities or priority > 0 and {} or nil
     if moved[id] or orphans[id] then
       leave_ready[#leave_ready + 1] = id
       place_by_ttl(id, moved[id] or orphans[id], priority)
@@ -103,60 +101,8 @@ do
     redis.call('ZREM', parked, unpack(leave_ready))
     keyed.postpone(later)
   end
-  if #new_counters > 0 then
-    redis.call('HSET', tally, unpack(new_counters))
+  if #decision.new_counters > 0 then
+    redis.call('HSET', tally, unpack(decision.new_counters))
   end
-end
---@include lib/meta/use
-if #new_counters > 0 then
-  use('counters')
-end
-if n > 0 then
-  use('dedup')
-end
-if string.find(mode, 's', 1, true) then
-  use('until_start')
-end
---@include lib/deliver/announce
-if soonest then
-  token = soonest <= now or announce(soonest, false) or token
-end
-token = token and paused ~= 'out'
-if n == 0 then
-  first, final = '', last
-end
-local reply = {1, nonce, first, n, epoch, created, 0, delay_ms > 0 and 1 or 0, replicas}
-do
-  local told = {} -- as the note of the producer has it
-  for i = 1, #answers, 2 do
-    local what, id, state, header = unpack(answers[i + 1])
-    if tonumber(id) then -- an index into the added jobs
-      id, header = ids[id], header_of(added[id])
-    end
-    told[#told + 1] = answers[i] .. ' ' .. what .. ' ' .. id .. ' ' .. state .. ' ' .. header .. '\n'
-    local j = #reply
-    reply[j + 1], reply[j + 2], reply[j + 3], reply[j + 4], reply[j + 5] = answers[i], what, id, state, header
-  end
-  change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1 ' or ' 0 ') .. string.format('%.0f', raw) .. '\n' .. table.concat(told))
-end
---@include lib/add/note_added
-remove_expired(expired)
-close_windows()
-local successor_due = write_dedup()
-write_places()
--- Write the new owners after the releases above.
-if #dedup_pairs > 0 then
-  redis.call('HSET', dedup, unpack(dedup_pairs))
-end
-if #window_pairs > 0 then
-  redis.call('ZADD', windows, unpack(window_pairs))
-end
-if successor_due and successor_due <= now and paused ~= 'out' then
-  token = true
-end
-if token and wake_empty then
-  redis.call('RPUSH', wake, '1')
-end
-if full > now and space_empty and (waiting + room_needed < limit or #expired.ids > 0) then
-  redis.call('RPUSH', space, '1')
+  return soonest, token
 end
