@@ -16,9 +16,9 @@
 --@include lib/meta/now (gives: end_of)
 --@include lib/checks/check_numbers
 --@include lib/checks/decide_each
---@include lib/return/end_delivery
+--@include lib/return/end_delivery (gives: new_counters)
 --@include lib/deliver/lease_terms (gives: lease_and_ttl, lease_span)
-local returned, dying, cancelled, marks, moved, left = {}, {}, {}, {}, {}, {}
+local returned, moved, left = {}, {}, {}
 local function decide(id)
   local entry = redis.call('XRANGE', ready, id, id)[1]
   local waits = not entry and redis.call('ZSCORE', scheduled, id)
@@ -55,6 +55,10 @@ if #moved > 0 then
   redis.call('XDEL', ready, unpack(left))
 end
 --@include lib/return/write_return
+--@include lib/return/wake_returned
+if #returned > 0 then
+  wake_returned(write_return(returned, {}, {}, new_counters, {}))
+end
 if #returned > 0 then
   redis.call('HINCRBY', meta, 'dequeued', #returned / 2)
 end

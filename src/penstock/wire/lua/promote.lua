@@ -16,7 +16,7 @@
 --@include lib/meta/now
 --@include lib/checks/check_numbers
 --@include lib/checks/decide_each
---@include lib/return/end_delivery
+--@include lib/return/end_delivery (gives: new_counters)
 local function waits_for_another(id) -- for the end of the job that has its dedup id, or of its window
   local value = redis.call('HGET', held, id) or ''
   local name = string.match(string.match(value, '^@[^\n]*\n([^\n]*)') or value, '^[1+][^\n]-;d=([^;\n]+)')
@@ -24,7 +24,7 @@ local function waits_for_another(id) -- for the end of the job that has its dedu
   local ends = string.sub(owners, 1, #id) == id and tonumber(string.match(owners, ' @(%d+)$')) or 0
   return string.match(owners, '^%S+ (%d+%-%d+)') == id or ends > now
 end
-local returned, dying, cancelled, marks = {}, {}, {}, {}
+local returned = {}
 local function decide(id)
   local waits = tonumber(redis.call('ZSCORE', scheduled, id))
   waits = waits and waits < 0 and waits % 4398046511104 or waits -- it has a priority
@@ -50,6 +50,10 @@ redis.call('ZCARD', once)
 redis.call('ZCARD', active)
 --@include lib/return/prepare_return
 --@include lib/return/write_return
+--@include lib/return/wake_returned
+if #returned > 0 then
+  wake_returned(write_return(returned, {}, {}, new_counters, {}))
+end
 if #returned > 0 then
   redis.call('HINCRBY', meta, 'promoted', #returned / 2)
   for i = 1, uses_any('batches') and #returned or 0, 2 do

@@ -4,8 +4,8 @@
 -- A job that cancel has marked ends.
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
 ---        tickets
---- NEEDS  nonce count codes where ids counts alarm all_valid change changes common nothing now numbers paused uses
---- SETS   alarm uses
+--- NEEDS  nonce count codes where ids counts all_valid common nothing now numbers paused uses alarm change changes
+--- SETS   uses alarm
 --- GIVES  return_jobs
 --@include lib/return/void_receipts
 --@include lib/checks/code_each (gives: has_receipt)
@@ -48,8 +48,14 @@ local function return_jobs(decide, counter)
       end
     end
   end
-  --@include lib/return/prepare_return
+  --@include lib/return/prepare_return (gives: release_dedup)
+  release_dedup(dying, false)
+  release_dedup(cancelled, false)
   --@include lib/return/write_return
+  --@include lib/return/wake_returned
+  if done > 0 then
+    wake_returned(write_return(returned, dying, cancelled, new_counters, marks))
+  end
   if done > #cancelled then
     redis.call('HINCRBY', meta, counter, done - #cancelled)
   end

@@ -1,15 +1,16 @@
--- Put jobs back or bury them: returned = {number, due, ...}, dying = {number, ...}, cancelled = {number, ...}, new_counters =
--- {number, counters, ...}, marks = {field of tally, value, ...}. `due` is the creation ms of a job that comes first again.
--- HDEL comes first: it passes on a full server. prepare_return has the checks.
---- KEYS   held active scheduled urgent dead tally expiry meta wake
---- NEEDS  has_urgent returned dying uses now new_counters write_dedup paused changes wake_empty wake_drained alarm change
----        drop_bodies cancelled forget marks keep_results notify_ended keyed count_members
---- SETS   uses alarm
+-- write_return(returned, dying, cancelled, new_counters, marks) puts jobs back or buries them: returned = {number, due, ...}, dying =
+-- {number, ...}, cancelled = {number, ...}, new_counters = {number, counters, ...}, marks = {field of tally, value, ...}. `due` is the
+-- creation ms of a job that comes first again. It returns the earliest due time; nil = none was put back. HDEL comes first: it passes
+-- on a full server. prepare_return has the checks.
+--- KEYS   held active scheduled urgent dead tally expiry meta
+--- NEEDS  uses change count_members drop_bodies forget has_urgent keep_results keyed notify_ended now
+--- SETS   uses
+--- GIVES  write_return
 --@include lib/meta/use
 --@include lib/add/priority_of
 --@include lib/add/place_jobs (gives: place, write_places)
-local token, due = false, nil
-if #returned + #dying + #cancelled > 0 then
+local function write_return(returned, dying, cancelled, new_counters, marks)
+  local due = nil
   redis.call('HDEL', held, '-')
   if #cancelled > 0 then
     --@include lib/return/end_cancelled
@@ -52,19 +53,5 @@ if #returned + #dying + #cancelled > 0 then
     --@include lib/sweep/trim_dead
     trim_dead(100 + 2 * #dying)
   end
-  local successor_due = write_dedup()
-  if successor_due and (not due or successor_due < due) then
-    due = successor_due
-  end
-  --@include lib/deliver/announce
-  if due and not paused then
-    token = due <= now or announce(due, false)
-  end
-  if #changes > 0 then
-    redis.call('HSET', meta, unpack(changes))
-  end
-  if token and wake_empty then
-    redis.call('RPUSH', wake, '1')
-  end
-  wake_drained()
+  return due
 end
