@@ -31,7 +31,7 @@ GLOBALS = {
 }  # fmt: skip
 LUA = Path(str(resources.files("penstock.wire"))) / "lua"
 LAST = "last_statement_of_the_chunk"
-GET_GLOBAL, SET_GLOBAL = 5, 7
+GET_GLOBAL, SET_GLOBAL, RETURN = 5, 7, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Names:
         declared: its own locals that are in scope at its end.
         most_locals: the most locals that are in scope at once, in one function.
         most_upvalues: the most locals of outer functions that one function uses.
+        returns: whether it can end by a `return` of its own, outside of functions.
     """
 
     read: frozenset[str]
@@ -51,6 +52,7 @@ class Names:
     declared: frozenset[str]
     most_locals: int
     most_upvalues: int
+    returns: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class _Dump:
         self.read: set[str] = set()
         self.assigned: set[str] = set()
         self.most_locals = self.most_upvalues = 0
+        self.returns = False
         self.declared = self._function()
 
     def _take(self, form: str) -> Any:
@@ -123,6 +126,7 @@ class _Dump:
                 self.assigned.add(constants[instruction >> 14])
         for _ in range(self._take("I")):
             self._function()
+        self.returns = sum(instruction & 63 == RETURN for instruction in code) > 1
         for _ in range(self._take("I")):
             self._take("I")
         scopes = [(self._text(), self._take("I"), self._take("I")) for _ in range(self._take("I"))]
@@ -152,6 +156,7 @@ def free_names(source: str) -> Names:
         frozenset(found.declared),
         found.most_locals,
         found.most_upvalues,
+        found.returns,
     )
 
 

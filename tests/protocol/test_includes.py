@@ -29,14 +29,14 @@ SCRIPTS = [found.name for found in (*all_scripts(), *all_scripts("pressure/"))]
 NAMES = 12
 """The most names that an include may read from outside, besides keys, `now` and `nonce`."""
 READ_MORE = {
-    "lib/add/check_capacity": 13,
     "lib/add/check_producer": 16,
     "lib/add/note_added": 18,
     "lib/dedup/claim_records": 23,
     "lib/deliver/next_ready": 17,
-    "lib/return/return_jobs": 14,
 }
 """Includes that are no functions yet, and how many they read: the list may only shrink."""
+REFUSE = {"lib/dedup/claim_records", "lib/deliver/choose_ready"}
+"""Includes that may end the script besides checks: steps of claim, and of the plain forms."""
 LOCALS, UPVALUES = 200, 60  # limits of Lua 5.1 for a function
 
 
@@ -79,6 +79,13 @@ def test_an_include_reads_few_names() -> None:
     """What an include needs besides keys and the time is an argument."""
     read = {name: len({*include(name).needs} - {"now", "nonce"}) for name in INCLUDES}
     assert {name: count for name, count in read.items() if count > NAMES} == READ_MORE
+
+
+def test_an_include_that_ends_the_script_is_a_check() -> None:
+    """Only the name `check_...` stands for a possible `return`."""
+    ends = {name for name in INCLUDES if names_of_include(name).returns}
+    assert {name for name in ends if "/check_" not in name} == REFUSE
+    assert "lib/checks/check_epoch" in ends
 
 
 @pytest.mark.parametrize("name", INCLUDES)

@@ -21,7 +21,7 @@
 --@include lib/checks/check_epoch
 --@include lib/meta/now (gives: changes, change)
 --@include lib/results/keep_results
---@include lib/results/read_results (gives: results_of)
+--@include lib/results/check_results (gives: results_of)
 --@include lib/checks/check_receipts (gives: count, ids, codes)
 --@include lib/finish/find_done (gives: done, freed, acked)
 --@include lib/deliver/wake_drained

@@ -33,7 +33,7 @@
 --- FROM none  TO ready, scheduled
 local n, room_needed = #records, #records
 local sweep_limit = 100 + 2 * n
---@include lib/add/check_producer (gives: keyed, raw, now, delay_ms, delays, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
+--@include lib/add/check_producer (gives: keyed, raw, now, delay_ms, delays, created, limit, wake_empty, change, expired, remove_expired, write_dedup)
 --@include lib/batches/check_open_batch
 if delays and delays[2] then
   return {-19, nonce, 'delay', string.sub(delay, 1, 200)}
@@ -43,6 +43,10 @@ if n > 1000 then
 end
 --@include lib/add/check_ttls
 --@include lib/add/check_capacity
+local refusal, waiting, space_empty = check_capacity(limit, room_needed, expired)
+if refusal then
+  return refusal
+end
 if n == 0 then
   if full > now and space_empty and waiting < limit then
     redis.call('HDEL', held, '-')

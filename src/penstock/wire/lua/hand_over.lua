@@ -26,7 +26,7 @@
 --@include lib/checks/is_duration
 --@include lib/results/keep_results
 local numbers = {number, string.find(common, '\n', 1, true) and value or nil}
---@include lib/results/read_results (gives: results_of)
+--@include lib/results/check_results (gives: results_of)
 --@include lib/checks/check_receipts (gives: ids, codes)
 local n, list, record_index, waits, size, seed = #records, records, {}, {}, 0, tonumber(string.sub(number, -8))
 if n == 0 then

@@ -26,6 +26,7 @@ max_attempts = limit_of(max_attempts, 20)
 --@include lib/deliver/policy
 --@include lib/checks/check_receipts (gives: count, ids, codes, where)
 --@include lib/return/describe_failure
+--@include lib/checks/code_each
 --@include lib/return/return_jobs
 local values, has_policies, describes = {}, uses_any('policies'), error ~= '' or trace ~= '' -- values: of held
 if describes or has_policies then

@@ -19,7 +19,7 @@
 ---          {-19, nonce, name, value}                         malformed argument: the lease of the record
 --- FROM none  TO scheduled
 local bound, delay, n, sweep_limit, list = '', '0', 1, 102, {record}
---@include lib/add/check_producer (gives: raw, now, created, wake_empty, space_empty, change, expired, remove_expired, write_dedup)
+--@include lib/add/check_producer (gives: raw, now, created, wake_empty, change, expired, remove_expired, write_dedup)
 --@include lib/add/assign_numbers (gives: first)
 local call, record_index, batch = redis.call, {}, nil
 --@include lib/add/split_body
@@ -30,7 +30,7 @@ end
 call('HLEN', batches) -- check the types before the first write
 call('ZCARD', scheduled)
 call('ZCARD', expiry)
-space_empty = call('LLEN', space) == 0
+local space_empty = call('LLEN', space) == 0
 call('HSET', held, first, split_body(first, record, bodies))
 if #bodies > 0 then
   call('HSET', held, unpack(bodies))

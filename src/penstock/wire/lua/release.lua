@@ -20,6 +20,7 @@
 --@include lib/meta/limit_of
 local most, most_snoozes, delay_ms = limit_of(max_releases, 1000), limit_of(max_snoozes, math.huge), tonumber(delay)
 --@include lib/checks/check_receipts
+--@include lib/checks/code_each
 --@include lib/return/return_jobs
 local function decide(id, nacked, crashed, released, why)
   local before = nacked .. ' ' .. crashed .. ' '

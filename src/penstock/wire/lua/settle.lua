@@ -17,7 +17,7 @@
 --@include lib/checks/check_owner
 --@include lib/checks/check_epoch
 --@include lib/meta/now (gives: change)
---@include lib/results/read_results (gives: results_of)
+--@include lib/results/check_results (gives: results_of)
 local kind = 'consumer'
 local provisional = tonumber(n) < 0
 n = math.abs(n)

@@ -28,7 +28,7 @@
 ---                                                            record, or its priority, as in enqueue
 --- FROM none  TO ready
 local create, bound, delay, wait, n, room_needed, sweep_limit, list = '', '', '0', '0', 1, 1, 102, {record}
---@include lib/add/check_producer (gives: raw, now, changes, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
+--@include lib/add/check_producer (gives: raw, now, changes, created, limit, wake_empty, change, expired, remove_expired, write_dedup)
 local is_tick = expected ~= ''
 if what ~= 'run' and what ~= 'alone' and not (is_tick and (what == 'skip' or what == 'move')) then
   return {-19, nonce, 'what', string.sub(what, 1, 200)}
@@ -60,6 +60,10 @@ if is_running or what == 'skip' or what == 'move' then
   return {1, nonce, '', 0, epoch, 0, 0, 0, replicas}
 end
 --@include lib/add/check_capacity
+local refusal, waiting, space_empty = check_capacity(limit, room_needed, expired)
+if refusal then
+  return refusal
+end
 --@include lib/add/assign_numbers (gives: ms, first)
 local call, record_index, batch = redis.call, {}, nil
 --@include lib/add/split_body

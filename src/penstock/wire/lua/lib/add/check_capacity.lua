@@ -1,16 +1,19 @@
--- Refuse jobs that need more room than the queue has. Then note the producer's wait, and remove expired jobs. A job that
--- waits for other jobs takes no room: its score in scheduled is 2^53 - 1.
+-- check_capacity(limit, room_needed, expired) refuses jobs that need more room than the queue has. Then it notes the producer's wait, and
+-- removes expired jobs. It returns the refusal or nil, how many jobs wait (0 without a limit), and if the space token is missing. A job
+-- that waits for other jobs takes no room: its score in scheduled is 2^53 - 1.
 --- KEYS   ready held scheduled meta space parked
---- NEEDS  nonce limit space_empty waiting room_needed wait created now full role expired remove_expired write_dedup_and_wake
----        change changes
---- SETS   space_empty waiting
-if limit then
-  space_empty = redis.call('LLEN', space) == 0
+--- NEEDS  now change changes created full nonce remove_expired role wait write_dedup_and_wake
+--- GIVES  check_capacity
+local function check_capacity(limit, room_needed, expired)
+  if not limit then
+    return nil, 0, false
+  end
+  local space_empty = redis.call('LLEN', space) == 0
   local function count_waiting()
     local timed = redis.call('ZCOUNT', scheduled, '-inf', '(9007199254740991')
     return redis.call('XLEN', ready) + timed + redis.call('ZCARD', parked)
   end
-  waiting = count_waiting()
+  local waiting = count_waiting()
   if waiting + room_needed > limit then
     local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
     if waits or role ~= '' or #expired.ids + #expired.once > 0 then
@@ -30,4 +33,5 @@ if limit then
     end
     return {-3, nonce, waiting, limit, #expired.ids}
   end
+  return nil, waiting, space_empty
 end

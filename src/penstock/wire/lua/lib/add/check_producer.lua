@@ -4,7 +4,7 @@
 ---        parked tickets
 --- NEEDS  nonce producer epoch replicas uses full create paused max_length bound delay off role seen sweep_limit v before
 --- SETS   epoch off uses
---- GIVES  keyed seed raw now changes is_lease is_duration delay_ms delays created limit wake_empty space_empty waiting
+--- GIVES  keyed seed raw now changes is_lease is_duration delay_ms delays created limit wake_empty
 ---        drop_bodies change end_of expired nothing has_urgent remove_expired write_dedup write_dedup_and_wake
 --@include lib/checks/check_version
 --@include lib/meta/now (gives: changes, raw)
@@ -59,8 +59,7 @@ local limit = tonumber(max_length)
 if tonumber(bound) and (not limit or tonumber(bound) < limit) then
   limit = tonumber(bound)
 end
-local wake_empty, space_empty = redis.call('LLEN', wake) == 0, false
-local waiting = 0
+local wake_empty = redis.call('LLEN', wake) == 0
 --@include lib/finish/drop_bodies
 --@include lib/finish/forget
 --@include lib/finish/notify_ended

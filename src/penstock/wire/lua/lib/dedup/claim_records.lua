@@ -5,7 +5,7 @@
 ---        records role seen sweep_limit uses v wait
 --- SETS   epoch alarm off uses
 --- GIVES  reply
---@include lib/add/check_producer (gives: raw, now, delay_ms, delays, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
+--@include lib/add/check_producer (gives: raw, now, delay_ms, delays, created, limit, wake_empty, change, expired, remove_expired, write_dedup)
 --@include lib/add/check_ttls
 --@include lib/batches/check_open_batch
 --@include lib/dedup/expired_windows (gives: close_windows)
@@ -24,6 +24,10 @@ elseif room_needed == 0 then -- the room remains
   limit = nil
 end
 --@include lib/add/check_capacity
+local too_many, waiting, space_empty = check_capacity(limit, room_needed, expired)
+if too_many then
+  return too_many
+end
 --@include lib/add/assign_numbers (gives: first, final, ids, ttl_ends)
 --@include lib/add/check_records (gives: has_policies, priorities, has_results, bodies)
 --@include lib/add/place_jobs (gives: write_places)

@@ -1,5 +1,5 @@
 -- keep_results(ids, state, given) keeps the results of jobs that end in this call, before they are removed. given = {ids,
--- values, spans}: those that came with the call, as read_results has them; nil = only the states are kept, of jobs
+-- values, spans}: those that came with the call, as check_results has them; nil = only the states are kept, of jobs
 -- whose record has a field `k` above 0. The results are written first: a full server refuses that, and keeps the states then.
 --- KEYS   ready held tally expiry meta
 --- NEEDS  uses now nothing

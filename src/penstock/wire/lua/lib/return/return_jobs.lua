@@ -4,11 +4,10 @@
 -- A job that cancel has marked ends.
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
 ---        tickets
---- NEEDS  nonce count codes where ids counts all_valid common nothing now numbers paused uses alarm change changes
+--- NEEDS  nonce count codes where ids counts nothing now paused uses alarm change changes has_receipt
 --- SETS   uses alarm
 --- GIVES  return_jobs
 --@include lib/return/void_receipts
---@include lib/checks/code_each (gives: has_receipt)
 local function return_jobs(decide, counter)
   local returned, dying, cancelled, new_counters, marks, done = {}, {}, {}, {}, {}, 0
   local is_cancelled = {}
