@@ -42,10 +42,14 @@ if n > 1000 then
   return {-10, nonce, 1001}
 end
 --@include lib/add/check_ttls
---@include lib/add/check_capacity
-local refusal, waiting, space_empty = check_capacity(limit, room_needed, expired)
-if refusal then
-  return refusal
+local waiting, space_empty = 0, false
+if limit then
+  --@include lib/add/check_capacity
+  local refusal
+  refusal, waiting, space_empty = check_capacity(limit, room_needed, expired)
+  if refusal then
+    return refusal
+  end
 end
 if n == 0 then
   if full > now and space_empty and waiting < limit then

@@ -59,10 +59,14 @@ if is_running or what == 'skip' or what == 'move' then
   end
   return {1, nonce, '', 0, epoch, 0, 0, 0, replicas}
 end
---@include lib/add/check_capacity
-local refusal, waiting, space_empty = check_capacity(limit, room_needed, expired)
-if refusal then
-  return refusal
+local waiting, space_empty = 0, false
+if limit then
+  --@include lib/add/check_capacity
+  local refusal
+  refusal, waiting, space_empty = check_capacity(limit, room_needed, expired)
+  if refusal then
+    return refusal
+  end
 end
 --@include lib/add/assign_numbers (gives: ms, first)
 local call, record_index, batch = redis.call, {}, nil

@@ -1,13 +1,10 @@
 -- check_capacity(limit, room_needed, expired) refuses jobs that need more room than the queue has. Then it notes the producer's wait, and
--- removes expired jobs. It returns the refusal or nil, how many jobs wait (0 without a limit), and if the space token is missing. A job
+-- removes expired jobs. It returns the refusal or nil, how many jobs wait, and if the space token is missing. A job
 -- that waits for other jobs takes no room: its score in scheduled is 2^53 - 1.
 --- KEYS   ready held scheduled meta space parked
 --- NEEDS  now change changes created full nonce remove_expired role wait write_dedup_and_wake
 --- GIVES  check_capacity
 local function check_capacity(limit, room_needed, expired)
-  if not limit then
-    return nil, 0, false
-  end
   local space_empty = redis.call('LLEN', space) == 0
   local function count_waiting()
     local timed = redis.call('ZCOUNT', scheduled, '-inf', '(9007199254740991')

@@ -23,10 +23,14 @@ if #given == 0 then
 elseif room_needed == 0 then -- the room remains
   limit = nil
 end
---@include lib/add/check_capacity
-local too_many, waiting, space_empty = check_capacity(limit, room_needed, expired)
-if too_many then
-  return too_many
+local waiting, space_empty = 0, false
+if limit then
+  --@include lib/add/check_capacity
+  local refusal
+  refusal, waiting, space_empty = check_capacity(limit, room_needed, expired)
+  if refusal then
+    return refusal
+  end
 end
 --@include lib/add/assign_numbers (gives: first, final, ids, ttl_ends)
 --@include lib/add/check_records (gives: has_policies, priorities, has_results, bodies)
