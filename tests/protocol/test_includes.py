@@ -30,7 +30,6 @@ NAMES = 12
 """The most names that an include may read from outside, besides keys, `now` and `nonce`."""
 READ_MORE = {
     "lib/add/check_producer": 16,
-    "lib/add/note_added": 18,
     "lib/dedup/claim_records": 23,
     "lib/deliver/next_ready": 17,
 }

@@ -105,6 +105,7 @@ if #bodies > 0 then
   call('HSET', held, unpack(bodies))
 end
 change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1 ' or ' 0 ') .. string.format('%.0f', raw))
+--@include lib/add/note_features
 --@include lib/add/note_added
 remove_expired(expired)
 local successor_due = write_dedup()

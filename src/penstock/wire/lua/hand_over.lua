@@ -107,6 +107,7 @@ end
 local token = soonest <= now or announce(soonest, false)
 change('acked', acked_before + removed)
 local created, before, batch = 0, true, nil
+--@include lib/add/note_features
 --@include lib/add/note_added
 if token and wake_empty and paused ~= 'out' and paused ~= 'all' then
   redis.call('RPUSH', wake, '1')

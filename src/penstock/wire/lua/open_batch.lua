@@ -43,6 +43,7 @@ change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 1 ' .. stri
 use('batches')
 use('ttls')
 use('counters')
+--@include lib/add/note_features
 --@include lib/add/note_added
 remove_expired(expired)
 local successor_due = write_dedup()

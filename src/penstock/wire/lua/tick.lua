@@ -89,6 +89,7 @@ if is_tick then
 end
 write_entry(name, first, is_tick and expected or last_tick, runs + 1, skipped, is_paused, hashes, rest)
 change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 0 ' .. string.format('%.0f', raw))
+--@include lib/add/note_features
 --@include lib/add/note_added
 remove_expired(expired)
 local successor_due = write_dedup()

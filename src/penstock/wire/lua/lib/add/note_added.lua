@@ -1,29 +1,6 @@
--- Write the ends of ttl, and in meta the epoch of a new queue, the letters of uses, the last number, the count and
--- the producer's note, which is in `changes`.
+-- Note in meta the last number, the count, and the producer's note, which is in `changes`; the jobs join a batch.
 --- KEYS   scheduled expiry members batches meta
---- NEEDS  ttl_ends bodies has_policies priorities has_results result_ttl created n change final enqueued changes epoch now
----        uses before raw batch ids
---- SETS   uses
-if created == 1 then
-  --@include lib/meta/create_queue
-end
---@include lib/meta/use
-if ttl_ends then
-  redis.call('ZADD', expiry, unpack(ttl_ends))
-  use('ttls')
-end
-if #bodies > 0 then
-  use('large_bodies')
-end
-if has_policies then
-  use('policies')
-end
-if priorities then
-  use('priorities')
-end
-if has_results or result_ttl then
-  use('results')
-end
+--- NEEDS  n batch before change changes enqueued final ids now raw
 if n > 0 then
   change('last', final)
   change('enqueued', enqueued + n)

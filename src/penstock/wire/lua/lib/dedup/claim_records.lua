@@ -61,6 +61,7 @@ local reply = {1, nonce, first, n, epoch, created, 0, delay_ms > 0 and 1 or 0, r
 --@include lib/dedup/append_answers
 local told = append_answers(reply, decision, ids)
 change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1 ' or ' 0 ') .. string.format('%.0f', raw) .. '\n' .. told)
+--@include lib/add/note_features
 --@include lib/add/note_added
 remove_expired(expired)
 close_windows()
