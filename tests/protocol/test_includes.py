@@ -29,7 +29,6 @@ SCRIPTS = [found.name for found in (*all_scripts(), *all_scripts("pressure/"))]
 NAMES = 12
 """The most names that an include may read from outside, besides keys, `now` and `nonce`."""
 READ_MORE = {
-    "lib/add/check_producer": 16,
     "lib/dedup/claim_records": 23,
     "lib/deliver/next_ready": 17,
 }

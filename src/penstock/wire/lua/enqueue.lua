@@ -33,7 +33,9 @@
 --- FROM none  TO ready, scheduled
 local n, room_needed = #records, #records
 local sweep_limit = 100 + 2 * n
---@include lib/add/check_producer (gives: keyed, raw, now, delay_ms, delays, created, limit, wake_empty, change, expired, remove_expired, write_dedup)
+--@include lib/add/check_producer (gives: raw, now, created, change)
+--@include lib/add/find_room (gives: keyed, limit, wake_empty, expired, remove_expired, write_dedup)
+--@include lib/add/check_delay (gives: delays, delay_ms)
 --@include lib/batches/check_open_batch
 if delays and delays[2] then
   return {-19, nonce, 'delay', string.sub(delay, 1, 200)}

@@ -18,8 +18,10 @@
 ---          {-16, nonce, kind}                                the role of the call has ended
 ---          {-19, nonce, name, value}                         malformed argument: the lease of the record
 --- FROM none  TO scheduled
-local bound, delay, n, sweep_limit, list = '', '0', 1, 102, {record}
---@include lib/add/check_producer (gives: raw, now, created, wake_empty, change, expired, remove_expired, write_dedup)
+local bound, n, sweep_limit, list = '', 1, 102, {record}
+--@include lib/add/check_producer (gives: raw, now, created, change)
+--@include lib/add/find_room (gives: wake_empty, expired, remove_expired, write_dedup)
+--@include lib/checks/is_duration
 --@include lib/add/assign_numbers (gives: first)
 local call, record_index, batch = redis.call, {}, nil
 --@include lib/add/split_body

@@ -27,8 +27,10 @@
 ---          {-19, nonce, name, value}                         malformed argument: what, expected, next, the lease of the
 ---                                                            record, or its priority, as in enqueue
 --- FROM none  TO ready
-local create, bound, delay, wait, n, room_needed, sweep_limit, list = '', '', '0', '0', 1, 1, 102, {record}
---@include lib/add/check_producer (gives: raw, now, changes, created, limit, wake_empty, change, expired, remove_expired, write_dedup)
+local create, bound, wait, n, room_needed, sweep_limit, list = '', '', '0', 1, 1, 102, {record}
+--@include lib/add/check_producer (gives: raw, now, changes, created, change)
+--@include lib/add/find_room (gives: limit, wake_empty, expired, remove_expired, write_dedup)
+--@include lib/checks/is_duration
 local is_tick = expected ~= ''
 if what ~= 'run' and what ~= 'alone' and not (is_tick and (what == 'skip' or what == 'move')) then
   return {-19, nonce, 'what', string.sub(what, 1, 200)}

@@ -1,13 +1,10 @@
--- Check if this producer may add jobs now. Gives delay_ms (the longest delay), delays (one for each record; nil = all
--- have delay_ms), the capacity (limit) and the expired jobs.
---- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space
----        parked tickets
---- NEEDS  nonce producer epoch replicas uses full create paused max_length bound delay off role seen sweep_limit v before
---- SETS   epoch off uses
---- GIVES  keyed seed raw now changes is_lease is_duration delay_ms delays created limit wake_empty
----        drop_bodies change end_of expired nothing has_urgent remove_expired write_dedup write_dedup_and_wake
+-- Check if this producer may add jobs now, and find repeated calls.
+--- KEYS   ready held meta space
+--- NEEDS  nonce producer epoch replicas uses full create paused off role seen v before
+--- SETS   epoch off
+--- GIVES  seed raw now changes is_lease created change score_of end_of nothing
 --@include lib/checks/check_version
---@include lib/meta/now (gives: changes, raw)
+--@include lib/meta/now (gives: changes)
 --@include lib/checks/is_lease
 local seed
 do -- few locals fit into a script
@@ -54,30 +51,4 @@ do
 end
 if paused == 'in' or paused == 'all' then
   return {-4, nonce, paused}
-end
-local limit = tonumber(max_length)
-if tonumber(bound) and (not limit or tonumber(bound) < limit) then
-  limit = tonumber(bound)
-end
-local wake_empty = redis.call('LLEN', wake) == 0
---@include lib/finish/drop_bodies
---@include lib/finish/forget
---@include lib/finish/notify_ended
---@include lib/batches/count_members
---@include lib/dedup/release_dedup
---@include lib/results/keep_results
---@include lib/sweep/find_expired
-local expired = find_expired(sweep_limit)
---@include lib/sweep/remove_expired
---@include lib/checks/is_duration
-local delays, delay_ms = nil, 0
-if is_duration(delay, 0) then
-  delay_ms = delay + 0
-else
-  local malformed
-  --@include lib/add/read_delays
-  delays, delay_ms, malformed = read_delays(delay, raw)
-  if malformed then
-    return {-19, nonce, 'delay', malformed}
-  end
 end

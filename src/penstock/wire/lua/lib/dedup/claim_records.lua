@@ -5,7 +5,9 @@
 ---        records role seen sweep_limit uses v wait
 --- SETS   epoch alarm off uses
 --- GIVES  reply
---@include lib/add/check_producer (gives: raw, now, delay_ms, delays, created, limit, wake_empty, change, expired, remove_expired, write_dedup)
+--@include lib/add/check_producer (gives: raw, now, created, change)
+--@include lib/add/find_room (gives: limit, wake_empty, expired, remove_expired, write_dedup)
+--@include lib/add/check_delay (gives: delays, delay_ms)
 --@include lib/add/check_ttls
 --@include lib/batches/check_open_batch
 --@include lib/dedup/expired_windows (gives: close_windows)
