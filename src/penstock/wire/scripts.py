@@ -171,7 +171,8 @@ def _resolve(text: str, keys: tuple[str, ...]) -> str:
     def replace(match: re.Match[str]) -> str:
         indent, name = match.groups()
         _, header, body = parts(name)
-        body = _resolve(_place_keys(body, header_field(header, "KEYS").split(), keys), keys)
+        names = header_field(re.sub(r"\n +", " ", header), "KEYS").split()
+        body = _resolve(_place_keys(body, names, keys), keys)
         return "".join(indent + line if line.strip() else line for line in body.splitlines(True))
 
     return re.sub(r"^([ \t]*)--@include (\S+).*\n", replace, text, flags=re.MULTILINE)
