@@ -9,5 +9,4 @@ end
 active_pairs[took * 2 + 1] = nil
 --@include lib/deliver/add_active
 add_active(active_pairs)
---@include lib/deliver/trim_ready
-trim_ready(cut)
+redis.call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))

@@ -51,8 +51,8 @@ local function write_delivery(delivery, expired, limit)
   end
   remove_expired(expired)
   if delivery.cut then
-    --@include lib/deliver/trim_ready
-    trim_ready(delivery.cut)
+    local cut = delivery.cut
+    call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))
   end
   return true, write_dedup()
 end
