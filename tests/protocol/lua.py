@@ -6,14 +6,18 @@ import re
 import struct
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from penstock.wire.scripts import header_field, parts, script
+from penstock.wire.scripts import Script, header_field, parts, script
 
 __all__ = [
     "GLOBALS",
+    "LUA",
     "Include",
     "Names",
+    "body_of",
     "free_names",
     "include",
     "names_of_include",
@@ -25,8 +29,9 @@ __all__ = [
 GLOBALS = {
     "ARGV", "KEYS", "ipairs", "math", "pairs", "redis", "string", "table", "tonumber", "unpack",
 }  # fmt: skip
+LUA = Path(str(resources.files("penstock.wire"))) / "lua"
 LAST = "last_statement_of_the_chunk"
-GET_GLOBAL, SET_GLOBAL = 5, 7
+GET_GLOBAL, SET_GLOBAL, RETURN = 5, 7, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Names:
         declared: its own locals that are in scope at its end.
         most_locals: the most locals that are in scope at once, in one function.
         most_upvalues: the most locals of outer functions that one function uses.
+        returns: whether it can end by a `return` of its own, outside of functions.
     """
 
     read: frozenset[str]
@@ -46,6 +52,7 @@ class Names:
     declared: frozenset[str]
     most_locals: int
     most_upvalues: int
+    returns: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +60,14 @@ class Include:
     """A part of scripts.
 
     Attributes:
-        needs: names that it reads.
+        keys: kinds of keys that it reads.
+        needs: other names that it reads.
         sets: names that it assigns.
         gives: locals that it declares for the code behind it.
         body: its Lua, includes not resolved.
     """
 
+    keys: tuple[str, ...]
     needs: tuple[str, ...]
     sets: tuple[str, ...]
     gives: tuple[str, ...]
@@ -69,10 +78,10 @@ def include(name: str) -> Include:
     """Return the include of this name, as it stands in `--@include` lines."""
     _, header, body = parts(name)
     header = re.sub(r"\n +", " ", header)
-    needs, sets, gives = (
-        tuple(header_field(header, field).split()) for field in ("NEEDS", "SETS", "GIVES")
+    keys, needs, sets, gives = (
+        tuple(header_field(header, field).split()) for field in ("KEYS", "NEEDS", "SETS", "GIVES")
     )
-    return Include(needs, sets, gives, body)
+    return Include(keys, needs, sets, gives, body)
 
 
 class _Dump:
@@ -84,6 +93,7 @@ class _Dump:
         self.read: set[str] = set()
         self.assigned: set[str] = set()
         self.most_locals = self.most_upvalues = 0
+        self.returns = False
         self.declared = self._function()
 
     def _take(self, form: str) -> Any:
@@ -116,6 +126,7 @@ class _Dump:
                 self.assigned.add(constants[instruction >> 14])
         for _ in range(self._take("I")):
             self._function()
+        self.returns = sum(instruction & 63 == RETURN for instruction in code) > 1
         for _ in range(self._take("I")):
             self._take("I")
         scopes = [(self._text(), self._take("I"), self._take("I")) for _ in range(self._take("I"))]
@@ -145,6 +156,7 @@ def free_names(source: str) -> Names:
         frozenset(found.declared),
         found.most_locals,
         found.most_upvalues,
+        found.returns,
     )
 
 
@@ -152,7 +164,8 @@ def _stub(name: str, hidden: str) -> str:
     """Return Lua that uses, assigns and declares the declared names of an include."""
     one = include(name)
     gives = [given for given in one.gives if given != hidden]
-    lines = [f"local _ = {{{', '.join(one.needs)}}}"] if one.needs else []
+    read = (*one.keys, *one.needs)
+    lines = [f"local _ = {{{', '.join(read)}}}"] if read else []
     lines += [f"{target} = nil" for target in one.sets]
     lines += [f"local {', '.join(gives)} = nil"] if gives else []
     return " ".join(lines)
@@ -186,3 +199,10 @@ def words(text: str) -> set[str]:
     """Return every name in the code of a file, without comments, strings and fields."""
     code = re.sub(r"--.*", "", re.sub(r"'(?:[^'\\\n]|\\.)*'", "''", text))
     return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", code))
+
+
+def body_of(script: Script) -> str:
+    """Return the Lua of a script without comments; functions of includes name keys, too."""
+    bindings, behind = script.source.split(script.bindings, 1)
+    named = re.sub(r"\bKEYS\[(\d+)\]", lambda place: script.keys[int(place[1]) - 1], behind)
+    return re.sub(r"--.*", "", bindings + script.bindings + named)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.values.ids import parse_id
 from penstock.wire.keys import KEY_KINDS, STAGING_KINDS
-from penstock.wire.scripts import all_scripts, parts
+from penstock.wire.scripts import LETTERS, all_scripts, parts
 from tests.protocol.clock import T0
 from tests.protocol.pages import PAGES, ROOT, anchor, prose, section, titles
 from tests.protocol.test_vectors import meta_fields
@@ -133,8 +133,16 @@ def test_every_field_of_meta_is_described() -> None:
     )
     named = [name for item in items for names in SUBJECTS.findall(item) for name in _words(names)]
     assert sorted([*named, "uses"]) == sorted({*known, "@<id>"})
-    listed = re.findall(r"'(\w+)'", parts("lib/all_fields")[2].partition("}")[0])
+    listed = re.findall(r"'(\w+)'", parts("lib/meta/all_fields")[2].partition("}")[0])
     assert sorted(listed) == sorted(known)
+
+
+def test_every_letter_of_uses_is_described() -> None:
+    """The table has the letters and names that the loader knows."""
+    shown = re.findall(
+        r"^\| `(\w)` \| `(\w+)` \|", section("protocol/storage.md", "Fields of meta"), re.MULTILINE
+    )
+    assert sorted((name, letter) for letter, name in shown) == sorted(LETTERS.items())
 
 
 def test_every_key_is_described() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
+from pathlib import Path
 
 import pytest
 
-from penstock.wire.scripts import all_scripts, script
+from penstock.wire.keys import KEY_KINDS, STAGING_KINDS
+from penstock.wire.scripts import all_scripts, parts, script
 from tests.protocol.lua import (
+    LUA,
     Names,
     free_names,
     include,
@@ -18,14 +20,21 @@ from tests.protocol.lua import (
     words,
 )
 
-LUA = resources.files("penstock.wire") / "lua"
-FOLDERS = ("lib", "pressure/lib")
 INCLUDES = [
-    f"{folder}/{file.name.removesuffix('.lua')}"
-    for folder in FOLDERS
-    for file in sorted((LUA / folder).iterdir(), key=lambda file: file.name)
+    file.relative_to(LUA).with_suffix("").as_posix()
+    for folder in ("lib", "pressure/lib")
+    for file in sorted((LUA / folder).rglob("*.lua"))
 ]
 SCRIPTS = [found.name for found in (*all_scripts(), *all_scripts("pressure/"))]
+NAMES = 12
+"""The most names that an include may read from outside, besides keys, `now` and `nonce`."""
+READ_MORE = {
+    "lib/dedup/claim_records": 23,
+    "lib/deliver/next_ready": 17,
+}
+"""Includes that are no functions yet, and how many they read: the list may only shrink."""
+REFUSE = {"lib/dedup/claim_records", "lib/deliver/choose_ready"}
+"""Includes that may end the script besides checks: steps of claim, and of the plain forms."""
 LOCALS, UPVALUES = 200, 60  # limits of Lua 5.1 for a function
 
 
@@ -54,12 +63,27 @@ def test_names_are_read_from_compiled_code() -> None:
 
 @pytest.mark.parametrize("name", INCLUDES)
 def test_an_include_declares_its_names(name: str) -> None:
-    """NEEDS and SETS are exactly its free names; GIVES are its own locals."""
+    """KEYS, NEEDS and SETS are exactly its free names; GIVES are its own locals."""
     one, found = include(name), names_of_include(name)
+    keys = {*KEY_KINDS, *STAGING_KINDS} if name.startswith("lib/") else set()
     expected = f"NEEDS {' '.join(sorted(found.read))}  SETS {' '.join(sorted(found.assigned))}"
-    assert set(one.needs) == found.read, expected
+    assert set(one.keys) == found.read & keys, expected
+    assert set(one.needs) == found.read - keys, expected
     assert set(one.sets) == found.assigned, expected
     assert set(one.gives) <= found.declared
+
+
+def test_an_include_reads_few_names() -> None:
+    """What an include needs besides keys and the time is an argument."""
+    read = {name: len({*include(name).needs} - {"now", "nonce"}) for name in INCLUDES}
+    assert {name: count for name, count in read.items() if count > NAMES} == READ_MORE
+
+
+def test_an_include_that_ends_the_script_is_a_check() -> None:
+    """Only the name `check_...` stands for a possible `return`."""
+    ends = {name for name in INCLUDES if names_of_include(name).returns}
+    assert {name for name in ends if "/check_" not in name} == REFUSE
+    assert "lib/checks/check_epoch" in ends
 
 
 @pytest.mark.parametrize("name", INCLUDES)
@@ -81,6 +105,24 @@ def _is_used(given: str, name: str, text: str) -> bool:
 
 def _free(names: Names) -> frozenset[str]:
     return names.read | names.assigned
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, *INCLUDES])
+def test_letters_of_uses_have_names(name: str) -> None:
+    """No file writes a letter itself, and the loader has replaced each name."""
+    written = (LUA / f"{name}.lua").read_text()
+    assert not re.search(r"string\.(find|g?match|gsub)\(uses, '(?!%a')", written)
+    assert not re.search(r"\b(uses_any|letters)\(", parts(name)[2])
+
+
+@pytest.mark.parametrize("call", ["uses_any('dedups')", "use('d')", "letters('ttls x')"])
+def test_a_misspelled_letter_of_uses_is_an_error(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that names an unknown letter is not assembled."""
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"return {call}\n")
+    with pytest.raises(KeyError):
+        parts.__wrapped__("ack")
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, *INCLUDES])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 
 import pytest
 
@@ -13,6 +12,7 @@ from penstock.wire.codes import Code
 from penstock.wire.keys import KEY_KINDS, STAGING_KINDS
 from penstock.wire.scripts import META_DEFAULTS, Script, all_scripts
 from tests.protocol.headers import returns_of
+from tests.protocol.lua import LUA, body_of
 
 OF_STAGES = ("stage", "commit", "unstage")
 SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
@@ -24,11 +24,6 @@ EVERY = pytest.mark.parametrize(
 )
 
 FORBIDDEN = ("KEYS", "SCAN", "ZSCAN", "RANDOMKEY", "FLUSHDB", "EVAL", "PUBLISH", "WAIT")
-
-
-def body_of(script: Script) -> str:
-    """Return the Lua of a script without comments."""
-    return "\n".join(re.sub(r"--.*", "", line) for line in script.source.splitlines())
 
 
 def code_of(script: Script) -> str:
@@ -52,7 +47,7 @@ def test_every_name_of_the_header_is_used(script: Script) -> None:
 
 def test_names_are_used_not_numbers() -> None:
     """No file uses a key, an argument or a field of meta by its position."""
-    for file in (resources.files("penstock.wire") / "lua").rglob("*.lua"):  # type: ignore[attr-defined]
+    for file in LUA.rglob("*.lua"):
         code = re.sub(r"--.*", "", file.read_text())
         assert not re.search(r"\b(KEYS|ARGV)\b|\bm\[", code), file.name
 
@@ -84,7 +79,8 @@ def test_every_command_goes_to_a_declared_key(script: Script) -> None:
     pairs = r"for \w+, (\w+) in pairs\(\{([^}]*)\}\)"
     body = body_of(script)
     for name, values in [pair for way in (loop, choice, pairs) for pair in re.findall(way, body)]:
-        assert {value.split(" = ")[-1] for value in values.split(", ")} <= set(script.keys)
+        listed = re.split(r",\s+", values.strip())
+        assert {value.split(" = ")[-1] for value in listed} <= set(script.keys)
         given.add(name)
     for name in re.findall(r"local function (\w+)\(index", body):
         calls = re.findall(rf"(?<!function ){name}\((\w+)", body)
@@ -154,27 +150,17 @@ def test_the_clock_is_read_before_anything_else_but_meta(script: Script) -> None
     assert commands[: commands.index("TIME")] in (["HMGET", *more], ["HMGET", *more, "EXISTS"])
 
 
-def test_every_lua_file_is_used() -> None:
+@pytest.mark.parametrize("folder", ["", "pressure/"])
+def test_every_lua_file_is_used(folder: str) -> None:
     """Every file is part of a script."""
-    place = resources.files("penstock.wire") / "lua"
-    files = {file.name.removesuffix(".lua") for file in place.iterdir() if file.is_file()}
-    assert files == {script.name for script in all_scripts()}
-    included = "\n".join(
-        file.read_text() for folder in (place, place / "lib") for file in folder.iterdir()
-        if file.is_file()
-    )  # fmt: skip
-    for file in (place / "lib").iterdir():
-        assert f"--@include lib/{file.name.removesuffix('.lua')}" in included
-
-
-def test_every_lua_file_of_pressure_is_used() -> None:
-    """Every file of pressure is part of a script."""
-    place = resources.files("penstock.wire") / "lua" / "pressure"
-    files = {file.name.removesuffix(".lua") for file in place.iterdir() if file.is_file()}
-    assert {f"pressure/{name}" for name in files} == {one.name for one in all_scripts("pressure/")}
-    included = "\n".join((place / f"{name}.lua").read_text() for name in files)
-    for file in (place / "lib").iterdir():
-        assert f"--@include pressure/lib/{file.name.removesuffix('.lua')}" in included
+    place = LUA / folder
+    files = {f"{folder}{file.stem}" for file in place.glob("*.lua")}
+    assert files == {script.name for script in all_scripts(folder)}
+    includes = sorted((place / "lib").rglob("*.lua"))
+    included = "\n".join(file.read_text() for file in (*place.glob("*.lua"), *includes))
+    for file in includes:
+        name = file.relative_to(LUA).with_suffix("").as_posix()
+        assert re.search(rf"--@include {name}\b", included), name
 
 
 def test_malformed_arguments_have_a_text() -> None:

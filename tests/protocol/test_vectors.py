@@ -13,6 +13,7 @@ from penstock.wire.keys import KEY_KINDS, STAGING_KINDS
 from penstock.wire.scripts import Script, all_scripts
 from tests.protocol.clock import T0, TIME
 from tests.protocol.headers import codes_of, returns_of
+from tests.protocol.lua import body_of
 from tests.protocol.vectors import (
     FOLDER,
     Outcome,
@@ -182,7 +183,7 @@ def _kind(key: str) -> str:
 
 def meta_fields(script: Script) -> set[str]:
     """Return the fields of meta that a script reads or writes."""
-    body = re.sub(r"--.*", "", script.source)
+    body = body_of(script)
     fields: set[str] = set()
     for listed in re.findall(r"call\('HMGET', meta, ([^)]*)\)", body):
         fields |= set(re.findall(r"'(\w+)'", listed))

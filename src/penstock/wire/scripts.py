@@ -11,14 +11,21 @@ uses the names of the header and no index:
     BOUNDS c 1 9  e? 0 1 refuse (-19) an argument that is not a whole number, or is out of bounds,
                          before anything is read; with `?` it may also be empty
 
-`--@include lib/now` puts a file into the body. The header of that file declares the names through
-which it meets the body; tests/protocol/test_includes.py compares them with its code:
+`--@include lib/meta/now` puts a file into the body. The header of that file declares the names
+through which it meets the body; tests/protocol/test_includes.py compares them with its code:
 
-    NEEDS    names that it reads, local where it is included
+    KEYS     keys that it reads; in its functions the loader writes their places: `KEYS[2]`
+    NEEDS    other names that it reads, local where it is included
     SETS     names that it assigns
     GIVES    locals that it declares for the code behind it
 
-The line that includes it lists those that are used there: `--@include lib/now (gives: now)`.
+The line that includes it lists those that are used there: `--@include lib/meta/now (gives: now)`.
+
+The letters of the field `uses` have names (LETTERS), which the loader replaces:
+
+    uses_any('dedup ttls')  (uses ~= '' and string.find(uses, '[dt]'))
+    use('dedup')            use('d')
+    letters('dedup ttls')   'dt'
 """
 
 from __future__ import annotations
@@ -55,6 +62,27 @@ META_DEFAULTS = {
     "backoff_cap": "tonumber({}) or 21600000",
 }
 """Values of fields that `meta` lacks; any other field is a string, or false."""
+LETTERS = {
+    "awaited": "w",
+    "batches": "g",
+    "closed": "c",
+    "counters": "r",
+    "dedup": "d",
+    "large_bodies": "b",
+    "limits": "l",
+    "marks": "m",
+    "once": "o",
+    "policies": "p",
+    "priorities": "u",
+    "rate": "a",
+    "results": "k",
+    "roles": "x",
+    "schedules": "e",
+    "tickets": "q",
+    "ttls": "t",
+    "until_start": "s",
+}
+"""Names of the letters of the field `uses`, as Lua files write them (protocol/core.md, Keys)."""
 
 
 class Bound(NamedTuple):
@@ -107,14 +135,30 @@ class Script:
 
 @cache
 def parts(name: str) -> tuple[list[str], str, str]:
-    """Return the lines of a file's header, the header without its `---`, and the body."""
+    """Return the lines of a file's header, the header without its `---`, and the body.
+
+    Raises:
+        KeyError: the body names an unknown letter of `uses`.
+    """
     place = resources.files("penstock.wire") / "lua"
     for part in f"{name}.lua".split("/"):
         place = place / part
     lines = place.read_text(encoding="ascii").splitlines(True)
     head = [line for line in lines if line.startswith("---")]
     header = "".join(line[4:] if line.startswith("--- ") else line[3:] for line in head)
-    return head, header, "".join(line for line in lines if not line.startswith("---"))
+    body = "".join(line for line in lines if not line.startswith("---"))
+    return head, header, re.sub(r"\b(uses_any|use|letters)\('([^']*)'\)", _replace_letters, body)
+
+
+def _replace_letters(match: re.Match[str]) -> str:
+    function, names = match.groups()
+    letters = "".join(LETTERS[name] for name in names.split())
+    if function == "letters":
+        return f"'{letters}'"
+    if function == "use":
+        return f"use('{letters}')"
+    pattern = f"'{letters}', 1, true" if len(letters) == 1 else f"'[{letters}]'"
+    return f"(uses ~= '' and string.find(uses, {pattern}))"
 
 
 def header_field(header: str, field: str) -> str:
@@ -123,13 +167,33 @@ def header_field(header: str, field: str) -> str:
     return found.group(1) if found else ""
 
 
-def _resolved(text: str) -> str:
+def _resolve(text: str, keys: tuple[str, ...]) -> str:
     def replace(match: re.Match[str]) -> str:
         indent, name = match.groups()
-        body = _resolved(parts(name)[2])
+        _, header, body = parts(name)
+        names = header_field(re.sub(r"\n +", " ", header), "KEYS").split()
+        body = _resolve(_place_keys(body, names, keys), keys)
         return "".join(indent + line if line.strip() else line for line in body.splitlines(True))
 
     return re.sub(r"^([ \t]*)--@include (\S+).*\n", replace, text, flags=re.MULTILINE)
+
+
+def _place_keys(body: str, names: list[str], keys: tuple[str, ...]) -> str:
+    """Name keys by their places in the functions of an include: a captured local costs more."""
+    if not names:
+        return body
+    name = re.compile(rf"--.*|'(?:[^'\\\n]|\\.)*'|(?<![\w.])(?:{'|'.join(names)})\b(?! = )")
+
+    def place(match: re.Match[str]) -> str:
+        found = match.group()
+        return f"KEYS[{keys.index(found) + 1}]" if found in keys else found
+
+    return re.sub(
+        r"^local function (?:.*\n)*?end\n",
+        lambda function: name.sub(place, function.group()),
+        body,
+        flags=re.MULTILINE,
+    )
 
 
 def _bind(names: tuple[str, ...], table: str) -> str:
@@ -183,7 +247,7 @@ def script(name: str) -> Script:
     listed = re.findall(r"(\w+)(\??) (-?\d+) (-?\d+)", header_field(header, "BOUNDS"))
     bounds = tuple(Bound(arg, int(low), int(high), bool(mark)) for arg, mark, low, high in listed)
     bindings += _check_bounds(bounds) + _bind_meta(meta)
-    source = "".join(head) + bindings + _resolved(body)
+    source = "".join(head) + bindings + _resolve(body, keys)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     purpose = " ".join(re.split(r"^KEYS", header, flags=re.MULTILINE)[0].split())
     return Script(

@@ -17,31 +17,31 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number, or a time of keeping
 --- FROM active, ready, scheduled  TO done
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now (gives: changes, change)
---@include lib/keep_results
---@include lib/read_results (gives: results_of)
---@include lib/check_receipts (gives: count, ids, codes)
---@include lib/find_done (gives: done, freed, acked)
---@include lib/wake_drained
---@include lib/drop_bodies
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup (gives: write_dedup)
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: changes, change)
+--@include lib/results/keep_results
+--@include lib/results/check_results (gives: results_of)
+--@include lib/checks/check_receipts (gives: count, ids, codes)
+--@include lib/finish/find_done (gives: done, freed, acked)
+--@include lib/deliver/wake_drained
+--@include lib/finish/drop_bodies
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup (gives: write_dedup)
 release_dedup(done, true, tonumber(window))
 local wants_room = freed > 0 and full > now and redis.call('LLEN', space) == 0
 local sweep_limit = 100 + 2 * count
---@include lib/expired_windows (gives: close_windows)
-local wake_empty = string.find(uses, '[dgq]') and redis.call('LLEN', wake) == 0 -- read before the first write
+--@include lib/dedup/expired_windows (gives: close_windows)
+local wake_empty = uses_any('dedup batches tickets') and redis.call('LLEN', wake) == 0 -- read before the first write
 if acked > 0 then
   keep_results(done, 'done', results_of(ids, codes))
-  --@include lib/remove_done (gives: removed)
+  --@include lib/finish/remove_done (gives: removed)
   close_windows()
   local successor_due, token = write_dedup(), false
   if successor_due and paused ~= 'out' and paused ~= 'all' then
-    --@include lib/announce
+    --@include lib/deliver/announce
     token = successor_due <= now or announce(successor_due, false)
   end
   change('acked', acked_before + removed)

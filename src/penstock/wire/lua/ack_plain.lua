@@ -6,19 +6,18 @@
 --- RETURNS  {1, nonce, acked}             all of them
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-20, nonce}                  not for this script: call ack; nothing done
---@include lib/check_version
---@include lib/server_time (gives: now_ms, since)
--- a queue that is not there, is closed, has large bodies, dedup ids, batches, limits per key, results, awaited jobs, jobs that expire, or a clock of its own
-if epoch ~= wanted or off > 0 or since < 0 or window ~= '' or uses ~= '' and string.find(uses, '[bcdgkqtw]') then
+--@include lib/checks/check_version
+--@include lib/meta/server_time (gives: now_ms, since)
+if epoch ~= wanted or off > 0 or since < 0 or window ~= '' or uses_any('large_bodies closed dedup batches results tickets ttls awaited') then
   return {-20, nonce}
 end
---@include lib/scores
+--@include lib/meta/scores
 local ids, count = numbers, #numbers
---@include lib/check_first_deliveries (gives: all_valid)
+--@include lib/checks/check_first_deliveries (gives: all_valid)
 if not all_valid then
   return {-20, nonce}
 end
---@include lib/finish_first_deliveries (gives: removed)
+--@include lib/finish/finish_first_deliveries (gives: removed)
 if since < 1000 then
   redis.call('HSET', meta, 'acked', acked_before + removed)
 else

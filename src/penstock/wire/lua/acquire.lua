@@ -16,22 +16,22 @@
 ---          {-15, nonce, kind, owner, left}  another client has it, for so many ms unless it is renewed
 ---          {-16, nonce, kind}            this taking has ended
 ---          {-19, nonce, name, value}     malformed argument: owner, kind, token, lease or create
---@include lib/check_version
---@include lib/check_owner
---@include lib/check_kind
+--@include lib/checks/check_version
+--@include lib/checks/check_owner
+--@include lib/checks/check_kind
 if #token ~= 16 or string.find(token, '[^%da-f]') then
   return {-19, nonce, 'token', string.sub(token, 1, 200)}
 end
 local created = 0
---@include lib/now (gives: changes, time, change)
---@include lib/is_lease
---@include lib/use
+--@include lib/meta/now (gives: changes, time, change)
+--@include lib/checks/is_lease
+--@include lib/meta/use
 if not is_lease(lease, 1) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
 local before = (kind == 'producer' and producer or kind == 'consumer' and consumer) or ''
 local id, ends, span, holder = string.match(before, '^(%S+) (%d+) (%d+) (.*)$')
---@include lib/time_left
+--@include lib/checks/time_left
 local left, ours = time_left(ends, span), nil
 local runs = left > 0
 if fence ~= '' then
@@ -49,8 +49,8 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created = create, 1
-  --@include lib/check_create
-  --@include lib/create_queue
+  --@include lib/checks/check_create
+  --@include lib/meta/create_queue
 end
 if runs then
   fence = string.match(id, '^%d+')
@@ -58,7 +58,7 @@ else -- at least the time in us: so numbers rise over all lives of the queue, al
   fence = string.format('%.0f', math.max(now * 1000 + time[2] % 1000, (tonumber(string.match(before, '^%d+')) or 0) + 1))
 end
 change(kind, fence .. '-' .. token .. ' ' .. string.format('%.0f', now + lease) .. ' ' .. lease .. ' ' .. owner)
-use('x')
+use('roles')
 local wake_empty, space_empty = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0
 redis.call('HDEL', held, '-')
 redis.call('HSET', meta, unpack(changes))

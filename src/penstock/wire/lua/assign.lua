@@ -18,19 +18,19 @@
 ---          {-17, nonce, fence}                  another client has taken the checkpoint over
 ---          {-19, nonce, name, value}            malformed argument: owner or lease
 --- FROM ready, scheduled, active  TO active, dead, none
---@include lib/check_version
---@include lib/check_owner
---@include lib/now
---@include lib/is_lease
+--@include lib/checks/check_version
+--@include lib/checks/check_owner
+--@include lib/meta/now
+--@include lib/checks/is_lease
 if not is_lease(lease, 1) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
 local role, kind = '', 'consumer'
---@include lib/check_role (gives: taken_by, left)
+--@include lib/checks/check_role (gives: taken_by, left)
 if taken_by then
   return {-15, nonce, kind, taken_by, left}
 end
---@include lib/read_checkpoint (gives: current_batch, holder, is_sealed, batch_epoch, jobs)
+--@include lib/read/read_checkpoint (gives: current_batch, holder, is_sealed, batch_epoch, jobs)
 if holder and fence ~= '' and tonumber(fence) < tonumber(holder) then
   return {-17, nonce, holder}
 end
@@ -49,39 +49,39 @@ if anew then
 end
 most, lease = tonumber(most), tonumber(lease)
 n = is_sealed == '1' and 0 or math.min(tonumber(n), math.max(0, most - jobs))
-local provisional, idle = false, false
-local all_valid, done = false, {} -- no job ends in this call
---@include lib/drop_bodies
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup
+--@include lib/finish/drop_bodies
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes
---@include lib/keep_results
---@include lib/find_expired (gives: expired)
---@include lib/rate
---@include lib/choose_jobs (gives: taken, taken_counts, more, wants_room, lease_and_ttl)
-local asked = lease_and_ttl
-local function lease_and_ttl(record) -- the lease of the call
-  local own, ttl = asked(record)
-  return own == 0 and own or lease, ttl
-end
---@include lib/prepare_delivery
---@include lib/write_delivery (gives: wrote)
+--@include lib/results/keep_results
+--@include lib/sweep/find_expired
+local expired = find_expired(sweep_limit)
+--@include lib/sweep/remove_expired
+--@include lib/deliver/rate (gives: allowance)
+--@include lib/deliver/wake_drained
+local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
+--@include lib/deliver/choose_jobs
+--@include lib/deliver/prepare_delivery
+--@include lib/deliver/write_delivery
+--@include lib/deliver/next_event
+local delivery = choose_jobs(math.min(n, allowance or n), expired, {}, false) -- no job ends in this call
+prepare_delivery(delivery, lease, true, false)
+local wrote, successor_due = write_delivery(delivery, expired, sweep_limit)
 if not wrote then
   redis.call('HDEL', held, '-')
-  wrote = true
 end
-local took = #taken
---@include lib/next_event (gives: next_in)
-if wants_room and took + #expired > 0 then
+local taken, took = delivery.ids, #delivery.ids
+local next_in = next_event(delivery, took, n, false, true, successor_due)
+if wants_room and took + #expired.ids > 0 then
   redis.call('RPUSH', space, '1')
 end
-jobs = jobs + #taken
-local sealed = (is_sealed == '1' or jobs >= most or jobs > 0 and not more) and 1 or 0
+jobs = jobs + took
+local sealed = (is_sealed == '1' or jobs >= most or jobs > 0 and next_in ~= 0) and 1 or 0
 local mark, suffix = batch .. ' ' .. fence .. ' ' .. sealed .. ' ' .. epoch, string.format('-%03x', tag)
 for i = 1, #taken do
-  taken[i] = taken[i] .. ' ' .. (string.match(taken_counts[i], '^%d+') or '1') .. suffix
+  taken[i] = taken[i] .. ' ' .. (string.match(delivery.counts[i], '^%d+') or '1') .. suffix
 end
 if anew then
   redis.call('DEL', checkpoint)

@@ -12,9 +12,9 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-17, nonce, fence}           another client has taken the checkpoint over
 ---          {-19, nonce, name, value}     malformed argument
---@include lib/check_version
---@include lib/now
---@include lib/read_checkpoint (gives: current_batch, holder, is_sealed, batch_epoch, jobs)
+--@include lib/checks/check_version
+--@include lib/meta/now
+--@include lib/read/read_checkpoint (gives: current_batch, holder, is_sealed, batch_epoch, jobs)
 if holder and fence ~= '' and tonumber(fence) < tonumber(holder) then
   return {-17, nonce, holder}
 end

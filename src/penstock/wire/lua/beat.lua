@@ -11,11 +11,11 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number or progress
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now (gives: changes)
---@include lib/check_receipts (gives: count, ids, codes)
---@include lib/code_each
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: changes)
+--@include lib/checks/check_receipts (gives: count, ids, codes)
+--@include lib/checks/code_each
 local told = {}
 for line in string.gmatch(progress, '[^\n]+') do
   local place, text = string.match(line, '^(%d+) (.+)$')
@@ -27,7 +27,7 @@ for line in string.gmatch(progress, '[^\n]+') do
     told[#told + 1] = string.format('%.0f', now) .. ' ' .. text
   end
 end
-if string.find(uses, 'm', 1, true) and count > 0 then
+if uses_any('marks') and count > 0 then
   local fields = {}
   for i = 1, count do
     fields[i] = 'c' .. ids[i]
@@ -40,8 +40,8 @@ if string.find(uses, 'm', 1, true) and count > 0 then
   end
 end
 if #told > 0 then
-  --@include lib/use
-  use('m')
+  --@include lib/meta/use
+  use('marks')
   redis.call('HDEL', held, '-') -- it passes on a full server
   redis.call('HSET', tally, unpack(told))
   if #changes > 0 then

@@ -14,12 +14,12 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument: from
---@include lib/check_version
---@include lib/check_damaged
---@include lib/now (gives: score_of, end_of)
---@include lib/is_number
---@include lib/job_fields
---@include lib/rank_after
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
+--@include lib/meta/now (gives: score_of, end_of)
+--@include lib/checks/is_number
+--@include lib/read/job_fields
+--@include lib/read/rank_after
 local index = ({ended = active, due = scheduled, scheduled = scheduled, parked = parked, active = active, once = once, dead = dead})[part]
 local place_score, place_id = string.match(from, index and '^(%-?%d+) (%S+)$' or '^()(%S+)$')
 if from ~= '' and not (place_id and is_number(place_id)) then

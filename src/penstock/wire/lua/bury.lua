@@ -13,16 +13,15 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active, ready, scheduled  TO dead
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now
---@include lib/check_receipts (gives: count, ids, codes, where, counts)
---@include lib/describe_failure
---@include lib/void_receipts
---@include lib/code_each (gives: has_receipt)
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now
+--@include lib/checks/check_receipts (gives: count, ids, codes, where, counts)
+--@include lib/return/describe_failure
+--@include lib/return/void_receipts
+--@include lib/checks/code_each (gives: has_receipt)
 local wants_room = full > now and redis.call('LLEN', space) == 0
-local returned, dying, new_counters, done, waited, moved, twice = {}, {}, {}, 0, {}, {}, {}
-local cancelled, marks = {}, {}
+local dying, new_counters, marks, done, waited, moved, twice = {}, {}, {}, 0, {}, {}, {}
 for i = 1, count do
   local id = ids[i]
   if codes[i] == 1 and where[i] == 'once' then
@@ -57,7 +56,8 @@ for i = 1, count do
     end
   end
 end
---@include lib/prepare_return (gives: has_urgent)
+--@include lib/return/prepare_return (gives: release_dedup, has_urgent)
+release_dedup(dying, false)
 if #waited > 0 then
   redis.call('HDEL', held, '-')
   if #moved > 0 then
@@ -69,7 +69,11 @@ if #waited > 0 then
     redis.call('ZREM', urgent, unpack(waited))
   end
 end
---@include lib/write_return
+--@include lib/return/write_return
+--@include lib/return/wake_returned
+if #dying > 0 then
+  wake_returned(write_return({}, dying, {}, new_counters, marks))
+end
 if wants_room and #waited > 0 then
   redis.call('RPUSH', space, '1')
 end

@@ -37,5 +37,5 @@ end
 local given = records
 local asked = #given
 local sweep_limit = 100 + 2 * asked
---@include lib/claim_records (gives: reply)
+--@include lib/dedup/claim_records (gives: reply)
 return reply

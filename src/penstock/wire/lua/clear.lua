@@ -7,8 +7,8 @@
 ---                                        queue; jobs: the number of its jobs
 ---          {-6, nonce, version}          written by a newer protocol
 --- FROM ready, scheduled, active, dead  TO none
---@include lib/check_version
---@include lib/now
+--@include lib/checks/check_version
+--@include lib/meta/now
 local jobs = redis.call('XLEN', ready)
 for _, index in ipairs({active, scheduled, parked, once, dead}) do
   jobs = jobs + redis.call('ZCARD', index)
@@ -28,8 +28,8 @@ end
 redis.call('HDEL', held, '-')
 -- finished ends by its time to live: its ids go on, and a repeat does not remove the entry of the first call
 redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, members, batches, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets)
-if string.find(uses, 'w', 1, true) then -- clients wait for results: all of them look again
-  --@include lib/add_entry
+if uses_any('awaited') then -- clients wait for results: all of them look again
+  --@include lib/finish/add_entry
   add_entry('*')
 end
 return {1, nonce, epoch or '', jobs}

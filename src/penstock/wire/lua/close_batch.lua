@@ -9,17 +9,17 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now (gives: changes)
---@include lib/is_number
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: changes)
+--@include lib/checks/is_number
 if not is_number(number) then
   return {-19, nonce, 'number', string.sub(number, 1, 200)}
 end
---@include lib/batch_state
-local has_urgent = string.find(uses, 'u', 1, true)
---@include lib/notify_ended
---@include lib/count_members (gives: fired)
+--@include lib/batches/batch_state
+local has_urgent = uses_any('priorities')
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members (gives: fired)
 local entry, state = batch_state(number, redis.call('HGET', batches, number))
 if not entry then
   return {0, nonce}

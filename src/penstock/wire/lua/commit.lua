@@ -15,8 +15,8 @@
 ---          {0, nonce, attempt}                    the chunks of this attempt are gone; nothing is promised
 ---          {-6, nonce, version}                   written by a newer protocol
 ---          {-19, nonce, name, value}              malformed argument: chunks
---@include lib/check_version
---@include lib/read_promise (gives: era, promise, promised_batch)
+--@include lib/checks/check_version
+--@include lib/read/read_promise (gives: era, promise, promised_batch)
 if promised_batch and (promised_batch >= tonumber(batch) or promise[2] ~= 'done') then
   return {2, nonce, promised_batch, promise[2], promise[3] or '', promise[4]}
 end
@@ -31,7 +31,7 @@ for i = 1, #attempts, 2 do
   end
   stages[#stages + 1] = attempts[i] .. ' ' .. count
 end
---@include lib/read_staged (gives: batch_name, batch_rows)
+--@include lib/read/read_staged (gives: batch_name, batch_rows)
 local chunks, left, index_left = redis.call('HLEN', stage), redis.call('PTTL', writes), redis.call('PTTL', staged)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000

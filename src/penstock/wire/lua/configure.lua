@@ -15,11 +15,11 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta
 ---          {-19, nonce, name, value}     malformed argument: create; lease; value: of another setting, or of none; or ordered,
 ---                                        while jobs have priorities
---@include lib/check_version
+--@include lib/checks/check_version
 local created, drops = 0, {}
---@include lib/now (gives: changes, change)
---@include lib/is_lease
---@include lib/all_fields
+--@include lib/meta/now (gives: changes, change)
+--@include lib/checks/is_lease
+--@include lib/meta/all_fields
 local function is_setting(field, value) -- '' drops a setting
   local words = ({paused = {['in'] = true, out = true, all = true}, closed = {['1'] = true}, ordered = {['1'] = true}})[field]
   if words then
@@ -43,9 +43,12 @@ if not epoch then
   elseif create == '' then
     return {-5, nonce}
   end
-  epoch, created, uses = anew and string.sub(create, 2) or create, 1, anew and 'trodsbpkmeuqg' or ''
-  --@include lib/check_create
-  --@include lib/create_queue
+  epoch, created, uses = anew and string.sub(create, 2) or create, 1, ''
+  if anew then -- any structure may be there
+    uses = letters('ttls counters once dedup until_start large_bodies policies results marks schedules priorities tickets batches')
+  end
+  --@include lib/checks/check_create
+  --@include lib/meta/create_queue
   if anew then -- above every number in use: held jobs may have numbers of this ms, and higher ones than the stream
     change('v', '3')
     local ms = now
@@ -59,7 +62,7 @@ if not epoch then
     change('recheck', '0 0') -- the limits are lost, and jobs may be parked
   end
 end
---@include lib/use
+--@include lib/meta/use
 local function jobs_allowed_per_key()
   return ordered == '1' and 1 or tonumber(per_key) or math.huge
 end
@@ -81,21 +84,21 @@ for i = 1, #fields, 2 do
   end
   if field == 'closed' then
     closes = value ~= ''
-    uses = string.gsub(uses, 'c', '') .. (closes and 'c' or '')
+    uses = string.gsub(uses, letters('closed'), '') .. (closes and letters('closed') or '')
   elseif field == 'rate' then
-    uses = string.gsub(uses, 'a', '')
+    uses = string.gsub(uses, letters('rate'), '')
     if value == '' then
       drops[#drops + 1] = 'tat'
     else
-      use('a')
+      use('rate')
     end
   elseif limits[field] ~= nil then
     limits[field] = value ~= '' and value ~= '0' and value
-  elseif field == 'ordered' and value ~= '' and string.find(uses, 'u', 1, true) then
+  elseif field == 'ordered' and value ~= '' and uses_any('priorities') then
     return {-19, nonce, 'ordered', value}
   elseif field == 'per_key' or field == 'ordered' then
     if value ~= '' then
-      use('q')
+      use('tickets')
     end
     per_key, ordered = field == 'per_key' and value or per_key, field == 'ordered' and value or ordered
   end
@@ -108,7 +111,7 @@ if created == 0 and given and given <= last then
   return {1, nonce, epoch, created, unpack(all_fields())}
 elseif #fields > 0 then
   local limited = paused or limits.max_length or limits.replicas or limits.result_ttl
-  change('uses', string.gsub(uses, 'l', '') .. (limited and 'l' or '')) -- some scripts read only the letters l and c
+  change('uses', string.gsub(uses, letters('limits'), '') .. (limited and letters('limits') or ''))
   change('configured', string.format('%.0f', given or math.max(now, last + 1)))
 end
 local wake_empty, space_empty = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0

@@ -11,14 +11,14 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM ready, scheduled, active  TO scheduled
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now (gives: end_of)
---@include lib/check_numbers
---@include lib/decide_each
---@include lib/end_delivery
---@include lib/lease_terms (gives: lease_and_ttl, lease_span)
-local returned, dying, cancelled, marks, moved, left = {}, {}, {}, {}, {}, {}
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: end_of)
+--@include lib/checks/check_numbers
+--@include lib/checks/decide_each
+--@include lib/return/end_delivery (gives: new_counters)
+--@include lib/deliver/lease_terms (gives: lease_and_ttl, lease_span)
+local returned, moved, left = {}, {}, {}
 local function decide(id)
   local entry = redis.call('XRANGE', ready, id, id)[1]
   local waits = not entry and redis.call('ZSCORE', scheduled, id)
@@ -48,13 +48,17 @@ local codes, refused = decide_each(decide)
 redis.call('ZCARD', once)
 redis.call('ZCARD', active)
 redis.call('HLEN', held)
---@include lib/prepare_return
+--@include lib/return/prepare_return
 if #moved > 0 then
   redis.call('HDEL', held, '-')
   redis.call('HSET', held, unpack(moved))
   redis.call('XDEL', ready, unpack(left))
 end
---@include lib/write_return
+--@include lib/return/write_return
+--@include lib/return/wake_returned
+if #returned > 0 then
+  wake_returned(write_return(returned, {}, {}, new_counters, {}))
+end
 if #returned > 0 then
   redis.call('HINCRBY', meta, 'dequeued', #returned / 2)
 end

@@ -33,35 +33,45 @@
 --- FROM none  TO ready, scheduled
 local n, room_needed = #records, #records
 local sweep_limit = 100 + 2 * n
---@include lib/check_producer (gives: keyed, raw, now, delay_ms, delays, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
---@include lib/check_open_batch
+--@include lib/add/check_producer (gives: raw, now, created, change)
+--@include lib/add/find_room (gives: keyed, limit, wake_empty, expired, remove_expired, write_dedup)
+--@include lib/add/check_delay (gives: delays, delay_ms)
+--@include lib/batches/check_open_batch
 if delays and delays[2] then
   return {-19, nonce, 'delay', string.sub(delay, 1, 200)}
 end
 if n > 1000 then
   return {-10, nonce, 1001}
 end
---@include lib/check_ttls
---@include lib/check_capacity
+--@include lib/add/check_ttls
+local waiting, space_empty = 0, false
+if limit then
+  --@include lib/add/check_capacity
+  local refusal
+  refusal, waiting, space_empty = check_capacity(limit, room_needed, expired)
+  if refusal then
+    return refusal
+  end
+end
 if n == 0 then
   if full > now and space_empty and waiting < limit then
     redis.call('HDEL', held, '-')
     redis.call('RPUSH', space, '1')
   end
-  --@include lib/renew_role
+  --@include lib/checks/renew_role
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
 end
---@include lib/assign_numbers (gives: ms, first, ids)
+--@include lib/add/assign_numbers (gives: ms, first, ids)
 local call, list, record_index = redis.call, records, {}
---@include lib/split_body
---@include lib/check_records (gives: priorities, bodies)
+--@include lib/add/split_body
+--@include lib/add/check_records (gives: priorities, bodies)
 local token = paused ~= 'out'
 if delay_ms > 0 or priorities or keyed then
   call('ZCARD', scheduled)
   call('HLEN', held)
   call('XLEN', ready)
   local held_pairs, parks = {}, 0
-  --@include lib/place_jobs (gives: place, write_places)
+  --@include lib/add/place_jobs (gives: place, write_places)
   local due, at = now + delay_ms, string.format('%.0f', delay_ms > 0 and now + delay_ms or math.min(now, ms))
   for i = 1, n do
     local id, priority = ids[i], priorities and priorities[i] or 0
@@ -85,7 +95,7 @@ if delay_ms > 0 or priorities or keyed then
   write_places()
   token = token and parks < n
   if delay_ms > 0 then
-    --@include lib/announce
+    --@include lib/deliver/announce
     token = announce(due, false) and token
   end
 else
@@ -97,8 +107,9 @@ if #bodies > 0 then
   call('HSET', held, unpack(bodies))
 end
 change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1 ' or ' 0 ') .. string.format('%.0f', raw))
---@include lib/note_added
-remove_expired()
+--@include lib/add/note_features
+--@include lib/add/note_added
+remove_expired(expired)
 local successor_due = write_dedup()
 if successor_due and successor_due <= now and paused ~= 'out' then
   token = true
@@ -106,7 +117,7 @@ end
 if token and wake_empty then
   redis.call('RPUSH', wake, '1')
 end
-if full > now and space_empty and (waiting + n < limit or #expired > 0) then
+if full > now and space_empty and (waiting + n < limit or #expired.ids > 0) then
   call('RPUSH', space, '1')
 end
 return {1, nonce, first, n, epoch, created, 0, delay_ms > 0 and 1 or 0, replicas}

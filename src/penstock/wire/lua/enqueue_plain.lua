@@ -10,16 +10,15 @@
 ---          {-7, nonce, last}                                 a later call of this producer came first
 ---          {-19, nonce, name, value}                         malformed argument: producer
 ---          {-20, nonce}                                      not for this script: call enqueue; nothing added
---@include lib/check_version
---@include lib/server_time (gives: now_ms, since)
+--@include lib/checks/check_version
+--@include lib/meta/server_time (gives: now_ms, since)
 local seed
---@include lib/check_repeat (gives: from, of)
+--@include lib/add/check_repeat (gives: from, of)
 if from then
   return {1, nonce, from, of}
 end
--- a queue that is not there, is closed, or has large bodies, limits of producers or per key, jobs that expire or a role, or a clock of its own
-local n, keeps = #records, uses ~= '' and string.find(uses, 'k', 1, true)
-if not epoch or off > 0 or since < 0 or n == 0 or n > 1000 or uses ~= '' and string.find(uses, '[bclqoxt]') then
+local n, keeps = #records, uses_any('results')
+if not epoch or off > 0 or since < 0 or n == 0 or n > 1000 or uses_any('large_bodies closed limits tickets once roles ttls') then
   return {-20, nonce}
 end
 local byte = string.byte
@@ -35,8 +34,8 @@ for i = 1, n do
 end
 local call = redis.call
 local wake_empty = call('LLEN', wake) == 0
---@include lib/next_number
---@include lib/number_list (gives: first, final, ids)
+--@include lib/add/next_number
+--@include lib/add/number_list (gives: first, final, ids)
 for i = 1, n do
   call('XADD', ready, ids[i], 'j', records[i])
 end
@@ -46,7 +45,7 @@ if since >= 1000 then
 end
 if not before then
   local raw, sampled = now_ms, 8
-  --@include lib/drop_producers
+  --@include lib/sweep/drop_producers
 end
 if wake_empty then
   call('RPUSH', wake, '1')

@@ -11,9 +11,9 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument
 --- FROM active, dead  TO none
---@include lib/check_version
---@include lib/check_damaged
---@include lib/now (gives: changes)
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
+--@include lib/meta/now (gives: changes)
 local most = tonumber(count)
 local expired_once, old = redis.call('ZRANGE', once, 0, most - 1), {}
 redis.call('ZCARD', dead)
@@ -21,11 +21,11 @@ if letters == '1' and #expired_once < most then
   old = redis.call('ZRANGE', dead, 0, most - #expired_once - 1)
 end
 redis.call('HLEN', tally)
---@include lib/drop_bodies (gives: has_large_bodies, bytes_left)
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup (gives: write_dedup_and_wake)
+--@include lib/finish/drop_bodies (gives: has_large_bodies, bytes_left)
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup (gives: write_dedup_and_wake)
 local gone, bytes = {unpack(expired_once)}, 0
 for i = 1, #old do
   gone[#gone + 1] = old[i]

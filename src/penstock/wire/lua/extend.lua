@@ -13,19 +13,19 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: lease or number
 --- FROM active  TO active
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now (gives: changes, score_of)
---@include lib/is_lease
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: changes, score_of)
+--@include lib/checks/is_lease
 if not is_lease(lease, 0) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
---@include lib/check_receipts (gives: count, ids, codes, where, counts, scores, common_score)
---@include lib/code_each
---@include lib/lease_terms (gives: lease_and_ttl, lease_span)
+--@include lib/checks/check_receipts (gives: count, ids, codes, where, counts, scores, common_score)
+--@include lib/checks/code_each
+--@include lib/deliver/lease_terms (gives: lease_and_ttl, lease_span)
 local wake_empty = redis.call('LLEN', wake) == 0
 local active_pairs, begun, nearest = {}, {}, nil
---@include lib/is_suspect
+--@include lib/deliver/is_suspect
 for i = 1, count do
   local id = ids[i]
   if codes[i] == 1 and (where[i] == 'once' or counts[i] and string.find(counts[i], '^%d+%+')) then
@@ -38,7 +38,7 @@ for i = 1, count do
       span = lease_span(own, ttl, queue_lease)
     end
     local till = now + span
-    local ends = string.find(uses, 't', 1, true) and tonumber(redis.call('ZSCORE', expiry, id))
+    local ends = uses_any('ttls') and tonumber(redis.call('ZSCORE', expiry, id))
     till = ends and math.min(till, ends) or till
     if till <= now then
       codes[i] = 0
@@ -63,7 +63,7 @@ if #active_pairs > 0 then
   if #begun > 0 then
     redis.call('HSET', held, unpack(begun))
   end
-  --@include lib/announce
+  --@include lib/deliver/announce
   local token = announce(nearest, false)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))

@@ -13,23 +13,23 @@
 ---          {0, nonce, batch}             the checkpoint has this other batch; '' = none
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-19, nonce, name, value}     malformed argument
---@include lib/check_version
---@include lib/now
---@include lib/read_checkpoint (gives: current_batch, batch_epoch)
+--@include lib/checks/check_version
+--@include lib/meta/now
+--@include lib/read/read_checkpoint (gives: current_batch, batch_epoch)
 if current_batch ~= batch or batch_epoch ~= epoch then
   return {0, nonce, current_batch and batch_epoch == epoch and current_batch or ''}
 end
 local reply = {1, nonce, now, batch_epoch, start + 0}
---@include lib/append_rows (gives: at)
+--@include lib/read/append_rows (gives: at)
 local listed = redis.call('LRANGE', checkpoint, start + 1, start + count)
 local named, receipts = {}, {}
 for i = 1, #listed do
   named[i], receipts[i] = string.match(listed[i], '^(%S+) (%S+)$')
 end
 local found = #named > 0 and redis.call('ZMSCORE', active, unpack(named)) or {}
-local tallied = #named > 0 and string.find(uses, 'r', 1, true) and redis.call('HMGET', tally, unpack(named)) or {}
+local tallied = #named > 0 and uses_any('counters') and redis.call('HMGET', tally, unpack(named)) or {}
 local ids, scores, counts, places = {}, {}, {}, {}
-local firsts, rare = {}, string.find(uses, 'o', 1, true) -- the receipt of a first delivery, for each score
+local firsts, rare = {}, uses_any('once') -- the receipt of a first delivery, for each score
 for i = 1, #named do
   local score = found[i] or rare and redis.call('ZSCORE', once, named[i])
   local receipt = score and firsts[score]

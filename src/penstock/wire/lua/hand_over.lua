@@ -19,15 +19,15 @@
 ---          {-19, nonce, name, value}     malformed argument: number, a time of keeping, delays, or of a record
 ---                                        the lease, the ttl, or the priority as in enqueue
 --- FROM active, ready, scheduled  TO done
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now (gives: change)
---@include lib/is_lease
---@include lib/is_duration
---@include lib/keep_results
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: change)
+--@include lib/checks/is_lease
+--@include lib/checks/is_duration
+--@include lib/results/keep_results
 local numbers = {number, string.find(common, '\n', 1, true) and value or nil}
---@include lib/read_results (gives: results_of)
---@include lib/check_receipts (gives: ids, codes)
+--@include lib/results/check_results (gives: results_of)
+--@include lib/checks/check_receipts (gives: ids, codes)
 local n, list, record_index, waits, size, seed = #records, records, {}, {}, 0, tonumber(string.sub(number, -8))
 if n == 0 then
   return {-10, nonce, 1}
@@ -44,44 +44,44 @@ for delay in string.gmatch(delays, '[^ ]+') do
   end
   waits[#waits + 1] = tonumber(delay)
 end
---@include lib/expired_ttl
+--@include lib/add/expired_ttl
 for i = 1, n do
   local ttl = expired_ttl(records[i], waits[i] or 0)
   if ttl then
     return {-19, nonce, 'ttl', ttl}
   end
 end
---@include lib/find_done (gives: done, freed, acked)
+--@include lib/finish/find_done (gives: done, freed, acked)
 if acked == 0 then -- write something, so that a WAIT after this call proves replication
   redis.call('HDEL', held, '-')
   redis.call('HSET', held, '-', '')
   redis.call('HDEL', held, '-')
   return {0, nonce, codes[1] or 0}
 end
---@include lib/drop_bodies
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup (gives: write_dedup)
+--@include lib/finish/drop_bodies
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup (gives: write_dedup)
 release_dedup(done, true, tonumber(window))
 local wants_room = freed > n and full > now and redis.call('LLEN', space) == 0
 local sweep_limit = 100 + 2 * n
---@include lib/expired_windows (gives: close_windows)
+--@include lib/dedup/expired_windows (gives: close_windows)
 local wake_empty, results = redis.call('LLEN', wake) == 0, results_of(ids, codes)
 redis.call('XLEN', ready)
 redis.call('ZCARD', scheduled)
---@include lib/assign_numbers (gives: ms, first, ids)
---@include lib/split_body
---@include lib/check_records (gives: priorities, bodies)
---@include lib/place_jobs (gives: place, write_places)
+--@include lib/add/assign_numbers (gives: ms, first, ids)
+--@include lib/add/split_body
+--@include lib/add/check_records (gives: priorities, bodies)
+--@include lib/add/place_jobs (gives: place, write_places)
 keep_results(done, 'done', results)
-local batch = string.find(uses, 'g', 1, true) and redis.call('HGET', members, number)
+local batch = uses_any('batches') and redis.call('HGET', members, number)
 if batch then -- before the batch counts down
   redis.call('HDEL', held, '-')
-  --@include lib/join_batch
+  --@include lib/batches/join_batch
   join_batch(ids, batch)
 end
---@include lib/remove_done (gives: removed)
+--@include lib/finish/remove_done (gives: removed)
 close_windows()
 local successor_due, soonest = write_dedup(), nil
 for i = 1, n do
@@ -103,11 +103,12 @@ end
 if successor_due then
   soonest = math.min(soonest, successor_due)
 end
---@include lib/announce
+--@include lib/deliver/announce
 local token = soonest <= now or announce(soonest, false)
 change('acked', acked_before + removed)
 local created, before, batch = 0, true, nil
---@include lib/note_added
+--@include lib/add/note_features
+--@include lib/add/note_added
 if token and wake_empty and paused ~= 'out' and paused ~= 'all' then
   redis.call('RPUSH', wake, '1')
 end

@@ -14,11 +14,11 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now
---@include lib/is_number
---@include lib/batch_state
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now
+--@include lib/checks/is_number
+--@include lib/batches/batch_state
 local found, last = {}, '0'
 if #numbers == 0 then
   local page = redis.call('HSCAN', batches, cursor, 'COUNT', 100)

@@ -7,10 +7,10 @@
 ---                               that has the id, then its successor; none = the id is free
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
---@include lib/check_version
---@include lib/check_damaged
---@include lib/now
---@include lib/describe
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
+--@include lib/meta/now
+--@include lib/read/describe
 local value = redis.call('HGET', dedup, name) or ''
 local ends = tonumber(string.match(value, '@(%d+)$')) or 0
 local reply = {1, nonce, now, lease, epoch or '', ends > now and string.format('%.0f', ends) or '0'}

@@ -18,16 +18,17 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active  TO scheduled, dead, none
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now
---@include lib/limit_of
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now
+--@include lib/meta/limit_of
 max_attempts = limit_of(max_attempts, 20)
---@include lib/policy
---@include lib/check_receipts (gives: count, ids, codes, where)
---@include lib/describe_failure
---@include lib/return_jobs
-local values, has_policies, describes = {}, string.find(uses, 'p', 1, true), error ~= '' or trace ~= '' -- values: of held
+--@include lib/deliver/policy
+--@include lib/checks/check_receipts (gives: count, ids, codes, where)
+--@include lib/return/describe_failure
+--@include lib/checks/code_each
+--@include lib/return/return_jobs
+local values, has_policies, describes = {}, uses_any('policies'), error ~= '' or trace ~= '' -- values: of held
 if describes or has_policies then
   local asked = {}
   for i = 1, count do

@@ -19,19 +19,21 @@
 ---          {-16, nonce, kind}                                the role of the call has ended
 ---          {-19, nonce, name, value}                         malformed argument: create, or the lease of the record
 --- FROM none  TO scheduled
-local bound, delay, n, sweep_limit, list = '', '0', 1, 102, {record}
---@include lib/check_producer (gives: raw, now, created, wake_empty, space_empty, change, expired, remove_expired, write_dedup)
---@include lib/assign_numbers (gives: first)
+local bound, n, sweep_limit, list = '', 1, 102, {record}
+--@include lib/add/check_producer (gives: raw, now, created, change)
+--@include lib/add/find_room (gives: wake_empty, expired, remove_expired, write_dedup)
+--@include lib/checks/is_duration
+--@include lib/add/assign_numbers (gives: first)
 local call, record_index, batch = redis.call, {}, nil
---@include lib/split_body
+--@include lib/add/split_body
 if string.find(record, '^1[;l=%d]*;t=') or string.find(string.match(record, '^[^\n]*'), ';d=', 1, true) then
   return {-10, nonce, 1}
 end
---@include lib/check_records (gives: bodies)
+--@include lib/add/check_records (gives: bodies)
 call('HLEN', batches) -- check the types before the first write
 call('ZCARD', scheduled)
 call('ZCARD', expiry)
-space_empty = call('LLEN', space) == 0
+local space_empty = call('LLEN', space) == 0
 call('HSET', held, first, split_body(first, record, bodies))
 if #bodies > 0 then
   call('HSET', held, unpack(bodies))
@@ -40,17 +42,18 @@ call('ZADD', scheduled, '9007199254740991', first)
 call('ZADD', expiry, string.format('%.0f', now + 3600000), first)
 call('HSET', batches, first, (on == 'success' and 's' or 'f') .. ' 0 0 0 0 1')
 change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 1 ' .. string.format('%.0f', raw))
---@include lib/use
-for letter in string.gmatch('gtr', '.') do
-  use(letter)
-end
---@include lib/note_added
-remove_expired()
+--@include lib/meta/use
+use('batches')
+use('ttls')
+use('counters')
+--@include lib/add/note_features
+--@include lib/add/note_added
+remove_expired(expired)
 local successor_due = write_dedup()
 if successor_due and successor_due <= now and paused ~= 'out' and wake_empty then
   call('RPUSH', wake, '1')
 end
-if full > now and #expired > 0 and space_empty then
+if full > now and #expired.ids > 0 and space_empty then
   call('RPUSH', space, '1')
 end
 return {1, nonce, first, n, epoch, created, 0, 1, replicas}

@@ -8,9 +8,9 @@
 ---          {0, nonce}                    there is no such schedule
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-19, nonce, name, value}     malformed argument: next
---@include lib/check_version
---@include lib/now (gives: changes)
---@include lib/schedule_entry (gives: read_entry, write_entry)
+--@include lib/checks/check_version
+--@include lib/meta/now (gives: changes)
+--@include lib/read/schedule_entry (gives: read_entry, write_entry)
 local last_run, last_tick, runs, skipped, is_paused, hashes, rest = read_entry(name)
 local wanted, wake_empty = next == '' and '1' or '0', redis.call('LLEN', wake) == 0
 redis.call('ZCARD', ticks)

@@ -15,24 +15,26 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument
 --- FROM ready, scheduled, active  TO none
---@include lib/check_version
---@include lib/check_damaged
---@include lib/now (gives: score_of, end_of)
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
+--@include lib/meta/now (gives: score_of, end_of)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', parked)
---@include lib/wake_drained
---@include lib/drop_bodies
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup
-local sweep_limit = 100
---@include lib/keep_results
---@include lib/find_expired (gives: expired, expired_set, expired_once, more_expired, expired_at_head, head_expired, other_expired, trim_to)
---@include lib/sweep_expired
-sweep_expired()
-local removed = #expired
---@include lib/job_fields (gives: with_body)
+--@include lib/deliver/wake_drained
+--@include lib/finish/drop_bodies
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup
+--@include lib/results/keep_results
+--@include lib/sweep/expired_at_head
+--@include lib/sweep/find_expired
+local expired = find_expired(100)
+--@include lib/sweep/remove_expired
+--@include lib/sweep/sweep_expired
+sweep_expired(expired)
+local removed = #expired.ids
+--@include lib/read/job_fields (gives: with_body)
 local jobs, bytes = {}, 0
 local skip, left = tonumber(start), tonumber(count)
 local tail, from_end = 0, newest == '1'
@@ -42,13 +44,13 @@ if skip < 0 then -- collect backwards, reverse at the end
 end
 local found, passed, wasted = {}, 0, 0
 local function has_expired(id)
-  local ends = more_expired and not expired_set[id] and redis.call('ZSCORE', expiry, id)
+  local ends = expired.has_more and not expired.set[id] and redis.call('ZSCORE', expiry, id)
   if ends and tonumber(ends) <= now then
     found[#found + 1] = id
-    expired_set[id] = #found
+    expired.set[id] = #found
   end
-  passed = passed + (expired_set[id] and 1 or 0)
-  return expired_set[id]
+  passed = passed + (expired.set[id] and 1 or 0)
+  return expired.set[id]
 end
 local function see(id, where, score, value)
   if not value then -- an index entry whose record is gone
@@ -169,9 +171,9 @@ else
 end
 if #found > 0 then
   release_dedup(found, false)
-  expired, expired_once, removed = found, {}, removed + #found
-  trim_to, head_expired, other_expired = expired_at_head()
-  sweep_expired()
+  expired.ids, expired.once, removed = found, {}, removed + #found
+  expired.trim_to, expired.head_count, expired.others = expired_at_head(found, expired.set)
+  sweep_expired(expired)
 end
 if removed > 0 and (passed >= 1000 or wasted >= 1048576) then
   return {0, nonce, removed}
@@ -189,7 +191,7 @@ elseif #jobs == tail then
     end
   end
 end
---@include lib/batch_of (gives: has_batches)
+--@include lib/read/batch_of (gives: has_batches)
 for i = 6, has_batches and #reply or 0 do
   reply[i][12], reply[i][13] = '', batch_of(reply[i][1])
 end

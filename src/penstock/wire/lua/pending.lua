@@ -11,16 +11,16 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument
---@include lib/check_version
+--@include lib/checks/check_version
 if not v and redis.call('EXISTS', held) > 0 then
   return {-8, nonce}
 end
---@include lib/now
+--@include lib/meta/now
 local reply = {1, nonce, now, epoch or '', '', 0}
 local first = redis.call('ZCOUNT', active, '-inf', '(' .. score) + skip
 local page = redis.call('ZRANGE', active, first, first + 1999, 'WITHSCORES')
 local last, same = score, tonumber(skip)
-local has_counters, has_ttls = string.find(uses, 'r', 1, true), string.find(uses, 't', 1, true)
+local has_counters, has_ttls = uses_any('counters'), uses_any('ttls')
 for i = 1, #page, 2 do
   local id, at = page[i], page[i + 1]
   same, last = at == last and same + 1 or 1, at

@@ -11,12 +11,12 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM scheduled, active  TO scheduled
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now
---@include lib/check_numbers
---@include lib/decide_each
---@include lib/end_delivery
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now
+--@include lib/checks/check_numbers
+--@include lib/checks/decide_each
+--@include lib/return/end_delivery (gives: new_counters)
 local function waits_for_another(id) -- for the end of the job that has its dedup id, or of its window
   local value = redis.call('HGET', held, id) or ''
   local name = string.match(string.match(value, '^@[^\n]*\n([^\n]*)') or value, '^[1+][^\n]-;d=([^;\n]+)')
@@ -24,7 +24,7 @@ local function waits_for_another(id) -- for the end of the job that has its dedu
   local ends = string.sub(owners, 1, #id) == id and tonumber(string.match(owners, ' @(%d+)$')) or 0
   return string.match(owners, '^%S+ (%d+%-%d+)') == id or ends > now
 end
-local returned, dying, cancelled, marks = {}, {}, {}, {}
+local returned = {}
 local function decide(id)
   local waits = tonumber(redis.call('ZSCORE', scheduled, id))
   waits = waits and waits < 0 and waits % 4398046511104 or waits -- it has a priority
@@ -35,7 +35,7 @@ local function decide(id)
     return -3
   elseif not waits and not leased then
     return (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
-  elseif waits and (string.find(uses, 'd', 1, true) and waits_for_another(id) or waits <= first_place) then
+  elseif waits and (uses_any('dedup') and waits_for_another(id) or waits <= first_place) then
     return -2
   end
   returned[#returned + 1] = id
@@ -48,11 +48,15 @@ end
 local codes, refused = decide_each(decide)
 redis.call('ZCARD', once)
 redis.call('ZCARD', active)
---@include lib/prepare_return
---@include lib/write_return
+--@include lib/return/prepare_return
+--@include lib/return/write_return
+--@include lib/return/wake_returned
+if #returned > 0 then
+  wake_returned(write_return(returned, {}, {}, new_counters, {}))
+end
 if #returned > 0 then
   redis.call('HINCRBY', meta, 'promoted', #returned / 2)
-  for i = 1, string.find(uses, 'g', 1, true) and #returned or 0, 2 do
+  for i = 1, uses_any('batches') and #returned or 0, 2 do
     local entry = redis.call('HGET', batches, returned[i])
     if entry and string.find(entry, ' [01]$') then -- a callback that does not wait for its batch any more, nor has a deadline
       redis.call('ZREM', expiry, returned[i])

@@ -26,10 +26,10 @@ if redis.call('HGET', commit, 'era') ~= (redis.call('GET', writes) or '') then
   return {-18, nonce}
 end
 local mode, chunk, records = '', redis.call('HGET', stage, field), {} -- empty, so check_ttls skips them: `stage` has checked
---@include lib/read_staged (gives: batch_name, batch_ends, batch_rows, batch_era)
+--@include lib/read/read_staged (gives: batch_name, batch_ends, batch_rows, batch_era)
 local delay, asked, given, rest = '0', 0, {}, nil
 if chunk then
-  --@include lib/wrong_time
+  --@include lib/add/wrong_time
   local stop = string.find(chunk, '\n', 1, true)
   local sizes, ends = string.sub(chunk, 1, stop - 1), stop
   delay = string.match(sizes, '^%S+')
@@ -54,7 +54,7 @@ if chunk then
   end
 end
 local sweep_limit = 100 + 2 * asked
---@include lib/claim_records (gives: reply)
+--@include lib/dedup/claim_records (gives: reply)
 if rest then
   redis.call('HSET', stage, field, rest)
 else

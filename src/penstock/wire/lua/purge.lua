@@ -14,10 +14,10 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument: fence
 --- FROM ready, scheduled, active, dead  TO none
---@include lib/check_version
---@include lib/check_damaged
---@include lib/now (gives: score_of)
---@include lib/is_number
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
+--@include lib/meta/now (gives: score_of)
+--@include lib/checks/is_number
 local starts = fence == ''
 if starts then
   fence = last or '0-0'
@@ -48,13 +48,13 @@ elseif state == 'dead' then
 elseif state == 'parked' then
   index = parked
 end
---@include lib/drop_bodies (gives: has_large_bodies, bodies_left)
---@include lib/forget
---@include lib/notify_ended (gives: keyed)
---@include lib/count_members
---@include lib/release_dedup (gives: has_dedup)
---@include lib/wake_drained
---@include lib/complete_removal
+--@include lib/finish/drop_bodies (gives: has_large_bodies, bodies_left)
+--@include lib/finish/forget
+--@include lib/finish/notify_ended (gives: keyed)
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup (gives: has_dedup)
+--@include lib/deliver/wake_drained
+--@include lib/finish/complete_removal
 redis.call('HDEL', held, '-')
 if index then
   local upto = redis.call('ZCOUNT', index, '-inf', high)
@@ -79,7 +79,7 @@ if index then
   end
 elseif state ~= 'ready' then -- unknown state: remove nothing
   more = 0
-elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodies and not keyed and not string.find(uses, 'g', 1, true) then
+elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodies and not keyed and not uses_any('batches') then
   local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
   removed, more = redis.call('XTRIM', ready, 'MINID', '~', above, 'LIMIT', 2000), 1
   if removed == 0 then

@@ -15,14 +15,13 @@
 ---          {-16, nonce, kind}            the role of the call has ended; nothing taken over
 ---          {-19, nonce, name, value}     malformed argument: owner or number
 --- FROM active  TO active, dead, none
---@include lib/check_version
---@include lib/check_owner
---@include lib/check_epoch
---@include lib/now (gives: changes)
---@include lib/limit_of
---@include lib/lease_terms
-local kind, provisional = 'consumer', false
---@include lib/check_role (gives: taken_by, left, lost)
+--@include lib/checks/check_version
+--@include lib/checks/check_owner
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: changes)
+--@include lib/meta/limit_of
+local kind = 'consumer'
+--@include lib/checks/check_role (gives: taken_by, left, lost)
 if lost then
   return {-16, nonce, kind}
 end
@@ -30,22 +29,21 @@ if taken_by then
   return {-15, nonce, kind, taken_by, left}
 end
 max_attempts, max_crashes = limit_of(max_attempts, 20), limit_of(max_crashes, 3)
---@include lib/count_crash
---@include lib/describe_failure
---@include lib/join_body (gives: record_size)
+--@include lib/deliver/count_crash
+--@include lib/return/describe_failure
+--@include lib/read/join_body (gives: record_size)
 local decided = #numbers / 2
 local reply = {1, nonce, decided, epoch or '', lease, now}
 if paused or decided == 0 then -- paused: nothing is delivered again
-  --@include lib/renew_role
+  --@include lib/checks/renew_role
   return reply
 end
---@include lib/check_receipts (gives: count, ids, codes, where, counts)
-local taken, taken_records, taken_counts = {}, {}, {}
-local due, cut, dropped, dying, crashes, cancelled, marks = {}, nil, {}, {}, 0, {}, {}
-local kept_pairs, put_back = {}, {} -- none is parked
-local expired, expired_set, expired_once, more_expired = {}, {}, {}, false
-local trim_to, head_expired, other_expired = '-', 0, {} -- no expired jobs
-local bytes, soonest, named = 0, false, {}
+--@include lib/checks/check_receipts (gives: count, ids, codes, where, counts)
+--@include lib/deliver/new_delivery
+local delivery = new_delivery()
+local taken, dying, cancelled, marks, crashes = delivery.ids, {}, {}, {}, 0
+local expired = {ids = {}, once = {}, others = {}} -- none is looked for
+local bytes, named = 0, {}
 for i = 1, decided do
   local id = ids[i]
   if codes[i] == 1 and where[i] == 'active' and not named[id] then
@@ -60,10 +58,10 @@ for i = 1, decided do
     local size = record and record_size(id, record)
     bytes = bytes + (size or 0)
     if size and not (ends and tonumber(ends) <= now) then
-      if string.find(uses, 'm', 1, true) and redis.call('HEXISTS', tally, 'c' .. id) == 1 then
+      if uses_any('marks') and redis.call('HEXISTS', tally, 'c' .. id) == 1 then
         cancelled[#cancelled + 1] = id
       else
-        local count, dies, crashed = count_crash(counts[i], record, value)
+        local count, dies, crashed = count_crash(counts[i], record, value, max_attempts, max_crashes)
         crashes = crashes + crashed
         if crashed > 0 then
           marks[#marks + 1] = 'e' .. id
@@ -73,7 +71,8 @@ for i = 1, decided do
           dying[#dying + 1] = id
           dying[#dying + 1] = count
         else
-          taken[#taken + 1], taken_records[#taken_records + 1], taken_counts[#taken_counts + 1] = id, record, count
+          local at = #taken + 1
+          taken[at], delivery.records[at], delivery.counts[at] = id, record, count
         end
       end
     end
@@ -84,19 +83,23 @@ redis.call('ZCARD', once)
 redis.call('ZCARD', expiry)
 redis.call('XLEN', ready)
 local wake_empty = redis.call('LLEN', wake) == 0
---@include lib/wake_drained
---@include lib/drop_bodies
---@include lib/keep_results
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/remove_expired
---@include lib/release_dedup
---@include lib/prepare_delivery
-local sweep_limit = 100 + 2 * decided
---@include lib/write_delivery (gives: wrote, successor_due)
---@include lib/announce
-local token = soonest and announce(soonest, false)
+--@include lib/deliver/wake_drained
+--@include lib/finish/drop_bodies
+--@include lib/results/keep_results
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/sweep/remove_expired
+--@include lib/dedup/release_dedup
+--@include lib/deliver/prepare_delivery
+if crashes + #cancelled > 0 then
+  delivery.ended = {dying = dying, cancelled = cancelled, marks = marks, put_back = {}, crashes = crashes}
+end
+prepare_delivery(delivery, lease, false, false)
+--@include lib/deliver/write_delivery
+local wrote, successor_due = write_delivery(delivery, expired, 100 + 2 * decided)
+--@include lib/deliver/announce
+local token = delivery.soonest and announce(delivery.soonest, false)
 if successor_due then
   token = successor_due <= now or announce(successor_due, false) or token
 end
@@ -112,6 +115,6 @@ if wrote then
   end
   wake_drained()
 end
---@include lib/append_jobs
-append_jobs(reply)
+--@include lib/deliver/append_jobs
+append_jobs(reply, delivery)
 return reply

@@ -17,15 +17,15 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM dead  TO scheduled
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now (gives: changes, end_of)
---@include lib/is_number
---@include lib/use
---@include lib/lease_terms (gives: lease_and_ttl)
---@include lib/priority_of
-local has_urgent = string.find(uses, 'u', 1, true)
---@include lib/place_jobs (gives: place, write_places)
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: changes, end_of)
+--@include lib/checks/is_number
+--@include lib/meta/use
+--@include lib/deliver/lease_terms (gives: lease_and_ttl)
+--@include lib/add/priority_of
+local has_urgent = uses_any('priorities')
+--@include lib/add/place_jobs (gives: place, write_places)
 local function is_alive(id) -- the job exists, and its ttl has not ended
   local ends, score = redis.call('ZSCORE', expiry, id), redis.call('ZSCORE', once, id)
   if ends then
@@ -94,8 +94,8 @@ redis.call('ZCARD', scheduled)
 redis.call('ZCARD', urgent)
 redis.call('ZCARD', expiry)
 redis.call('HLEN', dedup)
---@include lib/notify_ended
---@include lib/count_members
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
 redis.call('ZCARD', windows)
 local wake_empty, token = redis.call('LLEN', wake) == 0, not paused
 if #returned > 0 then
@@ -104,14 +104,14 @@ if #returned > 0 then
   write_places()
   if #ttl_ends > 0 then
     redis.call('ZADD', expiry, unpack(ttl_ends))
-    use('t')
+    use('ttls')
   end
   if #owned > 0 then
     redis.call('HSET', dedup, unpack(owned))
-    use('d')
+    use('dedup')
   end
   redis.call('HSET', tally, unpack(new_counters))
-  if string.find(uses, 'm', 1, true) then -- the failures stay, for readers
+  if uses_any('marks') then -- the failures stay, for readers
     redis.call('HDEL', tally, unpack(cleared))
   end
   count_members(returned, 'open')

@@ -14,13 +14,14 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active  TO scheduled, dead, none
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now
---@include lib/limit_of
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now
+--@include lib/meta/limit_of
 local most, most_snoozes, delay_ms = limit_of(max_releases, 1000), limit_of(max_snoozes, math.huge), tonumber(delay)
---@include lib/check_receipts
---@include lib/return_jobs
+--@include lib/checks/check_receipts
+--@include lib/checks/code_each
+--@include lib/return/return_jobs
 local function decide(id, nacked, crashed, released, why)
   local before = nacked .. ' ' .. crashed .. ' '
   if delay_ms == 0 then
@@ -30,7 +31,7 @@ local function decide(id, nacked, crashed, released, why)
     end
     return math.min(now, tonumber(string.sub(id, 1, -12))), before .. released .. why
   end
-  local snoozed = 1 + (string.find(uses, 'm', 1, true) and redis.call('HGET', tally, 's' .. id) or 0)
+  local snoozed = 1 + (uses_any('marks') and redis.call('HGET', tally, 's' .. id) or 0)
   if snoozed >= most_snoozes then
     return nil, before .. released .. ' snoozed ' .. snoozed .. ' times', 's', snoozed
   end

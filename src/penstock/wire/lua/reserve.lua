@@ -20,18 +20,18 @@
 ---          {-16, nonce, kind}                   the role of the call has ended; nothing taken
 ---          {-19, nonce, name, value}            malformed argument: owner or asked
 --- FROM ready, scheduled, active  TO active, dead, none
---@include lib/check_version
---@include lib/check_owner
---@include lib/now
---@include lib/is_lease
+--@include lib/checks/check_version
+--@include lib/checks/check_owner
+--@include lib/meta/now
+--@include lib/checks/is_lease
 if (asked or '') ~= '' and not is_lease(asked, 1) then
   return {-19, nonce, 'asked', string.sub(asked, 1, 200)}
 end
 lease = asked and tonumber(asked) or lease
 local kind = 'consumer'
---@include lib/check_role (gives: taken_by, left, lost)
+--@include lib/checks/check_role (gives: taken_by, left, lost)
 if lost or taken_by then
-  --@include lib/pass_token
+  --@include lib/checks/pass_token
   if lost then
     return {-16, nonce, kind}
   end
@@ -45,25 +45,32 @@ if not epoch then
 end
 local provisional = tonumber(n) < 0
 n, idle = math.abs(n), idle == '1'
-local all_valid, done = false, {} -- no job ends in this call
---@include lib/drop_bodies
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup
+--@include lib/finish/drop_bodies
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes
---@include lib/keep_results
---@include lib/find_expired (gives: expired)
---@include lib/rate
---@include lib/choose_jobs (gives: taken, wants_room)
---@include lib/prepare_delivery
---@include lib/write_delivery
-local took = #taken
---@include lib/next_event (gives: next_in)
-if wants_room and took + #expired > 0 then
+--@include lib/results/keep_results
+--@include lib/sweep/find_expired
+local expired = find_expired(sweep_limit)
+--@include lib/sweep/remove_expired
+--@include lib/deliver/rate (gives: allowance)
+--@include lib/deliver/wake_drained
+local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
+--@include lib/deliver/choose_jobs
+--@include lib/deliver/prepare_delivery
+--@include lib/deliver/write_delivery
+--@include lib/deliver/next_event
+--@include lib/deliver/append_jobs
+local delivery = choose_jobs(math.min(n, allowance or n), expired, {}, false) -- no job ends in this call
+prepare_delivery(delivery, lease, false, provisional)
+local wrote, successor_due = write_delivery(delivery, expired, sweep_limit)
+local took = #delivery.ids
+local next_in = next_event(delivery, took, n, idle, wrote, successor_due)
+if wants_room and took + #expired.ids > 0 then
   redis.call('RPUSH', space, '1')
 end
 local reply = {1, nonce, next_in, epoch or '', lease, now}
---@include lib/append_jobs
-append_jobs(reply)
+append_jobs(reply, delivery)
 return reply

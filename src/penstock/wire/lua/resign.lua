@@ -6,21 +6,21 @@
 --- RETURNS  {1, nonce, given}             given: 1, or 0 if this taking had ended before
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-19, nonce, name, value}     malformed argument: kind
---@include lib/check_version
---@include lib/check_kind
---@include lib/now (gives: changes, change)
+--@include lib/checks/check_version
+--@include lib/checks/check_kind
+--@include lib/meta/now (gives: changes, change)
 local before, other = producer or '', consumer or ''
 if kind == 'consumer' then
   before, other = other, before
 end
 local fence, ours, ends, span = string.match(before, '^(%d+)%-(%x+) (%d+) (%d+)')
---@include lib/time_left
+--@include lib/checks/time_left
 if ours ~= token then
   return {1, nonce, 0}
 end
 change(kind, fence)
 if not string.find(other, ' ', 1, true) then -- the other role is free
-  change('uses', string.gsub(uses, 'x', '') .. '')
+  change('uses', (string.gsub(uses, letters('roles'), '')))
 end
 redis.call('HDEL', held, '-')
 redis.call('HSET', meta, unpack(changes))

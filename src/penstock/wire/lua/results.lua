@@ -15,13 +15,13 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now (gives: changes)
---@include lib/check_numbers
---@include lib/read_kept
---@include lib/lapsed (gives: abandoned_error)
-local function attempt_of(id) -- as lib/states_to_keep counts
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: changes)
+--@include lib/checks/check_numbers
+--@include lib/read/read_kept
+--@include lib/read/lapsed (gives: abandoned_error)
+local function attempt_of(id) -- as states_to_keep counts
   if string.byte(redis.call('HGET', held, id) or '') ~= 64 then
     return '0'
   end
@@ -59,10 +59,10 @@ if await == '1' then
   reply[3] = entry and entry[1] or '0-0'
   if #marks > 0 then
     redis.call('ZCARD', expiry)
-    --@include lib/use
+    --@include lib/meta/use
     redis.call('HDEL', held, '-')
     redis.call('ZADD', expiry, unpack(marks))
-    use('w')
+    use('awaited')
     if #changes > 0 then
       redis.call('HSET', meta, unpack(changes))
     end

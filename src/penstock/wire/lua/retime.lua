@@ -11,10 +11,10 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument
---@include lib/check_version
---@include lib/check_damaged
---@include lib/now (gives: changes, raw, score_of, end_of)
---@include lib/lease_terms (gives: lease_and_ttl, lease_span)
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
+--@include lib/meta/now (gives: changes, raw, score_of, end_of)
+--@include lib/deliver/lease_terms (gives: lease_and_ttl, lease_span)
 local late, far = now + 60000, now + horizon
 local found, bytes, passed, more = 0, 0, tonumber(skip), false
 local sets, names, drops, put = {}, {}, {}, {active = {}, scheduled = {}, once = {}, dead = {}, expiry = {}, windows = {}}
@@ -22,7 +22,7 @@ for _, one in ipairs({active, scheduled, once, dead, expiry, windows}) do
   redis.call('ZCARD', one)
 end
 redis.call('HLEN', dedup)
-local has_urgent = string.find(uses, 'u', 1, true)
+local has_urgent = uses_any('priorities')
 redis.call('ZCARD', urgent)
 local wake_empty, token = redis.call('LLEN', wake) == 0, false
 local function note(list, value, name)
@@ -161,7 +161,7 @@ elseif place == 'meta' and epoch then
 end
 if write == '1' and found > 0 then
   redis.call('HDEL', held, '-')
-  --@include lib/write_in_parts
+  --@include lib/add/write_in_parts
   for name, one in pairs({active = active, scheduled = scheduled, once = once, dead = dead, expiry = expiry, windows = windows}) do
     write_in_parts(put[name], function(...) redis.call('ZADD', one, ...) end)
   end

@@ -12,11 +12,11 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument
---@include lib/check_version
---@include lib/check_damaged
---@include lib/now
---@include lib/job_fields (gives: with_body)
---@include lib/state_of
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
+--@include lib/meta/now
+--@include lib/read/job_fields (gives: with_body)
+--@include lib/read/state_of
 local wanted, most = {}, tonumber(count)
 local sweep_limit = math.min(most * 10, 1000)
 for i = 1, #states do

@@ -15,11 +15,11 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument: next, hash or create
---@include lib/check_version
+--@include lib/checks/check_version
 if #hash ~= 16 or string.find(hash, '[^%da-f]') then
   return {-19, nonce, 'hash', string.sub(hash, 1, 200)}
 end
---@include lib/now (gives: changes)
+--@include lib/meta/now (gives: changes)
 local created = 0
 if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
@@ -28,11 +28,11 @@ if not epoch then
     return {-5, nonce}
   end
   epoch, created = create, 1
-  --@include lib/check_create
-  --@include lib/create_queue
+  --@include lib/checks/check_create
+  --@include lib/meta/create_queue
 end
---@include lib/use
---@include lib/schedule_entry (gives: read_entry, write_entry)
+--@include lib/meta/use
+--@include lib/read/schedule_entry (gives: read_entry, write_entry)
 local last_run, last_tick, runs, skipped, is_paused, hashes = read_entry(name)
 local what = not last_run and 1 or string.sub(hashes, 1, 16) == hash and 0
   or force ~= '1' and string.find(hashes, hash, 1, true) and 3 or 2
@@ -42,7 +42,7 @@ if what == 1 then
   last_run, last_tick, runs, skipped, is_paused, hashes = '-', '0', '0', '0', '0', ''
 end
 if what == 1 or what == 2 then
-  use('e')
+  use('schedules')
   local older = string.gsub(' ' .. hashes, ' ' .. hash, '')
   write_entry(name, last_run, last_tick, runs, skipped, is_paused, string.match(string.sub(hash .. older, 1, 152), '^(.-) ?$'), '\n' .. value)
   if is_paused == '0' then

@@ -11,7 +11,7 @@
 ---                               paused. entry: of a page without the record. A reply has about 1 MiB, and at least one
 ---                               schedule, if there is one
 ---          {-6, nonce, version}          written by a newer protocol
---@include lib/check_version
+--@include lib/checks/check_version
 local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local entries, stop, bytes, is_page = {}, '0', 0, false

@@ -13,18 +13,18 @@
 ---          {-16, nonce, kind}                   as in reserve; nothing finished
 ---          {-19, nonce, name, value}            malformed argument: owner, number, or a time of keeping
 --- FROM active, ready, scheduled  TO done, active, dead
---@include lib/check_version
---@include lib/check_owner
---@include lib/check_epoch
---@include lib/now (gives: change)
---@include lib/read_results (gives: results_of)
+--@include lib/checks/check_version
+--@include lib/checks/check_owner
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: change)
+--@include lib/results/check_results (gives: results_of)
 local kind = 'consumer'
 local provisional = tonumber(n) < 0
 n = math.abs(n)
 if n == 0 then
   role = ''
 end
---@include lib/check_role (gives: taken_by, left, lost)
+--@include lib/checks/check_role (gives: taken_by, left, lost)
 if lost then
   return {-16, nonce, kind}
 end
@@ -34,39 +34,44 @@ end
 if not epoch then
   return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and #numbers / 2 or #numbers)}
 end
-local idle = false
---@include lib/keep_results
---@include lib/check_receipts (gives: count, ids, codes)
---@include lib/find_done (gives: done, freed, acked)
---@include lib/drop_bodies
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup
+--@include lib/results/keep_results
+--@include lib/checks/check_receipts (gives: count, ids, codes, all_valid)
+--@include lib/finish/find_done (gives: done, freed, acked)
+--@include lib/finish/drop_bodies
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup
 release_dedup(done, true)
 local sweep_limit = 2000 -- most expired jobs that this call removes
---@include lib/expired_windows (gives: close_windows)
---@include lib/find_expired (gives: expired, expired_once)
-if acked > 0 and #expired + #expired_once > 0 then -- the finished jobs have not expired
+--@include lib/dedup/expired_windows (gives: close_windows)
+--@include lib/sweep/find_expired
+local expired = find_expired(sweep_limit)
+if acked > 0 and #expired.ids + #expired.once > 0 then -- the finished jobs have not expired
   local ending, left, kept = {}, {}, {}
   for i = 1, acked do
     ending[done[i]] = true
   end
-  for i = 1, #expired do
-    if not ending[expired[i]] then
-      left[#left + 1] = expired[i]
+  for i = 1, #expired.ids do
+    if not ending[expired.ids[i]] then
+      left[#left + 1] = expired.ids[i]
     end
   end
-  for i = 1, #expired_once do
-    if not ending[expired_once[i]] then
-      kept[#kept + 1] = expired_once[i]
+  for i = 1, #expired.once do
+    if not ending[expired.once[i]] then
+      kept[#kept + 1] = expired.once[i]
     end
   end
-  expired, expired_once = left, kept
+  expired.ids, expired.once = left, kept
 end
---@include lib/rate
---@include lib/choose_jobs (gives: taken, wants_room)
---@include lib/prepare_delivery
+--@include lib/sweep/remove_expired
+--@include lib/deliver/rate (gives: allowance)
+--@include lib/deliver/wake_drained
+local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
+--@include lib/deliver/choose_jobs
+--@include lib/deliver/prepare_delivery
+local delivery = choose_jobs(math.min(n, allowance or n), expired, done, all_valid)
+prepare_delivery(delivery, lease, false, provisional)
 if acked > 0 then
   keep_results(done, 'done', results_of(ids, codes))
 end
@@ -75,18 +80,19 @@ if #expired_windows > 0 then
   close_windows()
 end
 if acked > 0 then
-  --@include lib/remove_done (gives: removed)
+  --@include lib/finish/remove_done (gives: removed)
   change('acked', acked_before + removed)
 end
---@include lib/write_delivery (gives: wrote)
-wrote = wrote or acked + #expired_windows > 0
-local took = #taken
---@include lib/next_event (gives: next_in)
-if wants_room and took + freed + #expired > 0 then
+--@include lib/deliver/write_delivery
+--@include lib/deliver/next_event
+--@include lib/deliver/append_jobs
+local wrote, successor_due = write_delivery(delivery, expired, sweep_limit)
+local took = #delivery.ids
+local next_in = next_event(delivery, took, n, false, wrote or acked + #expired_windows > 0, successor_due)
+if wants_room and took + freed + #expired.ids > 0 then
   redis.call('RPUSH', space, '1')
 end
 local outcome = acked == count and '' or table.concat(codes, ' ')
 local reply = {1, nonce, next_in, epoch, lease, now, acked, outcome}
---@include lib/append_jobs
-append_jobs(reply)
+append_jobs(reply, delivery)
 return reply

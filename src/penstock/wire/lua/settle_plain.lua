@@ -8,28 +8,28 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-20, nonce}                  not for this script: call settle; nothing done
 ---          {-19, nonce, name, value}     malformed argument
---@include lib/check_version
---@include lib/server_time
---@include lib/check_plain (gives: now)
-if epoch ~= wanted or string.find(uses, '[dgkw]') then
+--@include lib/checks/check_version
+--@include lib/meta/server_time
+--@include lib/checks/check_plain (gives: now)
+if epoch ~= wanted or uses_any('dedup batches results awaited') then
   return {-20, nonce}
 end
 local ids, count = numbers, #numbers
---@include lib/scores (gives: end_of)
---@include lib/check_first_deliveries (gives: all_valid)
+--@include lib/meta/scores (gives: end_of)
+--@include lib/checks/check_first_deliveries (gives: all_valid)
 if not all_valid then
   return {-20, nonce}
 end
---@include lib/changes (gives: change)
---@include lib/choose_ready (gives: head, reply, took)
+--@include lib/meta/changes (gives: change)
+--@include lib/deliver/choose_ready (gives: head, reply, took)
 local wake_empty, wrote, idle = redis.call('LLEN', wake) == 0, true, false
 local reread = head[2] and end_of(head[2]) - now <= 4000 -- it may end in this call
---@include lib/finish_first_deliveries (gives: removed)
+--@include lib/finish/finish_first_deliveries (gives: removed)
 change('acked', acked_before + removed)
 if took > 0 then
-  --@include lib/deliver_ready
+  --@include lib/deliver/deliver_ready
   change('delivered', delivered + took)
 end
---@include lib/next_ready (gives: next_in)
+--@include lib/deliver/next_ready (gives: next_in)
 reply[3] = next_in
 return reply

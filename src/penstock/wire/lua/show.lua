@@ -16,11 +16,11 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now
---@include lib/is_number
---@include lib/describe
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now
+--@include lib/checks/is_number
+--@include lib/read/describe
 local reply = {1, nonce, now, lease, epoch or ''}
 local bytes = 0
 for i = 1, #numbers do

@@ -14,8 +14,8 @@
 ---          {-10, nonce, index}  record number index is one that `publish` would refuse with this code
 ---          {-19, nonce, name, value}  malformed argument: a delay, or of a record the lease, ttl or window, or a ttl that does not
 ---                                end after the delay
---@include lib/check_version
---@include lib/read_promise (gives: promised_batch)
+--@include lib/checks/check_version
+--@include lib/read/read_promise (gives: promised_batch)
 if promised_batch and promised_batch >= tonumber(batch) then
   return {0, nonce, promised_batch}
 end
@@ -23,17 +23,17 @@ local attempt, place = string.match(field, '^(.*:)(%d+)$')
 if place and tonumber(place) > 0 and redis.call('HEXISTS', stage, attempt .. string.format('%.0f', place - 1)) == 0 then
   return {-18, nonce}
 end
---@include lib/read_staged (gives: batch_name, batch_rows)
+--@include lib/read/read_staged (gives: batch_name, batch_rows)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
---@include lib/is_duration
---@include lib/read_delays
+--@include lib/checks/is_duration
+--@include lib/add/read_delays
 local delays, longest, malformed = read_delays(string.match(chunk, '^%S*'), now)
 if malformed then
   return {-19, nonce, 'delay', malformed}
 end
---@include lib/expired_ttl
---@include lib/wrong_time
+--@include lib/add/expired_ttl
+--@include lib/add/wrong_time
 local row, at = 0, string.find(chunk, '\n', 1, true) + 1
 for size in string.gmatch(string.match(chunk, '^%S*([^\n]*)'), '%d+') do -- once promised, no record can be refused
   row = row + 1

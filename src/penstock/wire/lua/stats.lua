@@ -12,10 +12,10 @@
 ---                     count; then the fields of meta, and `kept`, the number of kept results
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
---@include lib/check_version
---@include lib/check_damaged
---@include lib/now (gives: raw, score_of, end_of)
---@include lib/all_fields
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
+--@include lib/meta/now (gives: raw, score_of, end_of)
+--@include lib/meta/all_fields
 local fields = all_fields()
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
 local ended_leases, expired_jobs = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)

@@ -17,20 +17,20 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: from or to, of ready
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now (gives: end_of)
---@include lib/is_number
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: end_of)
+--@include lib/checks/is_number
 for name, number in pairs(place == 'ready' and {from = from, to = to} or {}) do
   if number ~= '' and not is_number(number) then
     return {-19, nonce, name, string.sub(number, 1, 200)}
   end
 end
-local has_ttls, has_counters = string.find(uses, 't', 1, true), string.find(uses, 'r', 1, true)
+local has_ttls, has_counters = uses_any('ttls'), uses_any('counters')
 local index = ({scheduled = scheduled, parked = parked, active = active, once = once, dead = dead})[place]
 local reply = {1, nonce, now, epoch or '', ''}
 count = tonumber(count)
---@include lib/append_rows (gives: bytes, at, visible_part)
+--@include lib/read/append_rows (gives: bytes, at, visible_part)
 local function ends_of(ids)
   return has_ttls and place ~= 'dead' and #ids > 0 and redis.call('ZMSCORE', expiry, unpack(ids)) or {}
 end
@@ -71,7 +71,7 @@ local function stream()
   end
   reply[5] = over and '' or reply[5]
 end
---@include lib/rank_after
+--@include lib/read/rank_after
 local function sorted()
   local score, id = string.match(from, '^(%S+) (%S+)$')
   local last_score, last_id = string.match(to, '^(%S+) (%S+)$')

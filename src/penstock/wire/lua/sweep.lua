@@ -11,24 +11,26 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument
 --- FROM ready, scheduled, active, dead  TO none
---@include lib/check_version
---@include lib/check_damaged
+--@include lib/checks/check_version
+--@include lib/checks/check_damaged
 if not epoch then
   return {1, nonce, 0, 0, 0, '', ''}
 end
 local quiet = seen
---@include lib/now (gives: changes, raw)
---@include lib/wake_drained
---@include lib/drop_bodies (gives: bodies_left)
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup (gives: write_dedup_and_wake)
+--@include lib/meta/now (gives: changes, raw)
+--@include lib/deliver/wake_drained
+--@include lib/finish/drop_bodies (gives: bodies_left)
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup (gives: write_dedup_and_wake)
 local sweep_limit = 1000
---@include lib/expired_windows (gives: close_windows)
---@include lib/keep_results
---@include lib/find_expired (gives: expired, expired_once, remove_expired)
---@include lib/trim_dead
+--@include lib/dedup/expired_windows (gives: close_windows)
+--@include lib/results/keep_results
+--@include lib/sweep/find_expired
+local expired = find_expired(sweep_limit)
+--@include lib/sweep/remove_expired
+--@include lib/sweep/trim_dead
 local letters, wants_room = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('XLEN', ready)
@@ -36,29 +38,29 @@ redis.call('HDEL', held, '-')
 if quiet > raw + 2592000000 then -- drop a wrong time, or the queue would never be idle
   redis.call('HSET', meta, unpack(changes))
 end
-remove_expired()
+remove_expired(expired)
 close_windows()
 letters = redis.call('ZCARD', dead) > 0 and trim_dead(sweep_limit) or 0
---@include lib/repair_tickets
+--@include lib/keyed/repair_tickets
 write_dedup_and_wake()
 local dropped = 0
-if string.find(uses, 'k', 1, true) then
-  --@include lib/drop_results
+if uses_any('results') then
+  --@include lib/results/drop_results
   dropped = drop_results(sweep_limit, 0, 0)
 end
-if string.find(uses, 'w', 1, true) then
+if uses_any('awaited') then
   local awaited_from = 4503599627370496
-  --@include lib/drop_marks
+  --@include lib/results/drop_marks
   drop_marks(sweep_limit)
 end
-if wants_room and #expired > 0 then
+if wants_room and #expired.ids > 0 then
   redis.call('RPUSH', space, '1')
 end
 wake_drained()
---@include lib/move_sparse (gives: moved_jobs, moved_bytes)
+--@include lib/sweep/move_sparse (gives: moved_jobs, moved_bytes)
 local removed = ''
-if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
-  --@include lib/time_left
+if #expired.ids + #expired.once + letters + dropped + #expired_windows == 0 then
+  --@include lib/checks/time_left
   local function is_held(role)
     return time_left(string.match(role or '', '^%S+ (%d+) (%d+)')) > 0
   end
@@ -77,29 +79,33 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     removed = epoch
   else -- drop the letters of empty structures, and producers
     local sampled = 100
-    --@include lib/drop_producers
+    --@include lib/sweep/drop_producers
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
-      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held, m = tally, e = schedules, u = held, g = batches})[letter]
-      if letter == 'x' then
+      local key = ({
+        [letters('ttls')] = expiry, [letters('counters')] = tally, [letters('once')] = once, [letters('dedup')] = dedup,
+        [letters('until_start')] = dedup, [letters('large_bodies')] = held, [letters('marks')] = tally, [letters('schedules')] = schedules,
+        [letters('priorities')] = held, [letters('batches')] = batches
+      })[letter]
+      if letter == letters('roles') then
         kept = kept .. (has_role and letter or '')
-      elseif letter == 'k' then
+      elseif letter == letters('results') then
         kept = kept .. ((redis.call('EXISTS', held) == 1 or redis.call('XLEN', ready) > 0) and letter or '')
-      elseif letter == 'q' then
+      elseif letter == letters('tickets') then
         kept = kept .. ((limits_keys or redis.call('EXISTS', parked, tickets) > 0) and letter or '')
       elseif not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1
-        or letter == 'g' and redis.call('EXISTS', members) == 1 or letter == 'r' and redis.call('EXISTS', batches) == 1 then
+        or letter == letters('batches') and redis.call('EXISTS', members) == 1 or letter == letters('counters') and redis.call('EXISTS', batches) == 1 then
         kept = kept .. letter
       end
     end
     if #kept < #uses then
       redis.call('HSET', meta, 'uses', kept)
-      if not string.find(kept, 'q', 1, true) then
+      if not string.find(kept, letters('tickets'), 1, true) then
         redis.call('HDEL', meta, 'recheck', 'walked')
       end
     end
   end
 end
-local most = math.max(#expired, #expired_once, letters, dropped, #expired_windows)
+local most = math.max(#expired.ids, #expired.once, letters, dropped, #expired_windows)
 local more = (most >= sweep_limit or moved_jobs >= 1000 or moved_bytes >= 1048576 or bodies_left ~= '') and 1 or 0
-return {1, nonce, #expired + #expired_once, letters, more, removed, removed == '' and epoch or ''}
+return {1, nonce, #expired.ids + #expired.once, letters, more, removed, removed == '' and epoch or ''}

@@ -27,8 +27,10 @@
 ---          {-19, nonce, name, value}                         malformed argument: what, expected, next, the lease of the
 ---                                                            record, or its priority, as in enqueue
 --- FROM none  TO ready
-local create, bound, delay, wait, n, room_needed, sweep_limit, list = '', '', '0', '0', 1, 1, 102, {record}
---@include lib/check_producer (gives: raw, now, changes, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
+local create, bound, wait, n, room_needed, sweep_limit, list = '', '', '0', 1, 1, 102, {record}
+--@include lib/add/check_producer (gives: raw, now, changes, created, change)
+--@include lib/add/find_room (gives: limit, wake_empty, expired, remove_expired, write_dedup)
+--@include lib/checks/is_duration
 local is_tick = expected ~= ''
 if what ~= 'run' and what ~= 'alone' and not (is_tick and (what == 'skip' or what == 'move')) then
   return {-19, nonce, 'what', string.sub(what, 1, 200)}
@@ -36,14 +38,14 @@ end
 if is_tick and next == '' then
   return {-19, nonce, 'next', ''}
 end
---@include lib/schedule_entry (gives: read_entry, write_entry)
+--@include lib/read/schedule_entry (gives: read_entry, write_entry)
 local last_run, last_tick, runs, skipped, is_paused, hashes, rest = read_entry(name)
 local due = tonumber(redis.call('ZSCORE', ticks, name) or -1)
 local is_due = what == 'move' or raw >= (tonumber(expected) or 0)
 if not last_run or string.sub(hashes, 1, 16) ~= hash or is_tick and not (is_due and due == tonumber(expected)) then
   return {0, nonce}
 end
---@include lib/lapsed
+--@include lib/read/lapsed
 local is_running = what == 'alone' and last_run ~= '-' and not lapsed(last_run, redis.call('ZSCORE', once, last_run)) and (redis.call('HEXISTS', held, last_run) == 1
   and not redis.call('ZSCORE', dead, last_run) or #redis.call('XRANGE', ready, last_run, last_run) == 1)
 if is_running or what == 'skip' or what == 'move' then
@@ -59,13 +61,21 @@ if is_running or what == 'skip' or what == 'move' then
   end
   return {1, nonce, '', 0, epoch, 0, 0, 0, replicas}
 end
---@include lib/check_capacity
---@include lib/assign_numbers (gives: ms, first)
+local waiting, space_empty = 0, false
+if limit then
+  --@include lib/add/check_capacity
+  local refusal
+  refusal, waiting, space_empty = check_capacity(limit, room_needed, expired)
+  if refusal then
+    return refusal
+  end
+end
+--@include lib/add/assign_numbers (gives: ms, first)
 local call, record_index, batch = redis.call, {}, nil
---@include lib/split_body
---@include lib/check_records (gives: priorities, bodies)
+--@include lib/add/split_body
+--@include lib/add/check_records (gives: priorities, bodies)
 if priorities then
-  --@include lib/place_jobs (gives: place, write_places)
+  --@include lib/add/place_jobs (gives: place, write_places)
   call('ZCARD', scheduled)
   call('HSET', held, first, split_body(first, record, bodies))
   place(first, math.min(now, ms), priorities[1])
@@ -81,13 +91,14 @@ if is_tick then
 end
 write_entry(name, first, is_tick and expected or last_tick, runs + 1, skipped, is_paused, hashes, rest)
 change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 0 ' .. string.format('%.0f', raw))
---@include lib/note_added
-remove_expired()
+--@include lib/add/note_features
+--@include lib/add/note_added
+remove_expired(expired)
 local successor_due = write_dedup()
 if (paused ~= 'out' or successor_due and successor_due <= now) and wake_empty then
   call('RPUSH', wake, '1')
 end
-if full > now and space_empty and (waiting + n < limit or #expired > 0) then
+if full > now and space_empty and (waiting + n < limit or #expired.ids > 0) then
   call('RPUSH', space, '1')
 end
 return {1, nonce, first, n, epoch, created, 0, 0, replicas}

@@ -6,8 +6,8 @@
 --- RETURNS  {1, nonce, left}              removed; left: number of other schedules
 ---          {0, nonce}                    there is no such schedule
 ---          {-6, nonce, version}          written by a newer protocol
---@include lib/check_version
---@include lib/now (gives: changes, change)
+--@include lib/checks/check_version
+--@include lib/meta/now (gives: changes, change)
 redis.call('ZCARD', ticks)
 if redis.call('HEXISTS', schedules, name) == 0 then
   return {0, nonce}

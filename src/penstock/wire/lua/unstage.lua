@@ -9,9 +9,9 @@
 ---          {0, nonce, promised}  this batch or a later one was promised, and `keep` is empty: nothing changes
 ---          {-6, nonce, version}  written by a newer protocol
 ---          {-19, nonce, name, value}  malformed argument
---@include lib/check_version
+--@include lib/checks/check_version
 local chunks, left = redis.call('HLEN', stage), redis.call('PTTL', writes)
---@include lib/read_promise (gives: promised_batch)
+--@include lib/read/read_promise (gives: promised_batch)
 if promised_batch and promised_batch >= tonumber(batch) then
   if keep == '' then
     return {0, nonce, promised_batch}

@@ -10,11 +10,11 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM ready, scheduled  TO none
---@include lib/check_version
---@include lib/check_epoch
---@include lib/now
---@include lib/check_numbers
---@include lib/decide_each
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now
+--@include lib/checks/check_numbers
+--@include lib/checks/decide_each
 local found = {}
 local function decide(id)
   local value, code = redis.call('HGET', held, id), nil
@@ -33,15 +33,15 @@ redis.call('ZCARD', scheduled)
 redis.call('ZCARD', expiry)
 redis.call('HLEN', tally)
 redis.call('XLEN', ready)
---@include lib/drop_bodies
---@include lib/forget
---@include lib/notify_ended
---@include lib/count_members
---@include lib/release_dedup
---@include lib/wake_drained
+--@include lib/finish/drop_bodies
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup
+--@include lib/deliver/wake_drained
 release_dedup(found, false)
 local wants_room = full > now and redis.call('LLEN', space) == 0
---@include lib/remove_waiting
+--@include lib/finish/remove_waiting
 if #found > 0 then
   remove_waiting(found, 'withdrawn')
 end

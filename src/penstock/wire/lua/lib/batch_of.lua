@@ -1,7 +1,0 @@
--- batch_of(id) returns the number of the callback of a job's batch; '' = it is in none.
---- NEEDS  members uses
---- GIVES  batch_of has_batches
-local has_batches = string.find(uses, 'g', 1, true)
-local function batch_of(id)
-  return has_batches and string.gsub(redis.call('HGET', members, id) or '', '^!', '') or ''
-end

@@ -1,0 +1,70 @@
+-- count_members(ids, state) counts for their batches that jobs are done, failed (they end otherwise), dead, or open again.
+-- Call it behind the first write, when the jobs have left their places. It makes the callback of a closed batch due when
+-- no job is left to wait for (fired = its time), or buries it if it can't succeed any more (protocol/batches.md). A callback that
+-- ends takes its entry with it. closed = a batch that was closed in this call.
+--- KEYS   held scheduled dead tally members batches meta
+--- NEEDS  nothing now uses notify_ended
+--- GIVES  fired count_members
+local count_members, fired = nothing, nil
+if uses_any('batches') then
+  redis.call('HLEN', members) -- check the types before the first write
+  redis.call('HLEN', batches)
+  --@include lib/add/priority_of
+  local function finish_batch(callback)
+    local on, total, done, failed, died, state = string.match(redis.call('HGET', batches, callback) or '', '^(%a) (%d+) (%d+) (%d+) (%d+) (%d)$')
+    local waits = state == '0' and tonumber(redis.call('ZSCORE', scheduled, callback) or 0) == 9007199254740991
+    if not waits or total - done - failed - died > 0 then
+      return
+    elseif on == 'f' or failed + died == 0 then
+      state, fired = '2', now
+      local priority = priority_of(redis.call('HGET', held, callback) or '')
+      redis.call('ZADD', scheduled, string.format('%.0f', now - priority * 4398046511104), callback)
+    elseif died + 0 == 0 then
+      state = '3'
+      redis.call('ZREM', scheduled, callback)
+      redis.call('ZADD', dead, now, callback)
+      redis.call('HSET', tally, callback, '0 0 0 0 batch: ' .. failed .. ' of ' .. total .. ' jobs have failed')
+      redis.call('HINCRBY', meta, 'died', 1)
+      notify_ended({callback})
+    end
+    redis.call('HSET', batches, callback, table.concat({on, total, done, failed, died, state}, ' '))
+  end
+  count_members = function(ids, state, closed)
+    if closed then
+      finish_batch(closed)
+    end
+    if #ids == 0 then
+      return
+    end
+    local values, counts, touched, changed = redis.call('HMGET', members, unpack(ids)), {}, {}, {}
+    local counted = {} -- a job that is named twice counts once
+    for i = 1, #ids do
+      local was_dead, callback = string.match(values[i] or '', '^(!?)(.+)$')
+      if callback and not counted[ids[i]] then
+        counted[ids[i]] = true
+        if not counts[callback] then
+          counts[callback], touched[#touched + 1] = {done = 0, failed = 0, dead = 0, open = 0}, callback
+        end
+        local own = counts[callback]
+        own.dead = own.dead - #was_dead
+        own[state] = own[state] + 1
+        changed[#changed + 1] = ids[i]
+        changed[#changed + 1] = (state == 'dead' and '!' or '') .. callback
+      end
+    end
+    if state == 'done' or state == 'failed' then
+      redis.call('HDEL', members, unpack(ids))
+      redis.call('HDEL', batches, unpack(ids))
+    elseif #changed > 0 then
+      redis.call('HSET', members, unpack(changed))
+    end
+    for i = 1, #touched do
+      local callback, own = touched[i], counts[touched[i]]
+      local on, total, done, failed, died, rest = string.match(redis.call('HGET', batches, callback) or '', '^(%a) (%d+) (%d+) (%d+) (%d+) (%d)$')
+      if on then
+        redis.call('HSET', batches, callback, table.concat({on, total, done + own.done, failed + own.failed, died + own.dead, rest}, ' '))
+        finish_batch(callback)
+      end
+    end
+  end
+end

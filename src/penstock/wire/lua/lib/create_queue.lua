@@ -1,6 +1,0 @@
--- Set the first fields of meta.
---- NEEDS  change epoch uses now
-change('v', string.find(uses, 'g', 1, true) and '3' or '2')
-change('epoch', epoch)
-change('uses', uses)
-change('made', now)

@@ -1,0 +1,61 @@
+-- choose_jobs(n, expired, done, all_valid) returns a delivery of at most n jobs. Nothing is written but the places of due jobs with
+-- a priority (see raise_urgent). The order: ended leases; jobs with a priority, the highest first; then due jobs and the head of ready,
+-- merged by one time (due time, or creation), ties by number. Each 16th job that the queue delivers is one of at most the priority 0,
+-- 1, ... 8 in turn, if there is one (protocol/priorities.md, Order). Parked and expired candidates are left out. About 100 of the
+-- expired ones are added to `expired` if find_expired has reached its limit. `done` end in this same call; all of them are first
+-- deliveries if all_valid. For next_event it notes first_end and first_due, the first times of active and scheduled; is_changed, if this call
+-- may change them; has_read_all, if no job is left in ready.
+--- KEYS   ready held active scheduled urgent once dead tally expiry finished dedup windows meta wake space
+--- NEEDS  has_urgent delivered paused now end_of uses score_of release_dedup keyed
+--- GIVES  choose_jobs join_body
+--@include lib/read/join_body
+--@include lib/deliver/new_delivery
+local function choose_jobs(n, expired, done, all_valid)
+  local call, delivery = redis.call, new_delivery()
+  if paused then -- check the types of keys that nothing below reads
+    call('ZCARD', active)
+    call('XLEN', ready)
+  end
+  if paused == 'out' or paused == 'all' then
+    return delivery
+  end
+  --@include lib/read/read_job
+  --@include lib/deliver/screen
+  if n > 0 and has_urgent and not paused then
+    --@include lib/deliver/raise_urgent
+    raise_urgent()
+  end
+  local first_end, first_due = nil, nil
+  if paused ~= 'in' then
+    first_end = call('ZRANGE', active, '0', '0', 'WITHSCORES')[2]
+    first_end = first_end and end_of(first_end)
+    first_due = tonumber(call('ZRANGE', scheduled, '0', '0', 'WITHSCORES')[2])
+  elseif has_urgent then -- jobs with a priority that are ready
+    first_due = tonumber(call('ZRANGE', scheduled, '-inf', '(0', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')[2])
+  end
+  local has_ended, has_due = first_end and first_end <= now, first_due and first_due <= now
+  local is_changed = has_ended or has_due or first_end and #done > 0 and first_end - now <= 4000
+  delivery.first_end, delivery.first_due, delivery.is_changed = first_end, first_due, is_changed
+  local leaves_out, listed = #expired.ids > 0, #expired.ids
+  if #done > 0 and (is_changed or not all_valid) then
+    leaves_out = true
+    for i = 1, #done do
+      expired.set[done[i]] = true
+    end
+  end
+  if keyed then
+    keyed.recheck_limit = n + 100
+  end
+  local page, most_passed = math.min(100, n + listed + #done), math.max(100, 1000 - listed)
+  local bytes, passed, skipped = 0, 0, 0
+  if n > 0 and has_ended then
+    --@include lib/deliver/choose_ended
+    bytes, passed, skipped = choose_ended(delivery, n, expired, page, most_passed)
+  end
+  --@include lib/deliver/choose_waiting
+  choose_waiting(delivery, n, expired, page, most_passed - passed, bytes, skipped, leaves_out, has_due)
+  if #expired.ids > listed then
+    release_dedup({unpack(expired.ids, listed + 1)}, false)
+  end
+  return delivery
+end

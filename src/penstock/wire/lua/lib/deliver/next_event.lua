@@ -1,0 +1,65 @@
+-- next_event(delivery, took, n, idle, wrote, successor_due) finds the next event after a delivery of `took` of n jobs, and adds the wake
+-- token for other consumers. It returns -1 = nothing is due, 0 = more jobs can be reserved now, -2 = closed and drained: no job can
+-- come, else the ms until the event. `idle`: the caller waited, and was told of the event; wrote and successor_due: see write_delivery.
+--- KEYS   ready held active scheduled meta wake
+--- NEEDS  alarm change changes end_of is_drained now paused spend wake_empty
+--- SETS   alarm
+--- GIVES  next_event
+local function next_event(delivery, took, n, idle, wrote, successor_due)
+  local delivers, more, soonest = paused ~= 'out' and paused ~= 'all', false, delivery.soonest
+  local first_end, first_due = delivery.first_end, delivery.first_due
+  if delivers then
+    if delivery.is_changed then
+      if paused ~= 'in' then
+        first_end = redis.call('ZRANGE', active, '0', '0', 'WITHSCORES')[2]
+        first_end = first_end and end_of(first_end)
+        first_due = tonumber(redis.call('ZRANGE', scheduled, '0', '0', 'WITHSCORES')[2])
+      else -- only jobs with a priority that are ready
+        first_due = tonumber(redis.call('ZRANGE', scheduled, '-inf', '(0', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')[2])
+      end
+      soonest = nil
+    end
+    more = first_end and first_end <= now or first_due and first_due <= now or not delivery.has_read_all and redis.call('XLEN', ready) > 0
+    if first_end and not (soonest and soonest <= first_end) then
+      soonest = first_end
+    end
+    if first_due and first_due < 9007199254740991 and not (soonest and soonest <= first_due) then -- not a successor: it has no due time yet
+      soonest = first_due
+    end
+  end
+  --@include lib/deliver/announce
+  local token = more
+  if successor_due and delivers then
+    more = more or successor_due <= now
+    token = more or announce(successor_due, false)
+  end
+  if delivers and spend then
+    local allowed_at = spend(took)
+    if allowed_at then -- nothing is delivered before: the rate of the queue
+      soonest = more and allowed_at or soonest and math.max(soonest, allowed_at)
+      more, token = false, false
+    end
+  end
+  if not more and alarm > now and (idle or took == 0) and not (soonest and soonest <= alarm) then
+    -- The event of the alarm is gone. A caller that goes on waiting keeps a timer for the next one.
+    alarm = idle and n > 0 and took == 0 and soonest and soonest - now <= 4000 and soonest or 0
+    change('alarm', alarm)
+  end
+  if not more and soonest and (took > 0 or n == 0) then
+    token = announce(soonest, idle) or token
+  end
+  local drained = is_drained()
+  if drained then -- each waiting consumer wakes the next one
+    token = true
+  end
+  if not wrote and (#changes > 0 or token and wake_empty) then
+    redis.call('HDEL', held, '-')
+  end
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+  if token and wake_empty then
+    redis.call('RPUSH', wake, '1')
+  end
+  return drained and -2 or more and 0 or soonest and soonest - now or -1
+end

@@ -1,0 +1,13 @@
+-- Finish the deliveries of check_first_deliveries: they have no counters, but may have marks.
+--- KEYS   held active tally
+--- NEEDS  ids uses common_score
+--- GIVES  removed
+local removed, done, has_marks = 0, ids, uses_any('marks')
+if has_marks then
+  redis.call('HLEN', tally) -- check its type
+end
+--@include lib/finish/remove_deliveries
+if has_marks then
+  --@include lib/finish/forget_marks
+  forget_marks(done)
+end

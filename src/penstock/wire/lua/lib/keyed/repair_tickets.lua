@@ -1,0 +1,37 @@
+-- Look at 100 tickets and 100 parked jobs, from where the last sweep stopped (`walked` in meta): drop the tickets of jobs that
+-- are gone, drop parked jobs without a record, and admit jobs of keys that have room.
+--- KEYS   ready held dead expiry meta parked tickets
+--- NEEDS  keyed forget
+if keyed then
+  local walked = redis.call('HGET', meta, 'walked') or '0 0'
+  local at, behind = string.match(walked, '^(%d+) (%d+)$')
+  local page, jobs = redis.call('ZRANGE', tickets, at, at + 99), redis.call('ZRANGE', parked, behind, behind + 99, 'WITHSCORES')
+  local lost, dropped = {}, {}
+  for i = 1, #page do
+    local id = page[i]
+    local is_held = redis.call('HEXISTS', held, id) == 1
+    if is_held and (redis.call('ZSCORE', dead, id) or redis.call('ZSCORE', parked, id)) or not is_held and #redis.call('XRANGE', ready, id, id) == 0 then
+      lost[#lost + 1] = id
+    end
+  end
+  for i = 1, #jobs, 2 do
+    if redis.call('HEXISTS', held, jobs[i]) == 1 then
+      keyed.free(jobs[i + 1], 1)
+    else
+      dropped[#dropped + 1] = jobs[i]
+    end
+  end
+  if #lost > 0 then
+    redis.call('ZREM', tickets, unpack(lost))
+  end
+  if #dropped > 0 then
+    redis.call('ZREM', parked, unpack(dropped))
+    redis.call('ZREM', expiry, unpack(dropped))
+    forget(dropped)
+    redis.call('HINCRBY', meta, 'dangling', #dropped)
+  end
+  local place = (#page < 100 and 0 or at + 100) .. ' ' .. (#jobs < 200 and 0 or behind + 100)
+  if place ~= walked then
+    redis.call('HSET', meta, 'walked', place)
+  end
+end

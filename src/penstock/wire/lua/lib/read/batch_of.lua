@@ -1,0 +1,8 @@
+-- batch_of(id) returns the number of the callback of a job's batch; '' = it is in none.
+--- KEYS   members
+--- NEEDS  uses
+--- GIVES  batch_of has_batches
+local has_batches = uses_any('batches')
+local function batch_of(id)
+  return has_batches and string.gsub(redis.call('HGET', members, id) or '', '^!', '') or ''
+end

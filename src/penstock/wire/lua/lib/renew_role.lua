@@ -1,6 +1,0 @@
--- Renew the role of the call, also if the call does nothing else.
---- NEEDS  held meta role changes
-if role ~= '' then
-  redis.call('HDEL', held, '-')
-  redis.call('HSET', meta, unpack(changes))
-end
