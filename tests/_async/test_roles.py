@@ -320,7 +320,7 @@ async def test_waiting_for_the_end_of_a_lease(
     """A holder stopped renewing: the next client gets the role when the lease ends,
     without polling.
     """
-    for pause in ("FIRST_LOOK", "LAST_LOOK"):
+    for pause in ("FIRST_ROLE_PAUSE", "LONGEST_ROLE_PAUSE"):
         monkeypatch.setattr(f"penstock.core.flows.roles.{pause}", 60.0)
     silent = await q.exclusive("producer", lease=1).take()
     start = time.monotonic()
