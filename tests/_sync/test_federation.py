@@ -605,6 +605,7 @@ def test_acks_of_any_queue_while_a_node_is_down(three: Nodes, ps: Penstock) -> N
         part = single.queue("parts", partitions=2).enqueue(1).id
     down = federation_of(ps).home_of(parse_id(own).node, own)
     down.note_failure(redis.ConnectionError("gone"))
+    down.state.until = math.inf  # no look at it in the background
     ps.queue("parts", partitions=2)
     assert ps.ack([ids[0], part]) == [Outcome.HINTED] * 2
     for order in ([own, ids[1]], [ids[2], own]):
