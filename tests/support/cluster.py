@@ -82,7 +82,7 @@ class Member:
     def owners(self) -> list[int]:
         """Return the port that serves each slot, according to this server; 0 for none."""
         found = [0] * SLOT_COUNT
-        for first, last, owner, *_ in self.cluster("SLOT_COUNT"):
+        for first, last, owner, *_ in self.cluster("SLOTS"):
             found[first : last + 1] = [owner[1]] * (last + 1 - first)
         return found
 
