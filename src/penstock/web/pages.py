@@ -203,7 +203,7 @@ async def _show_of_queues(
     found = []
     for name in names[:QUEUES_PER_PAGE]:
         queue = await site.client.open(name)
-        found += [(name, one) for one in (await getattr(queue, kind)())[:most]]
+        found += [(name, one) for one in (await getattr(queue, kind).list())[:most]]
     return site.page(request, f"{kind}.html", found=found, left=len(names) - QUEUES_PER_PAGE)
 
 
