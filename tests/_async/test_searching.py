@@ -60,6 +60,7 @@ async def test_every_page(q: AsyncQueue, raw: Raw, state: StateName, n: int) -> 
     found = await bodies(q, state, n)
     assert found == ORDER[state]
     assert await bodies(q, state, n, newest=True) == found[::-1]
+    assert [view.raw async for view in q.jobs(state, n=n)] == found
     assert dump(raw) == before
 
 

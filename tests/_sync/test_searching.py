@@ -61,6 +61,7 @@ def test_every_page(q: Queue, raw: Raw, state: StateName, n: int) -> None:
     found = bodies(q, state, n)
     assert found == ORDER[state]
     assert bodies(q, state, n, newest=True) == found[::-1]
+    assert [view.raw for view in q.jobs(state, n=n)] == found
     assert dump(raw) == before
 
 

@@ -41,16 +41,13 @@ class AsyncJobSearch:
         return f"<{type(self).__name__} of {states} jobs in {self._queue.name!r}>"
 
     async def __aiter__(self) -> AsyncIterator[JobView]:
-        async for page in self._pages(full=True):
+        page = await self.page()
+        while True:
             for view in page.jobs:
                 yield view
-
-    async def _pages(self, *, full: bool) -> AsyncIterator[ScanPage]:
-        page = await self.page(full=full)
-        yield page
-        while page.cursor != "0":
-            page = await self.page(page.cursor, full=full)
-            yield page
+            if page.cursor == "0":
+                return
+            page = await self.page(page.cursor)
 
     async def page(self, cursor: str = "0", *, full: bool = True) -> ScanPage:
         """Return the next page of jobs. Its work is bounded by `n` of the search.
@@ -105,11 +102,9 @@ class AsyncJobSearch:
         """
         most = None if limit is None else check_count("limit", limit)
         counter = ErrorCounter()
-        search = replace(self._search, body=0)
-        async for page in AsyncJobSearch(self._queue, search, self._n)._pages(full=True):
-            counter.add(page)
-            if most is not None and counter.looked >= most:
-                break
+        search = AsyncJobSearch(self._queue, replace(self._search, body=0), self._n)
+        while not counter.is_complete and (most is None or counter.looked < most):
+            counter.add(await search.page(counter.cursor))
         return counter.result
 
 

@@ -42,16 +42,13 @@ class JobSearch:
         return f"<{type(self).__name__} of {states} jobs in {self._queue.name!r}>"
 
     def __iter__(self) -> Iterator[JobView]:
-        for page in self._pages(full=True):
+        page = self.page()
+        while True:
             for view in page.jobs:
                 yield view
-
-    def _pages(self, *, full: bool) -> Iterator[ScanPage]:
-        page = self.page(full=full)
-        yield page
-        while page.cursor != "0":
-            page = self.page(page.cursor, full=full)
-            yield page
+            if page.cursor == "0":
+                return
+            page = self.page(page.cursor)
 
     def page(self, cursor: str = "0", *, full: bool = True) -> ScanPage:
         """Return the next page of jobs. Its work is bounded by `n` of the search.
@@ -106,11 +103,9 @@ class JobSearch:
         """
         most = None if limit is None else check_count("limit", limit)
         counter = ErrorCounter()
-        search = replace(self._search, body=0)
-        for page in JobSearch(self._queue, search, self._n)._pages(full=True):
-            counter.add(page)
-            if most is not None and counter.looked >= most:
-                break
+        search = JobSearch(self._queue, replace(self._search, body=0), self._n)
+        while not counter.is_complete and (most is None or counter.looked < most):
+            counter.add(search.page(counter.cursor))
         return counter.result
 
 

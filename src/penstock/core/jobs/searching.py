@@ -18,8 +18,8 @@ from penstock.core.values.checks import (
     check_flag,
     check_label,
 )
-from penstock.core.values.ids import parse_id
-from penstock.errors import BadArgument
+from penstock.core.values.ids import is_job_id
+from penstock.errors import BadArgument, BadJobId
 
 __all__ = ["ErrorCounter", "ErrorGroup", "ErrorGroups", "Search", "check_search"]
 
@@ -129,8 +129,8 @@ def check_search(
     states = _check_states(state)
     if check_flag("newest", newest) and not in_order:
         raise BadArgument("newest", newest, "needs one state: jobs of several have no order")
-    if batch is not None:
-        parse_id(batch)
+    if batch is not None and not is_job_id(batch):
+        raise BadJobId("batch", batch, "must be the id of a batch")
     return Search(
         states=states,
         in_order=in_order,
@@ -203,13 +203,16 @@ class ErrorCounter:
     """A count of jobs by handler and error, page by page.
 
     Attributes:
+        cursor: of the last page; "0" at first.
+        is_complete: whether that was the last page of all.
         looked: number of jobs looked at.
     """
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], ErrorGroup] = {}
         self._unreachable: set[str] = set()
-        self._is_complete = False
+        self.cursor = "0"
+        self.is_complete = False
         self.looked = 0
 
     def add(self, page: ScanPage) -> None:
@@ -220,11 +223,12 @@ class ErrorCounter:
             self._groups[group] = replace(known, jobs=known.jobs + 1)
         self.looked += page.looked
         self._unreachable.update(page.unreachable)
-        self._is_complete = page.cursor == "0"
+        self.cursor = page.cursor
+        self.is_complete = page.cursor == "0"
 
     @property
     def result(self) -> ErrorGroups:
         """Return the groups."""
         groups = sorted(self._groups.values(), key=lambda group: -group.jobs)
         missed = tuple(sorted(self._unreachable))
-        return ErrorGroups(groups, self.looked, self._is_complete, missed)
+        return ErrorGroups(groups, self.looked, self.is_complete, missed)
