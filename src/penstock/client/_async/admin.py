@@ -426,8 +426,8 @@ class AsyncQueueAdmin:
                 looked at alone, so a step takes longer.
             newest: with one state: go backwards from the end.
             body: the most bytes of each body, up to 1000, into `raw`; a large body (more than 4096
-                bytes) may be left out then. None = whole bodies; of one state they take another
-                round trip for 100 jobs or 1 MiB.
+                bytes) may be left out then. None = whole bodies; of one state those from 1000
+                bytes on take another round trip for 100 jobs or 1 MiB.
             n: the most jobs to look at in a step, up to 1000; without order about as many.
 
         Raises:

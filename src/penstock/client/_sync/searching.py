@@ -72,21 +72,21 @@ class JobSearch:
         )
 
     def _read(self, part: Part, cursor: str, *, full: bool) -> ScanPage:
-        search, by_batch = self._search, self._search.batch is not None
+        search = self._search if full else replace(self._search, body=0)
+        by_batch = search.batch is not None
         if search.in_order:
             page = part.find(search, cursor, self._n)
-            looked, is_shown = page.looked, by_batch or (full and search.body is None)
         else:
-            is_read = full or search.is_filtered
-            page = part.scan(cursor, self._n, search.states, full=is_read and not by_batch)
-            looked, is_shown = len(page.ids), by_batch
-            if not is_read:
-                return replace(page, looked=looked)
-        jobs = _show_existing(part, page.ids) if is_shown else page.jobs
-        is_wanted = search.matches_shown if is_shown else search.matches
-        chosen = [search.cut(view) for view in jobs if is_wanted(view)]
-        ids = [view.id for view in chosen]
-        return replace(page, ids=ids, jobs=chosen if full else [], looked=looked)
+            is_read = not by_batch and (full or search.is_filtered)
+            page = part.scan(cursor, self._n, search.states, full=is_read)
+            page = replace(page, looked=len(page.ids))
+            if not full and not search.is_filtered:
+                return page
+        unread = page.ids if by_batch else [view.id for view in page.jobs if search.is_cut(view)]
+        views: dict[str, JobView | None] = {view.id: view for view in page.jobs}
+        views |= _show_if_there(part, unread)
+        jobs = [search.cut(view) for view in views.values() if view and search.matches_shown(view)]
+        return replace(page, ids=[view.id for view in jobs], jobs=jobs if full else [])
 
     def error_groups(self, *, limit: int | None = None) -> ErrorGroups:
         """Count the jobs by handler and first line of the last error, page by page.
@@ -109,11 +109,11 @@ class JobSearch:
         return counter.result
 
 
-def _show_existing(part: Part, ids: list[str]) -> list[JobView]:
+def _show_if_there(part: Part, ids: list[str]) -> dict[str, JobView | None]:
     try:
-        return [view for view in show_each(part, ids).values() if view is not None]
+        return show_each(part, ids)
     except WrongEpoch:  # the queue was deleted meanwhile
-        return []
+        return dict.fromkeys(ids)
 
 
 def show_each(part: Part, ids: list[str]) -> dict[str, JobView | None]:

@@ -31,6 +31,8 @@ INDEXES_OF_STATE: dict[str, tuple[str, ...]] = {
     "dead": ("dead",),
 }
 """The parts of each state, in the order in which a search passes them."""
+LONGEST_LISTED_BODY = 1000
+"""Bytes. Of a large body a page in order has nothing."""
 SEARCH_CURSOR = r"([a-z]+):((?:-?[0-9]{1,16} )?[0-9]{1,16}-[0-9]{10}|)"
 """A part, and a place in it: score and number, in the stream only a number; empty = its start."""
 
@@ -64,12 +66,22 @@ class Search:
         """Return True if the search needs more of a job than its state."""
         return any(one is not None for one in (self.handler, self.error, self.key, self.batch))
 
+    @property
+    def listed_bytes(self) -> int:
+        """Return the most bytes of each body that a page in order has."""
+        return LONGEST_LISTED_BODY if self.body is None else self.body
+
+    def is_cut(self, job: JobView) -> bool:
+        """Return True if a whole body is wanted, and a page in order may have only a part of it."""
+        is_whole = not self.in_order or 0 < len(job.raw) < LONGEST_LISTED_BODY
+        return self.body is None and not is_whole
+
     def cut(self, job: JobView) -> JobView:
         """Return a job with the part of its body that the search asks for."""
         return job if self.body is None else replace(job, raw=job.raw[: self.body])
 
     def matches_shown(self, job: JobView) -> bool:
-        """Return True if a job that was shown alone is one of those searched for."""
+        """Return True if a job is one of those searched for, with all that a search can know."""
         if self.states and job.state not in self.states:
             return False  # it has changed its state meanwhile
         return self.batch in (None, job.batch) and self.matches(job)
@@ -139,7 +151,7 @@ def check_search(
         key=None if key is None else check_label("key", key),
         batch=batch,
         newest=newest,
-        body=None if body is None else check_count("body", body, low=0, high=1000),
+        body=None if body is None else check_count("body", body, low=0, high=LONGEST_LISTED_BODY),
     )
 
 

@@ -58,8 +58,8 @@ class JobView:
         codec: "json", the name of another codec, or "" for bytes.
         headers: the headers that the producer set.
         dedup_id: its dedup id, or None.
-        batch: the id of its batch, or None. `show`, `peek` and `dedup_status` read it, and `jobs`
-            of one state with whole bodies or of one batch.
+        batch: the id of its batch, or None; only of `show`, `peek`, `dedup_status` and
+            `jobs(batch=...)`.
         key_hash: the hash of its key, 13 hex digits (protocol/keys.md), or None.
         retry: its own retry policy; None = the queue's applies.
         priority: 0 to 9; jobs with a higher one are delivered first.
@@ -81,8 +81,7 @@ class JobView:
         cancelled: when an active job was cancelled; its worker has not ended it yet.
         progress: what its handler told last, or None.
         failures: its last failures, at most 10, the oldest first.
-        trace: the end of the last traceback, at most 8 KiB. `show` reads it and `failures`,
-            and `jobs` of one state with whole bodies or of one batch.
+        trace: the end of the last traceback, at most 8 KiB; only `show` reads it and `failures`.
         stable_id: id of the enqueue, equal to `stable_id` of the delivered job.
         finished: when a job ended whose result is kept: it has no body, options and counters any
             more, but the number of the last attempt.

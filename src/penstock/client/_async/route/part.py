@@ -329,7 +329,7 @@ class AsyncPart:
         jobs, looked = list[JobView](), 0
         while True:
             call = self.ops.browse(
-                kind, place, n - looked, newest=search.newest, body=search.body or 0
+                kind, place, n - looked, newest=search.newest, body=search.listed_bytes
             )
             place, count, found = await self.backend.node.run(call)
             jobs += filter(search.matches, found)

@@ -313,7 +313,7 @@ class Part:
         jobs, looked = list[JobView](), 0
         while True:
             call = self.ops.browse(
-                kind, place, n - looked, newest=search.newest, body=search.body or 0
+                kind, place, n - looked, newest=search.newest, body=search.listed_bytes
             )
             place, count, found = self.backend.node.run(call)
             jobs += filter(search.matches, found)
