@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.record import key_hash
@@ -155,7 +155,7 @@ def check_search(
     )
 
 
-def _check_states(values: object) -> tuple[StateName, ...]:
+def _check_states(values: Any) -> tuple[StateName, ...]:
     """Return the states, each once; empty = all.
 
     Raises:
@@ -164,8 +164,9 @@ def _check_states(values: object) -> tuple[StateName, ...]:
     if values is None:
         return ()
     names = get_args(StateName)
-    given = [values] if isinstance(values, str) else values
-    found = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes) else []
+    given: Any = [values] if isinstance(values, str) else values
+    is_many = isinstance(given, Iterable) and not isinstance(given, bytes)
+    found: list[StateName] = list(given) if is_many else []
     if not found or any(value not in names for value in found):
         raise BadArgument("state", values, f"must be one or more of {', '.join(names)}")
     return tuple(dict.fromkeys(found))
