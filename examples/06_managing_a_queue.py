@@ -43,7 +43,7 @@ with Penstock(url()) as ps:
     except StaleReceipt as error:
         print("the silent worker:", str(error).partition(": ")[2].partition(",")[0])
 
-    found = sorted((view.body, view.state) for view in letters.scan_iter())
+    found = sorted((view.body, view.state) for view in letters.jobs())
     print("found:", ", ".join(f"{body} {state}" for body, state in found))
 
     outcomes = letters.delete([letters.peek(1)[0].id, taken], if_undelivered=True)

@@ -44,7 +44,7 @@ def mail(job: Job, customer: str, euros: int) -> None:
 
 @handlers.handler("total")
 def total(job: Job) -> str:  # runs once, when all mails are done
-    status = queue.batch_status(job.id)
+    status = queue.batches.get(job.id)
     return f"{status.done} mails, {sum(euros for _, euros in sent)} euros"
 
 
@@ -53,13 +53,13 @@ with Penstock(url()) as ps:
     queue.configure(per_key=2, rate="100/s", burst=4)
 
     with Worker(ps, "example.bills", handlers, concurrency=8):
-        queue.schedule("bills", every="1d", job=bills.job())  # a worker that starts does it, too
-        print(f"bills: {queue.schedules()[0].spec}")
-        batch_id = queue.trigger("bills").result(timeout=60)  # now, not at midnight
+        queue.schedules.add("bills", every="1d", job=bills.job())  # as a starting worker does
+        print(f"bills: {queue.schedules.list()[0].spec}")
+        batch_id = queue.schedules.run("bills").result(timeout=60)  # now, not at midnight
         print("result of the batch:", queue.result(batch_id, timeout=60))
 
     times = sorted(delivered for delivered, _ in sent)
     print("at most 2 at a time for one customer:", max(most.values()) <= 2)
     print("at most 100 a second:", times[-1] - times[0] >= 0.07)
-    queue.unschedule("bills")
+    queue.schedules.remove("bills")
     queue.configure(per_key=None, rate=None, burst=None)

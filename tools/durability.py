@@ -137,7 +137,7 @@ class Consumer(Producer):
     def missing(self) -> list[int]:
         """Return the delivered jobs that wait on the server."""
         with Penstock(self.url) as client:
-            views = client.queue("q").scan_iter(states=["ready"], n=1000)
+            views = client.queue("q").jobs(state=["ready"], n=1000)
             return [number for view in views if (number := int(view.body)) in self.answered]
 
 

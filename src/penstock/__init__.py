@@ -100,11 +100,18 @@ from penstock.errors import (
 from penstock.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from penstock.client._async.batches import AsyncQueueBatches
     from penstock.client._async.client import AsyncPenstock
     from penstock.client._async.queue import AsyncBatch, AsyncJob, AsyncQueue, AsyncRole
+    from penstock.client._async.schedules import AsyncQueueSchedules
+    from penstock.client._async.searching import AsyncJobSearch
+    from penstock.client._sync.batches import QueueBatches
     from penstock.client._sync.client import Penstock
     from penstock.client._sync.queue import Batch, Job, Queue, Role
+    from penstock.client._sync.schedules import QueueSchedules
+    from penstock.client._sync.searching import JobSearch
     from penstock.core.enqueuing.schedules import ScheduleView
+    from penstock.core.jobs.searching import ErrorGroup, ErrorGroups
     from penstock.core.jobs.workers import WorkerView
     from penstock.core.nodes.node_views import Drain, Hello, Info, NodeView
     from penstock.worker import (
@@ -129,8 +136,11 @@ __all__ = [
     "AsyncBatch",
     "AsyncBoundHandler",
     "AsyncJob",
+    "AsyncJobSearch",
     "AsyncPenstock",
     "AsyncQueue",
+    "AsyncQueueBatches",
+    "AsyncQueueSchedules",
     "AsyncRole",
     "AsyncWorker",
     "BadArgument",
@@ -155,6 +165,8 @@ __all__ = [
     "Durable",
     "EnqueueEvent",
     "Enqueued",
+    "ErrorGroup",
+    "ErrorGroups",
     "EvictionWarning",
     "Failure",
     "Handler",
@@ -171,6 +183,7 @@ __all__ = [
     "JobGone",
     "JobId",
     "JobNotActive",
+    "JobSearch",
     "JobView",
     "MetaLost",
     "Middleware",
@@ -195,6 +208,7 @@ __all__ = [
     "ProtocolError",
     "PurgeState",
     "Queue",
+    "QueueBatches",
     "QueueClosed",
     "QueueDamaged",
     "QueueFull",
@@ -203,6 +217,7 @@ __all__ = [
     "QueuePage",
     "QueuePartitioned",
     "QueuePaused",
+    "QueueSchedules",
     "QueueStats",
     "ReadOnlyReplica",
     "Reject",
@@ -241,6 +256,14 @@ __all__ = [
 ]
 
 _LATER = {
+    "AsyncQueueBatches": "penstock.client._async.batches",
+    "AsyncQueueSchedules": "penstock.client._async.schedules",
+    "AsyncJobSearch": "penstock.client._async.searching",
+    "QueueBatches": "penstock.client._sync.batches",
+    "QueueSchedules": "penstock.client._sync.schedules",
+    "JobSearch": "penstock.client._sync.searching",
+    "ErrorGroup": "penstock.core.jobs.searching",
+    "ErrorGroups": "penstock.core.jobs.searching",
     "AsyncBatch": "penstock.client._async.queue",
     "AsyncPenstock": "penstock.client._async.client",
     "AsyncJob": "penstock.client._async.queue",

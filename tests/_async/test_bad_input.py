@@ -166,7 +166,7 @@ async def test_counts(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
             ("n", lambda v: q.ack_and_reserve([job], v)),
             ("n", q.peek),
             ("n", lambda v: q.recover(v, idle=1)),
-            ("n", lambda v: q.scan(n=v)),
+            ("n", lambda v: q.jobs(n=v).page()),
             ("n", lambda v: ps.scan_queues(n=v)),
         ]
         if value is not None:
@@ -201,7 +201,7 @@ async def test_bounds_of_counts_and_limits(q: AsyncQueue, raw: Raw) -> None:
     for count in (-1, 1001, True, None, "5"):
         evict: Any = count
         await refused(raw, "evict", count, partial(q.sweep, evict=evict))
-    for call in (q.scan, lambda n: q.recover(n, idle=1)):
+    for call in (lambda n: q.jobs(n=n).page(), lambda n: q.recover(n, idle=1)):
         await refused(raw, "n", 1001, partial(call, n=1001))
     for limit in ("max_attempts", "max_crashes", "max_releases", "replicas", "dead_max"):
         for wrong in (-1, "5", 1.5, True):
@@ -215,13 +215,13 @@ async def test_where_a_scan_continues(ps: AsyncPenstock, q: AsyncQueue, raw: Raw
     await q.enqueue(1)
     for value in ("", "1", "r", "h", "r5", "h-1", "R1-1000000000", "0 ", 0, None, b"0"):
         cursor: Any = value
-        await refused(raw, "cursor", value, partial(q.scan, cursor))
+        await refused(raw, "cursor", value, partial(q.jobs().page, cursor))
     for value in ("", "x", "-1", "h0", "1 ", "\u0664", 0, None):
         cursor = value
         await refused(raw, "cursor", value, partial(ps.scan_queues, cursor))
-    for value in ((), "ready", ["once"], [None], 5):
+    for value in ((), "once", ["once"], [None], 5):
         states: Any = value
-        await refused(raw, "states", value, partial(q.scan, states=states))
+        await refused(raw, "state", value, lambda states=states: q.jobs(states).page())
     for bound in ("min_length", "max_length", "max_idle"):
         await refused(raw, bound, -1, partial(ps.scan_queues, **{bound: -1}))
 
@@ -277,7 +277,7 @@ async def test_lists_of_queues(ps: AsyncPenstock, raw: Raw) -> None:
 
 def _scanned(ps: AsyncPenstock) -> Callable[[Any], Any]:
     async def scanned(queues: Any) -> None:
-        async for _ in ps.scan_iter(queues=queues):
+        async for _ in ps.jobs(queues):
             pass
 
     return scanned
@@ -289,8 +289,8 @@ async def test_flags(ps: AsyncPenstock, q: AsyncQueue, raw: Raw, value: Any) -> 
     await q.enqueue(1)
     (job,) = await q.reserve(block=0)
     await refused(raw, "newest", value, lambda: q.peek(newest=value))
-    await refused(raw, "newest", value, lambda: q.find("ready", newest=value))
-    await refused(raw, "full", value, lambda: q.scan(full=value))
+    await refused(raw, "newest", value, lambda: q.jobs("ready", newest=value).page())
+    await refused(raw, "full", value, lambda: q.jobs().page(full=value))
     await refused(raw, "late", value, lambda: q.extend([job], late=value))
     await refused(raw, "dead", value, lambda: q.sweep(dead=value))
     await refused(raw, "if_undelivered", value, lambda: q.delete([job], if_undelivered=value))
@@ -301,7 +301,7 @@ async def test_keys_of_a_search(q: AsyncQueue, raw: Raw) -> None:
     """A search takes the keys that an enqueue takes."""
     await q.enqueue(1)
     for value in ("", 5, "x" * 1025, "\ud800"):
-        await refused(raw, "key", value, partial(q.find, "ready", key=value))  # type: ignore[arg-type]  # on purpose
+        await refused(raw, "key", value, lambda key=value: q.jobs(key=key).page())
 
 
 @pytest.mark.parametrize("name", NOT_IDS, ids=range(len(NOT_IDS)))

@@ -29,7 +29,7 @@ async def q(ps: AsyncPenstock, raw: Raw) -> Any:
 
 async def figures(q: AsyncQueue, batch: str) -> Any:
     """Return state, total, done, failed and dead of a batch; None = its callback has ended."""
-    status = await q.batch_status(batch)
+    status = await q.batches.get(batch)
     if status is None:
         return None
     return status.state, status.total, status.done, status.failed, status.dead
@@ -66,12 +66,12 @@ async def test_a_batch_from_begin_to_end(ps: AsyncPenstock, q: AsyncQueue) -> No
     assert [view.batch for view in views] == [batch.id] * 4 + [None]
     assert [view and view.batch for view in shown] == [batch.id] * 4 + [None]
     assert (await q.stats()).batches == 1
-    (listed,) = await q.batches()
+    (listed,) = await q.batches.list()
     assert (listed.id, listed.on, listed.open, listed.progress) == (batch.id, "success", 4, 0.0)
     await AsyncWorker(ps, q, handlers, burst=True, concurrency=1).run()
     assert ran == [0, 1, 2, 3, 4, "b1"]
     assert await figures(q, batch.id) is None
-    assert await q.batches() == []
+    assert await q.batches.list() == []
     assert (await q.stats()).batches == 0
 
 
@@ -83,7 +83,7 @@ async def test_an_empty_batch(q: AsyncQueue, on: Any) -> None:
     assert await figures(q, batch.id) == ("called", 0, 0, 0, 0)
     job = await taken(q)
     assert (job.id, job.body) == (batch.id, "callback")
-    assert (await q.batches())[0].progress == 1.0
+    assert (await q.batches.list())[0].progress == 1.0
     assert await job.ack()
     assert await figures(q, batch.id) is None
 
@@ -99,7 +99,7 @@ async def settle(q: AsyncQueue, _: Raw) -> None:
 async def hand_over(q: AsyncQueue, _: Raw) -> None:
     call = q.ops.hand_over([await taken(q)], [(0, b"1\nnext")])
     assert (await q.backend.node.run(call)).all_done
-    (batch,) = await q.batches()
+    (batch,) = await q.batches.list()
     assert (batch.state, batch.total, batch.done) == ("waiting", 2, 1)
     await (await taken(q)).ack()
 
@@ -271,10 +271,10 @@ async def test_an_error_in_the_block(q: AsyncQueue) -> None:
     with pytest.raises(KeyError):
         await fails()
     assert await figures(q, batch.id) == ("open", 1, 0, 0, 0)
-    status = await q.close_batch(batch.id)
+    status = await q.batches.close(batch.id)
     assert status is not None
     assert status.state == "waiting"
-    assert await q.close_batch(batch.id) == status
+    assert await q.batches.close(batch.id) == status
 
 
 async def test_a_purge_leaves_callbacks(q: AsyncQueue) -> None:
@@ -303,7 +303,7 @@ async def test_a_callback_that_was_promoted(q: AsyncQueue) -> None:
     assert {job.body for job in jobs} == {"callback", "member"}
     await q.ack(jobs)
     assert await q.reserve(1, block=0) == []
-    assert await q.batches() == []
+    assert await q.batches.list() == []
     assert (await q.stats()).batches == 0
 
 

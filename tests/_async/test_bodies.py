@@ -61,7 +61,7 @@ async def test_bodies_come_back_as_they_were(orders: AsyncQueue) -> None:
     await orders.enqueue(b"raw")
     assert [view.body for view in await orders.peek()] == [ORDER] * 5 + [b"raw"]
     assert [view.body for view in await orders.peek(state="scheduled")] == [ORDER]
-    assert [view.body async for view in orders.scan_iter()].count(ORDER) == 6
+    assert [view.body async for view in orders.jobs()].count(ORDER) == 6
     jobs = await orders.reserve(5, block=0)
     assert [job.body for job in jobs] == [ORDER] * 5
     found = await orders.show(jobs[0])

@@ -135,7 +135,7 @@ async def test_a_job_has_its_id(q: AsyncQueue) -> None:
     await q.enqueue("without")
     assert first == Enqueued(first.id, "ready", duplicate=False, replicas=0, action="added")
     assert [view.dedup_id for view in await q.peek()] == ["x", None]
-    assert [view.dedup_id async for view in q.scan_iter()] == ["x", None]
+    assert [view.dedup_id async for view in q.jobs()] == ["x", None]
     jobs = await q.reserve(2, block=0)
     assert [job.dedup_id for job in jobs] == ["x", None]
     found = await q.dedup_status("x")
@@ -1423,7 +1423,7 @@ async def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, AsyncQueue]) -> None
     assert answers[2].id == old[1].id
     assert answers.ids[3] == answers.ids[0]
     assert answers.ids[5] == answers.ids[1]
-    views = {view.id: view.body async for view in q.scan_iter()}
+    views = {view.id: view.body async for view in q.jobs()}
     assert [views[one] for one in answers.ids] == ["c2", "a2", "b1", "c2", "d1", "a2"]
     assert len(views) == 5
     await job.ack()

@@ -348,15 +348,9 @@ async def test_scans_pass_every_node(three: Nodes, ps: AsyncPenstock, q: AsyncQu
         async with three.of(number) as single:
             await single.queue("q").enqueue_many(range(7))
             await single.queue(f"only-{number}").enqueue("x")
-    found = [view.id async for view in q.scan_iter(n=2)]
+    found = [view.id async for view in q.jobs(n=2)]
     assert len(set(found)) == 21
-    searched, cursor = list[str](), "0"
-    while True:
-        page = await q.find("ready", cursor, 2)
-        searched += page.ids
-        cursor = page.cursor
-        if cursor == "0":
-            break
+    searched = [view.id async for view in q.jobs("ready", n=2)]
     assert sorted(searched) == sorted(set(found))
     names = ["only-0", "only-1", "only-2", "q"]
     assert await ps.queues() == names
@@ -367,9 +361,9 @@ async def test_scans_pass_every_node(three: Nodes, ps: AsyncPenstock, q: AsyncQu
     assert pages == ["q"]
     for bad in ("1", "q:0", "00000000:x", 5):
         with pytest.raises(BadArgument):
-            await q.scan(bad)  # type: ignore[arg-type]  # on purpose
+            await q.jobs().page(bad)  # type: ignore[arg-type]  # on purpose
         with pytest.raises(BadArgument):
-            await q.find("ready", bad)  # type: ignore[arg-type]  # on purpose
+            await q.jobs("ready").page(bad)  # type: ignore[arg-type]  # on purpose
         with pytest.raises(BadArgument):
             await ps.scan_queues(bad)  # type: ignore[arg-type]  # on purpose
 
@@ -569,7 +563,7 @@ async def test_a_missing_node_is_named(three: Nodes) -> None:
         assert (await q.stats()).unreachable == missing
         assert (await q.stats()).ready == 3
         assert (await q.peek()).unreachable == missing  # type: ignore[attr-defined]  # a Partial
-        assert (await q.scan()).unreachable == missing
+        assert (await q.jobs().page()).unreachable == missing
         assert (await ps.scan_queues()).unreachable == missing
         names = await ps.queues()
         assert (names, names.unreachable) == (["q"], missing)  # type: ignore[attr-defined]  # same
@@ -878,16 +872,16 @@ async def test_a_schedule_lies_on_one_node(three: Nodes, ps: AsyncPenstock, q: A
     """All clients choose the same node, which others replace it on; workers find it there."""
     names = [f"s{number}" for number in range(20)]
     for name in names:
-        assert await q.schedule(name, every=86400, job="x")
+        assert await q.schedules.add(name, every=86400, job="x")
     homes = {name: places(three, name) for name in names}
     assert {len(found) for found in homes.values()} == {1}
     assert {at for (at,) in homes.values()} == {0, 1, 2}  # they are spread
     async with AsyncPenstock(three.sources[::-1]) as other:
         for name in names:
-            assert not await other.queue("q").schedule(name, every=86400, job="x")
-            assert await other.queue("q").schedule(name, every=7 * 86400, job="x")
+            assert not await other.queue("q").schedules.add(name, every=86400, job="x")
+            assert await other.queue("q").schedules.add(name, every=7 * 86400, job="x")
     assert {name: places(three, name) for name in names} == homes
-    assert [found.name for found in await q.schedules()] == sorted(names)
+    assert [found.name for found in await q.schedules.list()] == sorted(names)
 
     (home,) = homes["s0"]
     three.backends[home].sync_client().zadd(QueueKeys("q")["ticks"], {"s0": 1_700_000_000_000})
@@ -898,11 +892,11 @@ async def test_a_schedule_lies_on_one_node(three: Nodes, ps: AsyncPenstock, q: A
 
     await AsyncWorker(ps, "q", note, burst=True).run()
     assert ran == [("x", 1_700_000_000)]
-    assert (await q.show((await q.trigger("s0")).id)) is not None
-    await q.pause_schedule("s0")
-    assert [found.name for found in await q.schedules() if found.paused] == ["s0"]
-    await q.resume_schedule("s0")
-    assert await q.unschedule("s0")
+    assert (await q.show((await q.schedules.run("s0")).id)) is not None
+    await q.schedules.pause("s0")
+    assert [found.name for found in await q.schedules.list() if found.paused] == ["s0"]
+    await q.schedules.resume("s0")
+    assert await q.schedules.remove("s0")
     assert places(three, "s0") == []
 
 
@@ -913,11 +907,11 @@ async def test_a_schedule_that_lies_on_two_nodes(
     await ps.connect()
     for source in three.sources[:2]:
         async with AsyncPenstock(source, federation=False) as alone:
-            await alone.queue("q").schedule("s", every=3600, job="x")
+            await alone.queue("q").schedules.add("s", every=3600, job="x")
     assert places(three, "s") == [0, 1]
-    await q.schedule("s", every=60, job="x")
+    await q.schedules.add("s", every=60, job="x")
     assert len(places(three, "s")) == 1
-    assert [found.spec for found in await q.schedules()] == ["every 1m"]
+    assert [found.spec for found in await q.schedules.list()] == ["every 1m"]
     raws = [backend.sync_client() for backend in three.backends]
     meta = QueueKeys("q")["meta"]
     assert [raw.hget(meta, "unscheduled") for raw in raws] == [None] * 3  # no client has removed it
@@ -958,21 +952,21 @@ async def test_two_clients_create_a_schedule_at_once(three: Nodes, q: AsyncQueue
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule_flows, "schedule", late)
-        await q.schedule("s", every=3600, job="x")
+        await q.schedules.add("s", every=3600, job="x")
     assert len(places(three, "s")) == 1
     home = places(three, "s")
-    await q.unschedule("s")
-    await q.schedule("s", every=3600, job="x")
+    await q.schedules.remove("s")
+    await q.schedules.add("s", every=3600, job="x")
     assert places(three, "s") == home
 
 
 async def test_a_schedule_while_a_node_is_down(three: Nodes, q: AsyncQueue) -> None:
     """One that is there is replaced; a new one might be on the node that is down."""
-    await q.schedule("s", every=3600, job="x")
+    await q.schedules.add("s", every=3600, job="x")
     async with three.client(NOWHERE, retry_for=0.1) as other:
-        assert await other.queue("q").schedule("s", every=60, job="x")
+        assert await other.queue("q").schedules.add("s", every=60, job="x")
         with pytest.raises(NodesUnavailable, match="the new schedule 'new' may lie on a node that"):
-            await other.queue("q").schedule("new", every=60, job="x")
+            await other.queue("q").schedules.add("new", every=60, job="x")
     assert (len(places(three, "s")), places(three, "new")) == (1, [])
 
 
@@ -980,7 +974,7 @@ async def test_a_worker_waits_for_all_nodes(
     three: Nodes, q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A new schedule is not stored while a node is down; the worker says so once, and works."""
-    await q.schedule("a", every=3600, job="x")
+    await q.schedules.add("a", every=3600, job="x")
     await q.enqueue("job")
     client, seen = three.client(NOWHERE, retry_for=0.1), list[Any]()
 
@@ -993,7 +987,7 @@ async def test_a_worker_waits_for_all_nodes(
     queue.handlers.default(note)
     await AsyncWorker(client, queue, burst=True).run()
     assert seen == ["job"]
-    assert [(found.name, found.spec) for found in await q.schedules()] == [("a", "every 2h")]
+    assert [(found.name, found.spec) for found in await q.schedules.list()] == [("a", "every 2h")]
     told = [text for text in caplog.messages if "are not stored yet" in text]
     assert told == ["the schedules 'b' are not stored yet, as a node is down that may have them"]
 
@@ -1013,9 +1007,9 @@ async def test_handlers_with_schedules_on_several_nodes(
     assert [len(places(three, name)) for name in "abcd"] == [1] * 4
     homes = [places(three, name) for name in "abcd"]
     await AsyncWorker(three.sources[::-1], declare("2h"), burst=True).run()
-    assert [found.spec for found in await q.schedules()] == ["every 2h"] * 4
+    assert [found.spec for found in await q.schedules.list()] == ["every 2h"] * 4
     await AsyncWorker(ps, declare("1h"), burst=True).run()  # an older version
-    assert [found.spec for found in await q.schedules()] == ["every 2h"] * 4
+    assert [found.spec for found in await q.schedules.list()] == ["every 2h"] * 4
     assert [places(three, name) for name in "abcd"] == homes
 
 
@@ -1070,10 +1064,10 @@ async def test_a_batch_lies_on_one_node(
             assert {parse_id(one).node for one in ids} == {home}
         assert (await q.stats()).batches == 1
     async with three.client() as other:
-        assert [one.id for one in await other.queue("q").batches()] == [batch.id]
+        assert [one.id for one in await other.queue("q").batches.list()] == [batch.id]
         jobs = await other.queue("q").reserve(30, block=0)
         await other.queue("q").ack(jobs)
-        status = await other.queue("q").batch_status(batch.id)
+        status = await other.queue("q").batches.get(batch.id)
     assert status is not None
     assert (status.state, status.total, status.done) == ("called", 6, 6)
     assert [job.id for job in await q.reserve(30, block=0)] == [batch.id]

@@ -113,7 +113,7 @@ async def test_one_url_is_enough(listed: Urls) -> None:
         async with AsyncPenstock(url) as ps:
             assert len(await ids_of(ps)) == 3
             assert (await ps.queue("q").stats()).ready == 3
-            assert {view.id async for view in ps.queue("q").scan_iter()} == set(added)
+            assert {view.id async for view in ps.queue("q").jobs()} == set(added)
             assert await ps.queues() == ["q"]
     ps = AsyncPenstock(listed[1])
     assert list(await ps.queue("q").ack(added)) == [Outcome.DONE] * 3

@@ -92,7 +92,7 @@ async def test_parked_jobs_are_shown(q: AsyncQueue) -> None:
     assert view is not None
     assert (view.state, view.key_hash, view.due) == ("parked", key_hash("a"), None)
     assert [job.id for job in await q.peek(5, state="parked")] == [results[1].id]
-    assert [job.id for job in (await q.scan(states=["parked"])).jobs] == [results[1].id]
+    assert [job.id for job in (await q.jobs("parked").page()).jobs] == [results[1].id]
     assert await q.purge("parked") == 1
     assert (await q.stats()).parked == 0
 

@@ -251,7 +251,7 @@ async def test_pages_have_each_body_once(q: AsyncQueue) -> None:
     await q.enqueue_many(bodies[3:])
     dead = await q.peek(3, state="dead")
     assert [job.body for job in dead] == bodies[:3]
-    found = [view.body async for view in q.scan_iter()]
+    found = [view.body async for view in q.jobs()]
     assert sorted(found) == bodies
     assert len(await q.peek(3, state="dead", start=-3)) == 3
 

@@ -241,11 +241,11 @@ async def test_figures_cover_all_partitions(ps: AsyncPenstock, q: AsyncQueue) ->
     assert (stats.ready, stats.active, stats.enqueued) == (9, 1, 10)
     waiting = sorted(set(ids) - {job.id})
     assert sorted(view.id for view in await q.peek(10)) == waiting
-    assert sorted([view.id async for view in q.scan_iter(n=2)]) == sorted(ids)
+    assert sorted([view.id async for view in q.jobs(n=2)]) == sorted(ids)
     assert {view.queue for view in await q.peek(10)} == {"q"}
     assert await ps.queues() == ["q"]
     assert [one.name async for one in ps.scan_queues_iter()] == ["q"]
-    assert sorted([view.id async for view in ps.scan_iter()]) == sorted(ids)
+    assert sorted([view.id async for view in ps.jobs()]) == sorted(ids)
     assert (await ps.info()).registered_jobs == 10
 
 
@@ -650,10 +650,10 @@ async def test_a_batch_lies_in_one_partition(q: AsyncQueue) -> None:
         added = await batch.enqueue_many(list("abcdef"), key=lambda body: body)
         assert {partition(one) for one in added.ids} == {partition(batch.id)}
         assert (await q.stats()).batches == 1
-    assert [one.id for one in await q.batches()] == [batch.id]
+    assert [one.id for one in await q.batches.list()] == [batch.id]
     await q.cancel(added.ids[:1])
     await q.ack(await q.reserve(30, block=0))
-    status = await q.batch_status(batch.id)
+    status = await q.batches.get(batch.id)
     assert status is not None
     assert (status.state, status.total, status.done, status.failed) == ("called", 6, 5, 1)
     assert [job.id for job in await q.reserve(30, block=0)] == [batch.id]

@@ -46,7 +46,7 @@ async def test_a_reader_sees_a_ready_job(q: AsyncQueue, raw: Raw) -> None:
     assert (stats.ready, stats.scheduled) == (1, 0)
     assert stats.oldest is not None
     assert 5 <= stats.oldest < 60
-    [view] = (await q.scan()).jobs
+    [view] = (await q.jobs().page()).jobs
     assert (view.state, view.due, view.priority, view.retry) == ("ready", None, 7, None)
     shown = await q.show(added.id)
     assert shown is not None

@@ -438,7 +438,7 @@ async def test_results_and_a_clear(q: AsyncQueue, raw: Raw) -> None:
     """`clear` removes results; listings do not show them."""
     await q.enqueue_many([1, 2], result_ttl=60)
     await q.ack(await q.reserve(2, block=0))
-    page = await q.scan()
+    page = await q.jobs().page()
     assert page.ids == []
     assert await q.peek() == []
     await q.clear()

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import AsyncPenstock, AsyncQueue, BadArgument, JobView, Penstock, ScanPage
+from penstock import (
+    AsyncPenstock,
+    AsyncQueue,
+    BadArgument,
+    JobView,
+    Penstock,
+    ScanPage,
+    StateName,
+)
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance
 from tests.support.profiles import at_most
@@ -24,16 +32,19 @@ WRONG_CURSORS: tuple[Any, ...] = (
     *("", "x", "1", "r", "h", "r1-1", "h-1", "0 ", "0\n", "h1\n", "r1763700000123-999999999x"),
     *(0, None, b"0", "h" + "9" * 20),
 )
-WRONG_STATES: tuple[Any, ...] = ("ready", b"ready", [], ["done"], ["ready", None], 5, [[]])
+WRONG_STATES: tuple[Any, ...] = ("done", b"ready", [], ["done"], ["ready", None], 5, [[]])
 LONG = "x" * 100
 """A body that makes the server keep a hash table, through which a scan goes in several steps."""
 
 
-async def scanned(q: AsyncQueue, n: int, **options: Any) -> list[ScanPage]:
+async def scanned(
+    q: AsyncQueue, n: int, state: Iterable[StateName] | None = None, *, full: bool = True
+) -> list[ScanPage]:
     """Return all pages of a scan."""
-    pages = [await q.scan("0", n, **options)]
+    search = q.jobs(state, n=n)
+    pages = [await search.page(full=full)]
     while pages[-1].cursor != "0":
-        pages.append(await q.scan(pages[-1].cursor, n, **options))
+        pages.append(await search.page(pages[-1].cursor, full=full))
     return pages
 
 
@@ -108,10 +119,10 @@ async def test_jobs_of_some_states(q: AsyncQueue, raw: Raw, n: int) -> None:
     """
     placed = await fill(q, raw)
     for states in (*([state] for state in STATES), ["scheduled", "dead"], ["active", "ready"]):
-        pages = await scanned(q, n, states=states)
+        pages = await scanned(q, n, state=states)
         assert ids_of(pages) == set().union(*(placed[state] for state in states))
         assert {view.state for page in pages for view in page.jobs} == set(states)
-    assert ids_of(await scanned(q, n, states=set(STATES))) == set().union(*placed.values())
+    assert ids_of(await scanned(q, n, state=set(STATES))) == set().union(*placed.values())
 
 
 async def test_a_step_may_find_nothing(q: AsyncQueue) -> None:
@@ -119,7 +130,7 @@ async def test_a_step_may_find_nothing(q: AsyncQueue) -> None:
     await q.enqueue_many([LONG] * 50)
     await q.bury(await q.reserve(50, block=0))
     await q.enqueue_many([LONG] * 3)
-    pages = await scanned(q, 1, states=["active"])
+    pages = await scanned(q, 1, state=["active"])
     assert len(pages) > 1  # a step of Valkey may include a whole bucket of its table
     assert ids_of(pages) == set()
 
@@ -137,10 +148,10 @@ async def test_ids_alone(real_q: AsyncQueue, real_raw: Raw) -> None:
 
 async def test_nothing_to_scan(q: AsyncQueue, raw: Raw) -> None:
     """A missing queue and an empty one give one empty page, and nothing is created."""
-    assert await q.scan() == ScanPage("0", [], [])
+    assert await q.jobs().page() == ScanPage("0", [], [])
     assert raw.dbsize() == 1  # the node's id
     await q.configure(max_length=5)
-    assert await q.scan() == ScanPage("0", [], [])
+    assert await q.jobs().page() == ScanPage("0", [], [])
 
 
 @pytest.mark.parametrize(
@@ -148,16 +159,17 @@ async def test_nothing_to_scan(q: AsyncQueue, raw: Raw) -> None:
     [
         *({"cursor": x} for x in WRONG_CURSORS),
         *({"n": x} for x in (0, -1, 1001, True, 1.5, "5", None)),
-        *({"states": x} for x in WRONG_STATES),
+        *({"state": x} for x in WRONG_STATES),
     ],
     ids=repr,
 )
 async def test_bad_arguments_of_a_scan(arguments: dict[str, Any]) -> None:
     """A bad argument is refused without a connection."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
+    paging = {name: arguments.pop(name) for name in ("cursor",) if name in arguments}
     with pytest.raises(BadArgument) as caught:
-        await q.scan(**arguments)
-    assert caught.value.argument == next(iter(arguments))
+        await q.jobs(**arguments).page(**paging)
+    assert caught.value.argument == next(iter(paging or arguments))
 
 
 async def test_big_bodies_come_in_bounded_pages(real_q: AsyncQueue) -> None:
@@ -249,7 +261,7 @@ async def test_jobs_that_stay_are_found(
     found: set[str] = set()
     cursor, step = "0", 0
     while step == 0 or cursor != "0":
-        page = await q.scan(cursor, n)
+        page = await q.jobs(n=n).page(cursor)
         cursor, step = page.cursor, step + 1
         found |= set(page.ids)
         if events and (step % 3 == 0 or n > 5):
@@ -299,14 +311,13 @@ async def test_jobs_that_stay_are_found_despite_a_busy_client(
 
 
 async def test_iterating(q: AsyncQueue, raw: Raw) -> None:
-    """`scan_iter` yields single jobs."""
+    """An iteration yields single jobs."""
     placed = await fill(q, raw)
-    assert {view.id async for view in q.scan_iter()} == set().union(*placed.values())
-    states = iter(["dead", "scheduled"])
-    chosen = {view.id async for view in q.scan_iter(states=states, n=3)}
-    assert chosen == placed["dead"] | placed["scheduled"]
-    with pytest.raises(BadArgument, match="states"):
-        await anext(q.scan_iter(states=["done"]))
+    assert {view.id async for view in q.jobs()} == set().union(*placed.values())
+    search = q.jobs(iter(["dead", "scheduled"]), n=3)
+    for _ in range(2):  # each iteration begins anew
+        chosen = {view.id async for view in search}
+        assert chosen == placed["dead"] | placed["scheduled"]
 
 
 async def test_iterating_over_queues(ps: AsyncPenstock) -> None:
@@ -315,17 +326,17 @@ async def test_iterating_over_queues(ps: AsyncPenstock) -> None:
         await ps.queue(name).enqueue_many([f"{name} now", f"{name} too"])
         await ps.queue(name).enqueue(f"{name} later", delay=60)
     await ps.queue("empty").configure(max_length=5)
-    found = {view.id: view async for view in ps.scan_iter(n=1)}
+    found = {view.id: view async for view in ps.jobs(n=1)}
     views = list(found.values())
     assert sorted(view.body for view in views) == sorted(
         f"{name} {when}" for name in ("a", "b", "{c}") for when in ("now", "too", "later")
     )
     assert {view.queue for view in views} == {"a", "b", "{c}"}
     assert all(view.body.startswith(view.queue) for view in views)
-    named = ps.scan_iter(queues=["b", ps.queue("{c}"), "none"], states=iter(["scheduled"]))
+    named = ps.jobs(["b", ps.queue("{c}"), "none"], state=iter(["scheduled"]))
     assert [view.body async for view in named] == ["b later", "{c} later"]
     with pytest.raises(BadArgument, match="queues"):
-        await anext(ps.scan_iter(queues="a"))
+        await anext(ps.jobs("a"))
 
 
 async def found_queues(ps: AsyncPenstock, n: int, **options: Any) -> list[str]:
@@ -391,7 +402,7 @@ async def test_leftovers_of_the_registry_are_not_shown(ps: AsyncPenstock, raw: R
     raw.hset("penstock:queues", "0123456789abcdef", "never made")
     raw.hset("penstock:queues", f"{ps.queue('q').ops.crc:08x}00000001", "q")
     assert await found_queues(ps, 100) == ["q"]
-    assert [view.body async for view in ps.scan_iter()] == ["x"]
+    assert [view.body async for view in ps.jobs()] == ["x"]
 
 
 async def test_queues_that_stay_are_found(real_ps: AsyncPenstock, real_raw: Raw) -> None:

@@ -52,15 +52,15 @@ def set_tick(raw: Raw, q: AsyncQueue, name: str, ago: float) -> float:
 
 async def one(q: AsyncQueue) -> ScheduleView:
     """Return the only schedule."""
-    [found] = await q.schedules()
+    [found] = await q.schedules.list()
     return found
 
 
 async def test_a_schedule_is_listed(q: AsyncQueue, raw: Raw) -> None:
     """The queue is created with its first schedule."""
-    assert await q.schedule("report", cron="0 3 * * *", tz="Europe/Berlin", job={"n": 1})
-    assert await q.schedule("a beat", every="15m", job=b"x", overlap=True, missed="skip")
-    first, second = await q.schedules()
+    assert await q.schedules.add("report", cron="0 3 * * *", tz="Europe/Berlin", job={"n": 1})
+    assert await q.schedules.add("a beat", every="15m", job=b"x", overlap=True, missed="skip")
+    first, second = await q.schedules.list()
     assert (first.name, first.spec, first.every, first.cron) == ("a beat", "every 15m", 900.0, None)
     assert (first.overlap, first.missed, first.tz) == (True, "skip", None)
     assert (second.spec, second.tz) == ("0 3 * * * Europe/Berlin", "Europe/Berlin")
@@ -75,22 +75,22 @@ async def test_a_schedule_is_listed(q: AsyncQueue, raw: Raw) -> None:
 
 async def test_the_same_schedule_changes_nothing(q: AsyncQueue, raw: Raw) -> None:
     """Another spec replaces it."""
-    assert await q.schedule("s", every=HOUR, job="x")
+    assert await q.schedules.add("s", every=HOUR, job="x")
     before = dump(raw)
-    assert not await q.schedule("s", every=HOUR, job="x")
+    assert not await q.schedules.add("s", every=HOUR, job="x")
     assert dump(raw) == before
-    assert await q.schedule("s", every=60, job="x")
+    assert await q.schedules.add("s", every=60, job="x")
     assert (await one(q)).spec == "every 1m"
 
 
 async def test_a_replaced_schedule_needs_force(q: AsyncQueue) -> None:
     """An older version of a program does not undo what a newer one has stored."""
-    await q.schedule("s", every=60, job="x")
-    await q.schedule("s", every=90, job="x")
-    with pytest.raises(BadArgument, match=r"^force=False: schedule 's' had this form before"):
-        await q.schedule("s", every=60, job="x")
+    await q.schedules.add("s", every=60, job="x")
+    await q.schedules.add("s", every=90, job="x")
+    with pytest.raises(BadArgument, match=r"^name='s': this version was replaced by a later one"):
+        await q.schedules.add("s", every=60, job="x")
     assert (await one(q)).every == 90
-    assert await q.schedule("s", every=60, job="x", force=True)
+    assert await q.schedules.restore("s", every=60, job="x")
     assert (await one(q)).every == 60
 
 
@@ -103,22 +103,21 @@ async def test_a_replaced_schedule_needs_force(q: AsyncQueue) -> None:
         ({"cron": "* * * * *", "tz": "Nowhere", "job": "x"}, "tz"),
         ({"every": "often", "job": "x"}, "every"),
         ({"every": 60, "job": {1: 2}}, "body"),
-        ({"every": 60, "job": "x", "force": 1}, "force"),
         ({"every": 60, "job": "x", "missed": "all"}, "missed"),
     ],
 )
 async def test_bad_arguments(q: AsyncQueue, raw: Raw, given: Any, argument: str) -> None:
     """They are refused before anything is written."""
     with pytest.raises(BadArgument, match=f"^{argument}="):
-        await q.schedule(**{"name": "s", **given})
+        await q.schedules.add(**{"name": "s", **given})
     assert not [key for key in raw.scan_iter() if b"{q}" in key]
 
 
 async def test_unknown_names(q: AsyncQueue) -> None:
     """Calls about a schedule that is not there say so."""
-    assert not await q.unschedule("s")
-    for call in (q.trigger, q.pause_schedule, q.resume_schedule):
-        with pytest.raises(BadArgument, match=r"^name='s': no such schedule: schedules\(\) lists"):
+    assert not await q.schedules.remove("s")
+    for call in (q.schedules.run, q.schedules.pause, q.schedules.resume):
+        with pytest.raises(BadArgument, match=r"^name='s': no such schedule: schedules.list"):
             await call("s")
         with pytest.raises(BadArgument, match=r"^name=''"):
             await call("")
@@ -126,10 +125,10 @@ async def test_unknown_names(q: AsyncQueue) -> None:
 
 async def test_unschedule_leaves_nothing(q: AsyncQueue, raw: Raw) -> None:
     """The jobs of the schedule stay."""
-    await q.schedule("s", every=60, job="x")
-    await q.trigger("s")
-    assert await q.unschedule("s")
-    assert await q.schedules() == []
+    await q.schedules.add("s", every=60, job="x")
+    await q.schedules.run("s")
+    assert await q.schedules.remove("s")
+    assert await q.schedules.list() == []
     assert not raw.exists(q.ops.keys["ticks"], q.ops.keys["schedules"])
     assert (await q.stats()).ready == 1
     await q.sweep()
@@ -138,64 +137,64 @@ async def test_unschedule_leaves_nothing(q: AsyncQueue, raw: Raw) -> None:
 
 async def test_clear_removes_schedules(q: AsyncQueue, raw: Raw) -> None:
     """A cleared queue has none."""
-    await q.schedule("s", every=60, job="x")
+    await q.schedules.add("s", every=60, job="x")
     await q.clear()
     assert not [key for key in raw.scan_iter() if b"{q}" in key]
 
 
 async def test_trigger_adds_a_job_now(q: AsyncQueue, raw: Raw) -> None:
     """Ticks stay; a pause and a running job do not matter."""
-    await q.schedule("s", every=60, job={"n": 1})
+    await q.schedules.add("s", every=60, job={"n": 1})
     tick = (await one(q)).next
-    await q.pause_schedule("s")
-    added = await q.trigger("s")
-    again = await q.trigger("s")
+    await q.schedules.pause("s")
+    added = await q.schedules.run("s")
+    again = await q.schedules.run("s")
     found = await one(q)
     assert (found.runs, found.last_run, found.last_state) == (2, again.id, "ready")
     assert found.last is None
     [job, _] = await q.reserve(2, block=0)
     assert (job.id, job.body) == (added.id, {"n": 1})
     assert job.scheduled_for == pytest.approx(raw_time(raw), abs=30)
-    await q.resume_schedule("s")
+    await q.schedules.resume("s")
     assert (await one(q)).next == pytest.approx(tick, abs=61)
 
 
 async def test_schedules_whose_runs_are_large(q: AsyncQueue) -> None:
     """Schedules are listed with the states of their last runs, which no single reply can hold."""
     for number in range(20):
-        await q.schedule(f"s{number}", every=3600, job="x" * 60_000)
-        await q.trigger(f"s{number}")
-    assert {view.last_state for view in await q.schedules()} == {"ready"}
+        await q.schedules.add(f"s{number}", every=3600, job="x" * 60_000)
+        await q.schedules.run(f"s{number}")
+    assert {view.last_state for view in await q.schedules.list()} == {"ready"}
 
 
 async def test_trigger_is_an_enqueue(q: AsyncQueue) -> None:
     """A queue that takes no jobs refuses it."""
-    await q.schedule("s", every=60, job="x")
+    await q.schedules.add("s", every=60, job="x")
     await q.configure(max_length=1)
-    await q.trigger("s")
+    await q.schedules.run("s")
     with pytest.raises(QueueFull):
-        await q.trigger("s")
+        await q.schedules.run("s")
     await q.pause("in")
     with pytest.raises(QueuePaused):
-        await q.trigger("s")
+        await q.schedules.run("s")
     await q.resume()
     await q.close()
     with pytest.raises(QueueClosed):
-        await q.trigger("s")
+        await q.schedules.run("s")
 
 
 async def test_a_pause_stays_after_a_change(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     """A paused schedule has no ticks, also with another spec; those are not made up for."""
-    await q.schedule("s", every=60, job="x")
+    await q.schedules.add("s", every=60, job="x")
     set_tick(raw, q, "s", 30)
-    await q.pause_schedule("s")
-    await q.pause_schedule("s")
-    await q.schedule("s", every=90, job="x")
+    await q.schedules.pause("s")
+    await q.schedules.pause("s")
+    await q.schedules.add("s", every=90, job="x")
     assert ((await one(q)).paused, (await one(q)).next) == (True, None)
     ran: list[Any] = []
     await work(ps, handlers_for(ran))
     assert not ran
-    await q.resume_schedule("s")
+    await q.schedules.resume("s")
     found = await one(q)
     assert found.next is not None
     assert (found.paused, found.next % 90) == (False, 0)
@@ -204,22 +203,22 @@ async def test_a_pause_stays_after_a_change(ps: AsyncPenstock, q: AsyncQueue, ra
 
 async def test_a_pause_and_a_change_repeat_no_tick(q: AsyncQueue, raw: Raw) -> None:
     """After a small step back of the server's clock the next tick is later than the last one."""
-    await q.schedule("s", every=10, job="x")
+    await q.schedules.add("s", every=10, job="x")
     last = int(raw_time(raw) // 10 + 3) * 10
     key = q.ops.keys["schedules"]
     front, line, value = raw.hget(key, "s").partition(b"\n")
     run, _, rest = front.split(b" ", 2)
     raw.hset(key, "s", b"%b %d000 %b%b%b" % (run, last, rest, line, value))
-    await q.pause_schedule("s")
-    await q.resume_schedule("s")
+    await q.schedules.pause("s")
+    await q.schedules.resume("s")
     assert (await one(q)).next == last + 10
-    await q.schedule("s", every=10, job="y")
+    await q.schedules.add("s", every=10, job="y")
     assert (await one(q)).next == last + 10
 
 
 async def test_a_worker_runs_a_due_tick(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     """The job knows the time of its tick; the next tick is that of the spec."""
-    await q.schedule("s", every=HOUR, job={"n": 1})
+    await q.schedules.add("s", every=HOUR, job={"n": 1})
     tick, ran = set_tick(raw, q, "s", 5), list[Any]()
     await work(ps, handlers_for(ran))
     assert ran == [({"n": 1}, tick)]
@@ -231,7 +230,7 @@ async def test_a_worker_runs_a_due_tick(ps: AsyncPenstock, q: AsyncQueue, raw: R
 
 async def test_short_delays_lose_no_tick(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     """Ticks up to a minute late all run; their handlers begin in any order."""
-    await q.schedule("s", every=10, job="x", overlap=True)
+    await q.schedules.add("s", every=10, job="x", overlap=True)
     now = int(raw_time(raw) * 1000)
     first = now // 10_000 * 10_000 - 30_000
     raw.zadd(q.ops.keys["ticks"], {"s": first})
@@ -246,7 +245,7 @@ async def test_more_ticks_than_one_look_returns(ps: AsyncPenstock, q: AsyncQueue
     """All ticks that are due at once run."""
     names = [f"s{i}" for i in range(250)]
     for name in names:
-        await q.schedule(name, every=HOUR, job=name)
+        await q.schedules.add(name, every=HOUR, job=name)
         set_tick(raw, q, name, 5)
     ran: list[Any] = []
     await work(ps, handlers_for(ran))
@@ -260,7 +259,7 @@ async def test_an_outage(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw, missed: Any, runs: int, skipped: int
 ) -> None:
     """After an outage of many ticks one job is added, or none."""
-    await q.schedule("s", every=HOUR, job="x", missed=missed)
+    await q.schedules.add("s", every=HOUR, job="x", missed=missed)
     set_tick(raw, q, "s", 50 * 3600)
     ran: list[Any] = []
     await work(ps, handlers_for(ran))
@@ -272,28 +271,28 @@ async def test_an_outage(
 
 async def test_overlap(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     """While the last job waits or runs, ticks are skipped and counted; with `overlap` they run."""
-    await q.schedule("alone", every=HOUR, job="alone")
-    await q.schedule("both", every=HOUR, job="both", overlap=True)
+    await q.schedules.add("alone", every=HOUR, job="alone")
+    await q.schedules.add("both", every=HOUR, job="both", overlap=True)
     handlers = declaring(HOUR, [])
-    held = [await q.trigger("alone"), await q.trigger("both")]
+    held = [await q.schedules.run("alone"), await q.schedules.run("both")]
     jobs = await q.reserve(2, block=0)
     assert [job.id for job in jobs] == [job.id for job in held]
     for name in ("alone", "both"):
         set_tick(raw, q, name, 5)
     await work(ps, handlers)  # it has no handler for the job of `both`, which is a dead letter now
-    alone, both, _ = await q.schedules()
+    alone, both, _ = await q.schedules.list()
     assert (alone.runs, alone.skipped, alone.last_state) == (1, 1, "active")
     assert (both.runs, both.skipped, both.last_state) == (2, 0, "dead")
     await jobs[0].bury("no use")
     set_tick(raw, q, "alone", 5)
     await work(ps, handlers)
-    assert ((await q.schedules())[0].runs, (await q.stats()).dead) == (2, 3)
+    assert ((await q.schedules.list())[0].runs, (await q.stats()).dead) == (2, 3)
 
 
 async def test_a_lost_job_stops_nothing(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     """A purge of the waiting job does not stop the schedule, and the next tick is not skipped."""
-    await q.schedule("s", every=HOUR, job="x")
-    await q.trigger("s")
+    await q.schedules.add("s", every=HOUR, job="x")
+    await q.schedules.run("s")
     assert await q.purge() == 1
     set_tick(raw, q, "s", 5)
     ran: list[Any] = []
@@ -306,7 +305,7 @@ async def test_a_queue_that_takes_no_jobs(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw, refused: str
 ) -> None:
     """The tick waits, and runs when the queue takes jobs again."""
-    await q.schedule("s", every=HOUR, job="x")
+    await q.schedules.add("s", every=HOUR, job="x")
     tick = set_tick(raw, q, "s", 5)
     await q.enqueue("waiting", delay=900)
     if refused == "full":
@@ -328,7 +327,7 @@ async def test_a_queue_that_takes_no_jobs(
 
 async def test_a_clock_that_was_ahead(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     """A worker that starts brings forward a tick that a wrong clock has put far ahead."""
-    await q.schedule("s", every=HOUR, job="x")
+    await q.schedules.add("s", every=HOUR, job="x")
     set_tick(raw, q, "s", -86_400 * 20)
     await work(ps, handlers_for([]))
     found = await one(q)
@@ -341,7 +340,7 @@ async def test_a_schedule_that_a_worker_can_not_run(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A worker leaves it to others, says so once, and runs the ticks of the other schedules."""
-    await q.schedule("good", every=HOUR, job="x")
+    await q.schedules.add("good", every=HOUR, job="x")
     tick = set_tick(raw, q, "good", 5)
     key = q.ops.keys["schedules"]
     for name, spec in (("a word", b'{"cron":"nonsense"}'), ("a list", b"[]")):
@@ -420,7 +419,7 @@ async def test_a_handler_of_a_queue_has_schedules_too(ps: AsyncPenstock, q: Asyn
         """Do nothing."""
 
     await AsyncWorker(ps, q, burst=True).run()
-    assert [(found.name, found.spec) for found in await q.schedules()] == [
+    assert [(found.name, found.spec) for found in await q.schedules.list()] == [
         ("nightly", "0 3 * * * Europe/Berlin")
     ]
 
@@ -465,9 +464,9 @@ async def test_an_idle_worker_learns_of_a_schedule(
     async with AsyncWorker(real_ps, "q", handlers_for(ran)):
         await real_q.enqueue("first")
         await await_for(lambda: len(ran) == 1)
-        await real_q.schedule("s", every=1, job="x")
+        await real_q.schedules.add("s", every=1, job="x")
         await await_for(lambda: len(ran) >= 4)
-        await real_q.unschedule("s")
+        await real_q.schedules.remove("s")
     ticks = [tick for body, tick in ran if body == "x"]
     assert ticks == [ticks[0] + i for i in range(len(ticks))]
 
@@ -497,8 +496,8 @@ async def test_a_schedule_lies_in_one_partition(ps: AsyncPenstock, raw: Raw) -> 
     q = ps.queue("q", partitions=3)
     names = ["a", "b", "c", "d"]
     for name in names:
-        await q.schedule(name, every=HOUR, job=name)
-    assert [found.name for found in await q.schedules()] == names
+        await q.schedules.add(name, every=HOUR, job=name)
+    assert [found.name for found in await q.schedules.list()] == names
     for number in range(3):
         keys = QueueKeys("q", partition=number)
         placed = [name for name in names if partition_of(name, 3) == number]
@@ -508,10 +507,10 @@ async def test_a_schedule_lies_in_one_partition(ps: AsyncPenstock, raw: Raw) -> 
     ran: list[Any] = []
     await AsyncWorker(ps, [q], handlers_for(ran), burst=True).run()
     assert sorted(body for body, _ in ran) == names
-    added = await q.trigger("b")
+    added = await q.schedules.run("b")
     assert (await q.show(added.id)) is not None
-    await q.pause_schedule("b")
-    assert [found.name for found in await q.schedules() if found.paused] == ["b"]
-    assert await q.unschedule("b")
+    await q.schedules.pause("b")
+    assert [found.name for found in await q.schedules.list() if found.paused] == ["b"]
+    assert await q.schedules.remove("b")
     await AsyncWorker(ps, [q], declaring("1h", []), burst=True).run()
-    assert [found.name for found in await q.schedules()] == ["a", "c", "d", "report"]
+    assert [found.name for found in await q.schedules.list()] == ["a", "c", "d", "report"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ async def bodies(q: AsyncQueue, state: StateName, n: int = 100, **options: Any) 
     """Return the bodies of all pages."""
     found, cursor = list[bytes](), "0"
     while True:
-        page = await q.find(state, cursor, n, body=1000, **options)
+        page = await q.jobs(state, body=1000, n=n, **options).page(cursor)
         assert page.looked <= n
         assert page.ids == [job.id for job in page.jobs]
         found += [job.raw for job in page.jobs]
@@ -61,6 +60,7 @@ async def test_every_page(q: AsyncQueue, raw: Raw, state: StateName, n: int) -> 
     found = await bodies(q, state, n)
     assert found == ORDER[state]
     assert await bodies(q, state, n, newest=True) == found[::-1]
+    assert [view.raw async for view in q.jobs(state, n=n)] == found
     assert dump(raw) == before
 
 
@@ -87,17 +87,18 @@ async def test_the_start_of_bodies(q: AsyncQueue) -> None:
     """Only as many bytes of each body are read as asked for."""
     await q.enqueue({"to": "ada"}, headers={"a": "b"})
     for most, expected in ((0, b""), (5, b'{"to"'), (1000, b'{"to":"ada"}')):
-        [job] = (await q.find("ready", body=most)).jobs
+        [job] = (await q.jobs("ready", body=most).page()).jobs
         assert (job.raw, dict(job.headers)) == (expected, {"a": "b"})
 
 
 async def test_a_search_beside_changes(q: AsyncQueue) -> None:
     """The next page follows, also when the last job of this one is gone."""
     ids = (await q.enqueue_many(range(6), delay=100)).ids
-    page = await q.find("scheduled", n=2)
+    search = q.jobs("scheduled", n=2)
+    page = await search.page()
     assert page.ids == ids[:2]
     await q.delete(ids[:2])
-    assert (await q.find("scheduled", page.cursor, n=2)).ids == ids[2:4]
+    assert (await search.page(page.cursor)).ids == ids[2:4]
 
 
 async def test_jobs_with_a_priority(q: AsyncQueue) -> None:
@@ -113,34 +114,74 @@ async def test_a_search_in_partitions(ps: AsyncPenstock) -> None:
     """A queue in partitions is read one after the other."""
     q = ps.queue("parts", partitions=4)
     ids = (await q.enqueue_many(range(20))).ids
-    found, cursor = list[str](), "0"
-    while True:
-        page = await q.find("ready", cursor, 3)
-        found += page.ids
-        cursor = page.cursor
-        if cursor == "0":
-            break
-    assert sorted(found) == sorted(ids)
+    assert sorted([view.id async for view in q.jobs("ready", n=3)]) == sorted(ids)
 
 
 @pytest.mark.parametrize(
-    "arguments, options",
+    "cursor, options",
     [
-        (["lost"], {}),
-        (["dead", "ready:"], {}),
-        (["dead", "dead:yesterday"], {}),
-        (["dead", 7], {}),
-        (["dead", "0", 0], {}),
-        (["dead"], {"n": 1001}),
-        (["dead"], {"handler": 7}),
-        (["dead"], {"error": b"no"}),
-        (["dead"], {"key": 7}),
-        (["dead"], {"body": 1001}),
+        ("0", {"state": "lost"}),
+        ("ready:", {}),
+        ("dead:yesterday", {}),
+        (7, {}),
+        ("0", {"n": 0}),
+        ("0", {"n": 1001}),
+        ("0", {"handler": 7}),
+        ("0", {"error": b"no"}),
+        ("0", {"key": 7}),
+        ("0", {"body": 1001}),
+        ("0", {"batch": "b1"}),
+        ("0", {"newest": True, "state": None}),
     ],
 )
-async def test_bad_arguments(
-    q: AsyncQueue, arguments: Sequence[Any], options: dict[str, Any]
-) -> None:
+async def test_bad_arguments(q: AsyncQueue, cursor: Any, options: dict[str, Any]) -> None:
     """An argument that can't be used is refused."""
     with pytest.raises(BadArgument):
-        await q.find(*arguments, **options)
+        await q.jobs(**{"state": "dead", **options}).page(cursor)
+
+
+@pytest.mark.parametrize("state", ["dead", None, ["active", "dead"]], ids=str)
+async def test_whole_jobs(q: AsyncQueue, raw: Raw, state: StateName | list[StateName]) -> None:
+    """Bodies are whole as a rule; filters, the start of bodies and ids go with any states."""
+    await filled(q, raw)
+    long = [b"x" * 1500, b"y" * 5000, b""]
+    added = await q.enqueue_many(long, headers={"handler": "dead1"})
+    await q.bury(added.ids)
+    found = [view.raw async for view in q.jobs(state, handler="dead1", n=2)]
+    assert sorted(found) == sorted([b"dead 1", *long])
+    search = q.jobs(state, error="dead 2", body=3)
+    view = await anext(aiter(search))
+    assert (view.state, view.raw) == ("dead", b"dea")
+    page = await search.page(full=False)
+    assert (page.ids, page.jobs) == ([view.id], [])
+
+
+@pytest.mark.parametrize("state", ["ready", None, ["ready", "scheduled"]], ids=str)
+async def test_jobs_of_a_batch(q: AsyncQueue, state: StateName | list[StateName]) -> None:
+    """Jobs are searched by batch; its callback and other jobs are none of them."""
+    await q.enqueue_many([b"a", b"b"])
+    async with q.batch(then=b"report") as batch:
+        added = await batch.enqueue_many([b"1", b"2", b"3"])
+        async with q.batches.open(then=b"other") as other:
+            await other.enqueue(b"4")
+    for n in (1, 100):
+        found = {view.id: view.raw async for view in q.jobs(state, batch=batch.id, n=n)}
+        assert found == dict(zip(added.ids, [b"1", b"2", b"3"], strict=True))
+    assert [view.raw async for view in q.jobs("ready", batch=other.id, handler="x")] == []
+
+
+async def test_groups_of_errors(q: AsyncQueue) -> None:
+    """Jobs are counted by handler and first line of their error, up to a limit."""
+    for number, error in enumerate(["no\ntrace", "late", "no"] * 2):
+        await q.enqueue(number, headers={"handler": "h"} if number < 5 else None)
+        [job] = await q.reserve(block=0)
+        await job.bury(error)
+    found = await q.jobs("dead", n=2).error_groups()
+    told = [(group.jobs, group.handler, group.error) for group in found.groups]
+    assert told == [(3, "h", "no"), (2, "h", "late"), (1, "", "no")]
+    assert (found.looked, found.is_complete) == (6, True)
+    [first] = (await q.jobs("dead", error="late", n=2).page()).ids
+    assert found.groups[1].example == first
+    some = await q.jobs("dead", n=2).error_groups(limit=3)
+    assert (some.looked, some.is_complete) == (4, False)
+    assert (await q.jobs(error="late").error_groups()).groups == found.groups[1:2]

@@ -31,7 +31,7 @@ async def test_producer_and_consumer_see_the_same(q: AsyncQueue) -> None:
         assert view.stable_id == job.stable_id
     await q.release(jobs)
     assert [view.stable_id for view in await q.peek(9)] == [job.stable_id for job in jobs]
-    found = {view.id: view.stable_id async for view in q.scan_iter()}
+    found = {view.id: view.stable_id async for view in q.jobs()}
     assert found == {job.id: job.stable_id for job in jobs}
     again = await q.reserve(9, block=0)
     assert [job.stable_id for job in again] == [one.stable_id for one in told]

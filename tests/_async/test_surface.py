@@ -38,6 +38,14 @@ async def test_a_queue_shows_its_name_its_partitions_and_its_nodes() -> None:
     assert repr(several) == "<AsyncQueue 'mail' at localhost:6390, localhost:6391>"
 
 
+async def test_the_objects_of_a_queue_show_it() -> None:
+    """The repr of schedules, batches and jobs names their queue."""
+    q = AsyncPenstock(URL).queue("mail")
+    assert repr(q.schedules) == "<AsyncQueueSchedules of 'mail'>"
+    assert repr(q.batches) == "<AsyncQueueBatches of 'mail'>"
+    assert repr(q.jobs(["dead", "active"])) == "<AsyncJobSearch of dead, active jobs in 'mail'>"
+
+
 async def test_a_job_and_a_view_show_their_state(q: AsyncQueue) -> None:
     """The repr of a job or view has id, state, queue and attempt; that of a view also the error."""
     done = await q.enqueue("x")
@@ -88,11 +96,10 @@ ENQUEUE = (
     " retry key result_ttl priority"
 )
 QUEUE = (
-    "ack ack_and_reserve batch batch_status batches bury cancel clear close close_batch configure"
-    " consume dedup_status delete enqueue enqueue_many exclusive extend find handler handlers nack"
-    " name partitions pause pause_schedule peek postpone promote"
-    " purge recover redrive release reopen reserve result resume resume_schedule scan scan_iter"
-    " schedule schedules show stats sweep trigger unschedule"
+    "ack ack_and_reserve backend batch batches bury cancel clear close configure consume"
+    " dedup_status delete enqueue enqueue_many exclusive extend handler handlers job_type jobs nack"
+    " name ops partitions pause peek postpone promote purge recover redrive release reopen reserve"
+    " result resume schedules show stats sweep"
 )
 
 
@@ -110,10 +117,16 @@ def test_a_type_error_names_the_public_class(
 ) -> None:
     """Also for a queue in partitions, and with middleware: their classes are internal."""
     q: Any = AsyncPenstock(URL, middleware=middleware).queue("q", **options)
-    for call in (q.postpone, q.find, q.trigger, q.close_batch, q.extend, q.enqueue):
+    for call in (q.postpone, q.extend, q.enqueue, q.show):
         with pytest.raises(TypeError, match=rf"^AsyncQueue\.{call.__name__}\(\) missing 1 "):
             call()
-    for call in (q.configure, q.stats, q.reserve):
+    for call in (q.schedules.run, q.schedules.add, q.batches.close, q.batches.open):
+        name = f"{type(call.__self__).__name__}.{call.__name__}"
+        with pytest.raises(TypeError, match=rf"^{name}\(\) missing 1 "):
+            call()
+    with pytest.raises(TypeError, match=r"^AsyncJobSearch\.page\(\) got an unexpected "):
+        q.jobs().page(nothing=1)
+    for call in (q.jobs, q.configure, q.stats, q.reserve):
         with pytest.raises(TypeError, match=rf"^AsyncQueue\.{call.__name__}\(\) "):
             call(nothing=1, more=2)
     with pytest.raises(TypeError, match=r"^AsyncQueue\.handler\(\) takes"):
@@ -155,7 +168,7 @@ def test_a_client_has_few_members() -> None:
     """Internal attributes for the worker, Spark and the command line are in `backend`."""
     names = {name for name in dir(AsyncPenstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
-        "ack backend clear clear_all close connect hello info middleware nodes open owner"  # noqa: SIM905
-        " prefix queue queues reserve result scan_iter scan_queues scan_queues_iter show sweep"
+        "ack backend clear clear_all close connect hello info jobs middleware nodes open owner"  # noqa: SIM905
+        " prefix queue queues reserve result scan_queues scan_queues_iter show sweep"
         " workers".split()
     )

@@ -207,7 +207,7 @@ async def test_results(ps: AsyncPenstock, q: AsyncQueue, raised: bool) -> None:
         "rejected": 1,
         "done": 1,
     }
-    found = {view.body: view for view in (await q.scan(full=True)).jobs}
+    found = {view.body: view for view in (await q.jobs().page()).jobs}
     assert set(found) == {0, 1, 2}
     assert (found[0].state, found[0].nacks, found[0].error) == ("scheduled", 1, "busy")
     assert (found[1].state, found[1].nacks, found[1].releases) == ("scheduled", 0, 0)
@@ -444,7 +444,7 @@ async def test_hooks_around_a_run(ps: AsyncPenstock, q: AsyncQueue) -> None:
         (None, "bad", "retried", "ValueError"),
         (None, "late", "snoozed", "NoneType"),
     ]
-    errors = {view.body: view.error for view in (await q.scan(full=True)).jobs}
+    errors = {view.body: view.error for view in (await q.jobs().page()).jobs}
     assert errors["forbidden"] == "PermissionError: not this one"
     stats = await q.stats()
     assert (stats.acked, stats.nacked, stats.active) == (1, 2, 0)

@@ -167,7 +167,7 @@ def test_counts(ps: Penstock, q: Queue, raw: Raw) -> None:
             ("n", lambda v: q.ack_and_reserve([job], v)),
             ("n", q.peek),
             ("n", lambda v: q.recover(v, idle=1)),
-            ("n", lambda v: q.scan(n=v)),
+            ("n", lambda v: q.jobs(n=v).page()),
             ("n", lambda v: ps.scan_queues(n=v)),
         ]
         if value is not None:
@@ -202,7 +202,7 @@ def test_bounds_of_counts_and_limits(q: Queue, raw: Raw) -> None:
     for count in (-1, 1001, True, None, "5"):
         evict: Any = count
         refused(raw, "evict", count, partial(q.sweep, evict=evict))
-    for call in (q.scan, lambda n: q.recover(n, idle=1)):
+    for call in (lambda n: q.jobs(n=n).page(), lambda n: q.recover(n, idle=1)):
         refused(raw, "n", 1001, partial(call, n=1001))
     for limit in ("max_attempts", "max_crashes", "max_releases", "replicas", "dead_max"):
         for wrong in (-1, "5", 1.5, True):
@@ -216,13 +216,13 @@ def test_where_a_scan_continues(ps: Penstock, q: Queue, raw: Raw) -> None:
     q.enqueue(1)
     for value in ("", "1", "r", "h", "r5", "h-1", "R1-1000000000", "0 ", 0, None, b"0"):
         cursor: Any = value
-        refused(raw, "cursor", value, partial(q.scan, cursor))
+        refused(raw, "cursor", value, partial(q.jobs().page, cursor))
     for value in ("", "x", "-1", "h0", "1 ", "\u0664", 0, None):
         cursor = value
         refused(raw, "cursor", value, partial(ps.scan_queues, cursor))
-    for value in ((), "ready", ["once"], [None], 5):
+    for value in ((), "once", ["once"], [None], 5):
         states: Any = value
-        refused(raw, "states", value, partial(q.scan, states=states))
+        refused(raw, "state", value, lambda states=states: q.jobs(states).page())
     for bound in ("min_length", "max_length", "max_idle"):
         refused(raw, bound, -1, partial(ps.scan_queues, **{bound: -1}))
 
@@ -278,7 +278,7 @@ def test_lists_of_queues(ps: Penstock, raw: Raw) -> None:
 
 def _scanned(ps: Penstock) -> Callable[[Any], Any]:
     def scanned(queues: Any) -> None:
-        for _ in ps.scan_iter(queues=queues):
+        for _ in ps.jobs(queues):
             pass
 
     return scanned
@@ -290,8 +290,8 @@ def test_flags(ps: Penstock, q: Queue, raw: Raw, value: Any) -> None:
     q.enqueue(1)
     (job,) = q.reserve(block=0)
     refused(raw, "newest", value, lambda: q.peek(newest=value))
-    refused(raw, "newest", value, lambda: q.find("ready", newest=value))
-    refused(raw, "full", value, lambda: q.scan(full=value))
+    refused(raw, "newest", value, lambda: q.jobs("ready", newest=value).page())
+    refused(raw, "full", value, lambda: q.jobs().page(full=value))
     refused(raw, "late", value, lambda: q.extend([job], late=value))
     refused(raw, "dead", value, lambda: q.sweep(dead=value))
     refused(raw, "if_undelivered", value, lambda: q.delete([job], if_undelivered=value))
@@ -302,7 +302,7 @@ def test_keys_of_a_search(q: Queue, raw: Raw) -> None:
     """A search takes the keys that an enqueue takes."""
     q.enqueue(1)
     for value in ("", 5, "x" * 1025, "\ud800"):
-        refused(raw, "key", value, partial(q.find, "ready", key=value))  # type: ignore[arg-type]  # on purpose
+        refused(raw, "key", value, lambda key=value: q.jobs(key=key).page())
 
 
 @pytest.mark.parametrize("name", NOT_IDS, ids=range(len(NOT_IDS)))

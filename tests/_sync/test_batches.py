@@ -30,7 +30,7 @@ def q(ps: Penstock, raw: Raw) -> Any:
 
 def figures(q: Queue, batch: str) -> Any:
     """Return state, total, done, failed and dead of a batch; None = its callback has ended."""
-    status = q.batch_status(batch)
+    status = q.batches.get(batch)
     if status is None:
         return None
     return status.state, status.total, status.done, status.failed, status.dead
@@ -67,12 +67,12 @@ def test_a_batch_from_begin_to_end(ps: Penstock, q: Queue) -> None:
     assert [view.batch for view in views] == [batch.id] * 4 + [None]
     assert [view and view.batch for view in shown] == [batch.id] * 4 + [None]
     assert q.stats().batches == 1
-    (listed,) = q.batches()
+    (listed,) = q.batches.list()
     assert (listed.id, listed.on, listed.open, listed.progress) == (batch.id, "success", 4, 0.0)
     Worker(ps, q, handlers, burst=True, concurrency=1).run()
     assert ran == [0, 1, 2, 3, 4, "b1"]
     assert figures(q, batch.id) is None
-    assert q.batches() == []
+    assert q.batches.list() == []
     assert q.stats().batches == 0
 
 
@@ -84,7 +84,7 @@ def test_an_empty_batch(q: Queue, on: Any) -> None:
     assert figures(q, batch.id) == ("called", 0, 0, 0, 0)
     job = taken(q)
     assert (job.id, job.body) == (batch.id, "callback")
-    assert q.batches()[0].progress == 1.0
+    assert q.batches.list()[0].progress == 1.0
     assert job.ack()
     assert figures(q, batch.id) is None
 
@@ -100,7 +100,7 @@ def settle(q: Queue, _: Raw) -> None:
 def hand_over(q: Queue, _: Raw) -> None:
     call = q.ops.hand_over([taken(q)], [(0, b"1\nnext")])
     assert q.backend.node.run(call).all_done
-    (batch,) = q.batches()
+    (batch,) = q.batches.list()
     assert (batch.state, batch.total, batch.done) == ("waiting", 2, 1)
     taken(q).ack()
 
@@ -272,10 +272,10 @@ def test_an_error_in_the_block(q: Queue) -> None:
     with pytest.raises(KeyError):
         fails()
     assert figures(q, batch.id) == ("open", 1, 0, 0, 0)
-    status = q.close_batch(batch.id)
+    status = q.batches.close(batch.id)
     assert status is not None
     assert status.state == "waiting"
-    assert q.close_batch(batch.id) == status
+    assert q.batches.close(batch.id) == status
 
 
 def test_a_purge_leaves_callbacks(q: Queue) -> None:
@@ -304,7 +304,7 @@ def test_a_callback_that_was_promoted(q: Queue) -> None:
     assert {job.body for job in jobs} == {"callback", "member"}
     q.ack(jobs)
     assert q.reserve(1, block=0) == []
-    assert q.batches() == []
+    assert q.batches.list() == []
     assert q.stats().batches == 0
 
 

@@ -62,7 +62,7 @@ def test_bodies_come_back_as_they_were(orders: Queue) -> None:
     orders.enqueue(b"raw")
     assert [view.body for view in orders.peek()] == [ORDER] * 5 + [b"raw"]
     assert [view.body for view in orders.peek(state="scheduled")] == [ORDER]
-    assert [view.body for view in orders.scan_iter()].count(ORDER) == 6
+    assert [view.body for view in orders.jobs()].count(ORDER) == 6
     jobs = orders.reserve(5, block=0)
     assert [job.body for job in jobs] == [ORDER] * 5
     found = orders.show(jobs[0])

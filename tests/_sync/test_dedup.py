@@ -136,7 +136,7 @@ def test_a_job_has_its_id(q: Queue) -> None:
     q.enqueue("without")
     assert first == Enqueued(first.id, "ready", duplicate=False, replicas=0, action="added")
     assert [view.dedup_id for view in q.peek()] == ["x", None]
-    assert [view.dedup_id for view in q.scan_iter()] == ["x", None]
+    assert [view.dedup_id for view in q.jobs()] == ["x", None]
     jobs = q.reserve(2, block=0)
     assert [job.dedup_id for job in jobs] == ["x", None]
     found = q.dedup_status("x")
@@ -1414,7 +1414,7 @@ def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, Queue]) -> None:
     assert answers[2].id == old[1].id
     assert answers.ids[3] == answers.ids[0]
     assert answers.ids[5] == answers.ids[1]
-    views = {view.id: view.body for view in q.scan_iter()}
+    views = {view.id: view.body for view in q.jobs()}
     assert [views[one] for one in answers.ids] == ["c2", "a2", "b1", "c2", "d1", "a2"]
     assert len(views) == 5
     job.ack()

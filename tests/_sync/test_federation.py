@@ -341,15 +341,9 @@ def test_scans_pass_every_node(three: Nodes, ps: Penstock, q: Queue) -> None:
         with three.of(number) as single:
             single.queue("q").enqueue_many(range(7))
             single.queue(f"only-{number}").enqueue("x")
-    found = [view.id for view in q.scan_iter(n=2)]
+    found = [view.id for view in q.jobs(n=2)]
     assert len(set(found)) == 21
-    searched, cursor = list[str](), "0"
-    while True:
-        page = q.find("ready", cursor, 2)
-        searched += page.ids
-        cursor = page.cursor
-        if cursor == "0":
-            break
+    searched = [view.id for view in q.jobs("ready", n=2)]
     assert sorted(searched) == sorted(set(found))
     names = ["only-0", "only-1", "only-2", "q"]
     assert ps.queues() == names
@@ -360,9 +354,9 @@ def test_scans_pass_every_node(three: Nodes, ps: Penstock, q: Queue) -> None:
     assert pages == ["q"]
     for bad in ("1", "q:0", "00000000:x", 5):
         with pytest.raises(BadArgument):
-            q.scan(bad)  # type: ignore[arg-type]  # on purpose
+            q.jobs().page(bad)  # type: ignore[arg-type]  # on purpose
         with pytest.raises(BadArgument):
-            q.find("ready", bad)  # type: ignore[arg-type]  # on purpose
+            q.jobs("ready").page(bad)  # type: ignore[arg-type]  # on purpose
         with pytest.raises(BadArgument):
             ps.scan_queues(bad)  # type: ignore[arg-type]  # on purpose
 
@@ -562,7 +556,7 @@ def test_a_missing_node_is_named(three: Nodes) -> None:
         assert q.stats().unreachable == missing
         assert q.stats().ready == 3
         assert q.peek().unreachable == missing  # type: ignore[attr-defined]  # a Partial
-        assert q.scan().unreachable == missing
+        assert q.jobs().page().unreachable == missing
         assert ps.scan_queues().unreachable == missing
         names = ps.queues()
         assert (names, names.unreachable) == (["q"], missing)  # type: ignore[attr-defined]  # same
@@ -834,16 +828,16 @@ def test_a_schedule_lies_on_one_node(three: Nodes, ps: Penstock, q: Queue) -> No
     """All clients choose the same node, which others replace it on; workers find it there."""
     names = [f"s{number}" for number in range(20)]
     for name in names:
-        assert q.schedule(name, every=86400, job="x")
+        assert q.schedules.add(name, every=86400, job="x")
     homes = {name: places(three, name) for name in names}
     assert {len(found) for found in homes.values()} == {1}
     assert {at for (at,) in homes.values()} == {0, 1, 2}  # they are spread
     with Penstock(three.sources[::-1]) as other:
         for name in names:
-            assert not other.queue("q").schedule(name, every=86400, job="x")
-            assert other.queue("q").schedule(name, every=7 * 86400, job="x")
+            assert not other.queue("q").schedules.add(name, every=86400, job="x")
+            assert other.queue("q").schedules.add(name, every=7 * 86400, job="x")
     assert {name: places(three, name) for name in names} == homes
-    assert [found.name for found in q.schedules()] == sorted(names)
+    assert [found.name for found in q.schedules.list()] == sorted(names)
 
     (home,) = homes["s0"]
     three.backends[home].sync_client().zadd(QueueKeys("q")["ticks"], {"s0": 1_700_000_000_000})
@@ -854,11 +848,11 @@ def test_a_schedule_lies_on_one_node(three: Nodes, ps: Penstock, q: Queue) -> No
 
     Worker(ps, "q", note, burst=True).run()
     assert ran == [("x", 1_700_000_000)]
-    assert q.show(q.trigger("s0").id) is not None
-    q.pause_schedule("s0")
-    assert [found.name for found in q.schedules() if found.paused] == ["s0"]
-    q.resume_schedule("s0")
-    assert q.unschedule("s0")
+    assert q.show(q.schedules.run("s0").id) is not None
+    q.schedules.pause("s0")
+    assert [found.name for found in q.schedules.list() if found.paused] == ["s0"]
+    q.schedules.resume("s0")
+    assert q.schedules.remove("s0")
     assert places(three, "s0") == []
 
 
@@ -867,11 +861,11 @@ def test_a_schedule_that_lies_on_two_nodes(three: Nodes, ps: Penstock, q: Queue)
     ps.connect()
     for source in three.sources[:2]:
         with Penstock(source, federation=False) as alone:
-            alone.queue("q").schedule("s", every=3600, job="x")
+            alone.queue("q").schedules.add("s", every=3600, job="x")
     assert places(three, "s") == [0, 1]
-    q.schedule("s", every=60, job="x")
+    q.schedules.add("s", every=60, job="x")
     assert len(places(three, "s")) == 1
-    assert [found.spec for found in q.schedules()] == ["every 1m"]
+    assert [found.spec for found in q.schedules.list()] == ["every 1m"]
     raws = [backend.sync_client() for backend in three.backends]
     meta = QueueKeys("q")["meta"]
     assert [raw.hget(meta, "unscheduled") for raw in raws] == [None] * 3  # no client has removed it
@@ -910,21 +904,21 @@ def test_two_clients_create_a_schedule_at_once(three: Nodes, q: Queue) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule_flows, "schedule", late)
-        q.schedule("s", every=3600, job="x")
+        q.schedules.add("s", every=3600, job="x")
     assert len(places(three, "s")) == 1
     home = places(three, "s")
-    q.unschedule("s")
-    q.schedule("s", every=3600, job="x")
+    q.schedules.remove("s")
+    q.schedules.add("s", every=3600, job="x")
     assert places(three, "s") == home
 
 
 def test_a_schedule_while_a_node_is_down(three: Nodes, q: Queue) -> None:
     """One that is there is replaced; a new one might be on the node that is down."""
-    q.schedule("s", every=3600, job="x")
+    q.schedules.add("s", every=3600, job="x")
     with three.client(NOWHERE, retry_for=0.1) as other:
-        assert other.queue("q").schedule("s", every=60, job="x")
+        assert other.queue("q").schedules.add("s", every=60, job="x")
         with pytest.raises(NodesUnavailable, match="the new schedule 'new' may lie on a node that"):
-            other.queue("q").schedule("new", every=60, job="x")
+            other.queue("q").schedules.add("new", every=60, job="x")
     assert (len(places(three, "s")), places(three, "new")) == (1, [])
 
 
@@ -932,7 +926,7 @@ def test_a_worker_waits_for_all_nodes(
     three: Nodes, q: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A new schedule is not stored while a node is down; the worker says so once, and works."""
-    q.schedule("a", every=3600, job="x")
+    q.schedules.add("a", every=3600, job="x")
     q.enqueue("job")
     client, seen = three.client(NOWHERE, retry_for=0.1), list[Any]()
 
@@ -945,7 +939,7 @@ def test_a_worker_waits_for_all_nodes(
     queue.handlers.default(note)
     Worker(client, queue, burst=True).run()
     assert seen == ["job"]
-    assert [(found.name, found.spec) for found in q.schedules()] == [("a", "every 2h")]
+    assert [(found.name, found.spec) for found in q.schedules.list()] == [("a", "every 2h")]
     told = [text for text in caplog.messages if "are not stored yet" in text]
     assert told == ["the schedules 'b' are not stored yet, as a node is down that may have them"]
 
@@ -963,9 +957,9 @@ def test_handlers_with_schedules_on_several_nodes(three: Nodes, ps: Penstock, q:
     assert [len(places(three, name)) for name in "abcd"] == [1] * 4
     homes = [places(three, name) for name in "abcd"]
     Worker(three.sources[::-1], declare("2h"), burst=True).run()
-    assert [found.spec for found in q.schedules()] == ["every 2h"] * 4
+    assert [found.spec for found in q.schedules.list()] == ["every 2h"] * 4
     Worker(ps, declare("1h"), burst=True).run()  # an older version
-    assert [found.spec for found in q.schedules()] == ["every 2h"] * 4
+    assert [found.spec for found in q.schedules.list()] == ["every 2h"] * 4
     assert [places(three, name) for name in "abcd"] == homes
 
 
@@ -1020,10 +1014,10 @@ def test_a_batch_lies_on_one_node(
             assert {parse_id(one).node for one in ids} == {home}
         assert q.stats().batches == 1
     with three.client() as other:
-        assert [one.id for one in other.queue("q").batches()] == [batch.id]
+        assert [one.id for one in other.queue("q").batches.list()] == [batch.id]
         jobs = other.queue("q").reserve(30, block=0)
         other.queue("q").ack(jobs)
-        status = other.queue("q").batch_status(batch.id)
+        status = other.queue("q").batches.get(batch.id)
     assert status is not None
     assert (status.state, status.total, status.done) == ("called", 6, 6)
     assert [job.id for job in q.reserve(30, block=0)] == [batch.id]

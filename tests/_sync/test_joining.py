@@ -112,7 +112,7 @@ def test_one_url_is_enough(listed: Urls) -> None:
         with Penstock(url) as ps:
             assert len(ids_of(ps)) == 3
             assert ps.queue("q").stats().ready == 3
-            assert {view.id for view in ps.queue("q").scan_iter()} == set(added)
+            assert {view.id for view in ps.queue("q").jobs()} == set(added)
             assert ps.queues() == ["q"]
     ps = Penstock(listed[1])
     assert list(ps.queue("q").ack(added)) == [Outcome.DONE] * 3

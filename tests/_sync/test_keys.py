@@ -93,7 +93,7 @@ def test_parked_jobs_are_shown(q: Queue) -> None:
     assert view is not None
     assert (view.state, view.key_hash, view.due) == ("parked", key_hash("a"), None)
     assert [job.id for job in q.peek(5, state="parked")] == [results[1].id]
-    assert [job.id for job in q.scan(states=["parked"]).jobs] == [results[1].id]
+    assert [job.id for job in q.jobs("parked").page().jobs] == [results[1].id]
     assert q.purge("parked") == 1
     assert q.stats().parked == 0
 

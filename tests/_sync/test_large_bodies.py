@@ -252,7 +252,7 @@ def test_pages_have_each_body_once(q: Queue) -> None:
     q.enqueue_many(bodies[3:])
     dead = q.peek(3, state="dead")
     assert [job.body for job in dead] == bodies[:3]
-    found = [view.body for view in q.scan_iter()]
+    found = [view.body for view in q.jobs()]
     assert sorted(found) == bodies
     assert len(q.peek(3, state="dead", start=-3)) == 3
 

@@ -336,7 +336,7 @@ def test_every_call_that_meets_lost_meta_repairs_it(
         "delete": lambda: q.delete([job]),
         "show": lambda: q.show(job),
         "peek": lambda: q.peek(5),
-        "scan": q.scan,
+        "scan": q.jobs().page,
         "purge": q.purge,
         "redrive": q.redrive,
         "evict": lambda: q.sweep(evict=100),
@@ -344,7 +344,7 @@ def test_every_call_that_meets_lost_meta_repairs_it(
         "recover": lambda: q.recover(idle=0),
         "stats": q.stats,
         "sweep": q.sweep,
-        "find": lambda: q.find("ready"),
+        "find": q.jobs("ready").page,
     }
     told = done[first]()
     assert first == "sweep" or told
@@ -354,13 +354,13 @@ def test_every_call_that_meets_lost_meta_repairs_it(
 
 
 def test_ids_are_whole_after_lost_meta(q: Queue, raw: Raw, damage: None) -> None:
-    """With meta missing, ids from `peek` and `scan` can be acknowledged, and `purge` works."""
+    """With meta missing, ids from `peek` and `jobs` can be acknowledged, and `purge` works."""
     ids = q.enqueue_many([*"abcd"]).ids
     delayed = q.enqueue("later", delay=60)
     raw.delete(q.ops.keys["meta"])
     assert [view.id for view in q.peek(9)] == ids
     raw.delete(q.ops.keys["meta"])
-    assert set(q.scan().ids) == {*ids, delayed.id}
+    assert set(q.jobs().page().ids) == {*ids, delayed.id}
     assert q.ack(ids[:1])
     raw.delete(q.ops.keys["meta"])
     assert q.purge() == 4

@@ -242,11 +242,11 @@ def test_figures_cover_all_partitions(ps: Penstock, q: Queue) -> None:
     assert (stats.ready, stats.active, stats.enqueued) == (9, 1, 10)
     waiting = sorted(set(ids) - {job.id})
     assert sorted(view.id for view in q.peek(10)) == waiting
-    assert sorted([view.id for view in q.scan_iter(n=2)]) == sorted(ids)
+    assert sorted([view.id for view in q.jobs(n=2)]) == sorted(ids)
     assert {view.queue for view in q.peek(10)} == {"q"}
     assert ps.queues() == ["q"]
     assert [one.name for one in ps.scan_queues_iter()] == ["q"]
-    assert sorted([view.id for view in ps.scan_iter()]) == sorted(ids)
+    assert sorted([view.id for view in ps.jobs()]) == sorted(ids)
     assert ps.info().registered_jobs == 10
 
 
@@ -651,10 +651,10 @@ def test_a_batch_lies_in_one_partition(q: Queue) -> None:
         added = batch.enqueue_many(list("abcdef"), key=lambda body: body)
         assert {partition(one) for one in added.ids} == {partition(batch.id)}
         assert q.stats().batches == 1
-    assert [one.id for one in q.batches()] == [batch.id]
+    assert [one.id for one in q.batches.list()] == [batch.id]
     q.cancel(added.ids[:1])
     q.ack(q.reserve(30, block=0))
-    status = q.batch_status(batch.id)
+    status = q.batches.get(batch.id)
     assert status is not None
     assert (status.state, status.total, status.done, status.failed) == ("called", 6, 5, 1)
     assert [job.id for job in q.reserve(30, block=0)] == [batch.id]

@@ -47,7 +47,7 @@ def test_a_reader_sees_a_ready_job(q: Queue, raw: Raw) -> None:
     assert (stats.ready, stats.scheduled) == (1, 0)
     assert stats.oldest is not None
     assert 5 <= stats.oldest < 60
-    [view] = q.scan().jobs
+    [view] = q.jobs().page().jobs
     assert (view.state, view.due, view.priority, view.retry) == ("ready", None, 7, None)
     shown = q.show(added.id)
     assert shown is not None

@@ -437,7 +437,7 @@ def test_results_and_a_clear(q: Queue, raw: Raw) -> None:
     """`clear` removes results; listings do not show them."""
     q.enqueue_many([1, 2], result_ttl=60)
     q.ack(q.reserve(2, block=0))
-    page = q.scan()
+    page = q.jobs().page()
     assert page.ids == []
     assert q.peek() == []
     q.clear()

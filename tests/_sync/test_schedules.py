@@ -53,15 +53,15 @@ def set_tick(raw: Raw, q: Queue, name: str, ago: float) -> float:
 
 def one(q: Queue) -> ScheduleView:
     """Return the only schedule."""
-    [found] = q.schedules()
+    [found] = q.schedules.list()
     return found
 
 
 def test_a_schedule_is_listed(q: Queue, raw: Raw) -> None:
     """The queue is created with its first schedule."""
-    assert q.schedule("report", cron="0 3 * * *", tz="Europe/Berlin", job={"n": 1})
-    assert q.schedule("a beat", every="15m", job=b"x", overlap=True, missed="skip")
-    first, second = q.schedules()
+    assert q.schedules.add("report", cron="0 3 * * *", tz="Europe/Berlin", job={"n": 1})
+    assert q.schedules.add("a beat", every="15m", job=b"x", overlap=True, missed="skip")
+    first, second = q.schedules.list()
     assert (first.name, first.spec, first.every, first.cron) == ("a beat", "every 15m", 900.0, None)
     assert (first.overlap, first.missed, first.tz) == (True, "skip", None)
     assert (second.spec, second.tz) == ("0 3 * * * Europe/Berlin", "Europe/Berlin")
@@ -76,22 +76,22 @@ def test_a_schedule_is_listed(q: Queue, raw: Raw) -> None:
 
 def test_the_same_schedule_changes_nothing(q: Queue, raw: Raw) -> None:
     """Another spec replaces it."""
-    assert q.schedule("s", every=HOUR, job="x")
+    assert q.schedules.add("s", every=HOUR, job="x")
     before = dump(raw)
-    assert not q.schedule("s", every=HOUR, job="x")
+    assert not q.schedules.add("s", every=HOUR, job="x")
     assert dump(raw) == before
-    assert q.schedule("s", every=60, job="x")
+    assert q.schedules.add("s", every=60, job="x")
     assert one(q).spec == "every 1m"
 
 
 def test_a_replaced_schedule_needs_force(q: Queue) -> None:
     """An older version of a program does not undo what a newer one has stored."""
-    q.schedule("s", every=60, job="x")
-    q.schedule("s", every=90, job="x")
-    with pytest.raises(BadArgument, match=r"^force=False: schedule 's' had this form before"):
-        q.schedule("s", every=60, job="x")
+    q.schedules.add("s", every=60, job="x")
+    q.schedules.add("s", every=90, job="x")
+    with pytest.raises(BadArgument, match=r"^name='s': this version was replaced by a later one"):
+        q.schedules.add("s", every=60, job="x")
     assert one(q).every == 90
-    assert q.schedule("s", every=60, job="x", force=True)
+    assert q.schedules.restore("s", every=60, job="x")
     assert one(q).every == 60
 
 
@@ -104,22 +104,21 @@ def test_a_replaced_schedule_needs_force(q: Queue) -> None:
         ({"cron": "* * * * *", "tz": "Nowhere", "job": "x"}, "tz"),
         ({"every": "often", "job": "x"}, "every"),
         ({"every": 60, "job": {1: 2}}, "body"),
-        ({"every": 60, "job": "x", "force": 1}, "force"),
         ({"every": 60, "job": "x", "missed": "all"}, "missed"),
     ],
 )
 def test_bad_arguments(q: Queue, raw: Raw, given: Any, argument: str) -> None:
     """They are refused before anything is written."""
     with pytest.raises(BadArgument, match=f"^{argument}="):
-        q.schedule(**{"name": "s", **given})
+        q.schedules.add(**{"name": "s", **given})
     assert not [key for key in raw.scan_iter() if b"{q}" in key]
 
 
 def test_unknown_names(q: Queue) -> None:
     """Calls about a schedule that is not there say so."""
-    assert not q.unschedule("s")
-    for call in (q.trigger, q.pause_schedule, q.resume_schedule):
-        with pytest.raises(BadArgument, match=r"^name='s': no such schedule: schedules\(\) lists"):
+    assert not q.schedules.remove("s")
+    for call in (q.schedules.run, q.schedules.pause, q.schedules.resume):
+        with pytest.raises(BadArgument, match=r"^name='s': no such schedule: schedules.list"):
             call("s")
         with pytest.raises(BadArgument, match=r"^name=''"):
             call("")
@@ -127,10 +126,10 @@ def test_unknown_names(q: Queue) -> None:
 
 def test_unschedule_leaves_nothing(q: Queue, raw: Raw) -> None:
     """The jobs of the schedule stay."""
-    q.schedule("s", every=60, job="x")
-    q.trigger("s")
-    assert q.unschedule("s")
-    assert q.schedules() == []
+    q.schedules.add("s", every=60, job="x")
+    q.schedules.run("s")
+    assert q.schedules.remove("s")
+    assert q.schedules.list() == []
     assert not raw.exists(q.ops.keys["ticks"], q.ops.keys["schedules"])
     assert q.stats().ready == 1
     q.sweep()
@@ -139,64 +138,64 @@ def test_unschedule_leaves_nothing(q: Queue, raw: Raw) -> None:
 
 def test_clear_removes_schedules(q: Queue, raw: Raw) -> None:
     """A cleared queue has none."""
-    q.schedule("s", every=60, job="x")
+    q.schedules.add("s", every=60, job="x")
     q.clear()
     assert not [key for key in raw.scan_iter() if b"{q}" in key]
 
 
 def test_trigger_adds_a_job_now(q: Queue, raw: Raw) -> None:
     """Ticks stay; a pause and a running job do not matter."""
-    q.schedule("s", every=60, job={"n": 1})
+    q.schedules.add("s", every=60, job={"n": 1})
     tick = one(q).next
-    q.pause_schedule("s")
-    added = q.trigger("s")
-    again = q.trigger("s")
+    q.schedules.pause("s")
+    added = q.schedules.run("s")
+    again = q.schedules.run("s")
     found = one(q)
     assert (found.runs, found.last_run, found.last_state) == (2, again.id, "ready")
     assert found.last is None
     [job, _] = q.reserve(2, block=0)
     assert (job.id, job.body) == (added.id, {"n": 1})
     assert job.scheduled_for == pytest.approx(raw_time(raw), abs=30)
-    q.resume_schedule("s")
+    q.schedules.resume("s")
     assert one(q).next == pytest.approx(tick, abs=61)
 
 
 def test_schedules_whose_runs_are_large(q: Queue) -> None:
     """Schedules are listed with the states of their last runs, which no single reply can hold."""
     for number in range(20):
-        q.schedule(f"s{number}", every=3600, job="x" * 60_000)
-        q.trigger(f"s{number}")
-    assert {view.last_state for view in q.schedules()} == {"ready"}
+        q.schedules.add(f"s{number}", every=3600, job="x" * 60_000)
+        q.schedules.run(f"s{number}")
+    assert {view.last_state for view in q.schedules.list()} == {"ready"}
 
 
 def test_trigger_is_an_enqueue(q: Queue) -> None:
     """A queue that takes no jobs refuses it."""
-    q.schedule("s", every=60, job="x")
+    q.schedules.add("s", every=60, job="x")
     q.configure(max_length=1)
-    q.trigger("s")
+    q.schedules.run("s")
     with pytest.raises(QueueFull):
-        q.trigger("s")
+        q.schedules.run("s")
     q.pause("in")
     with pytest.raises(QueuePaused):
-        q.trigger("s")
+        q.schedules.run("s")
     q.resume()
     q.close()
     with pytest.raises(QueueClosed):
-        q.trigger("s")
+        q.schedules.run("s")
 
 
 def test_a_pause_stays_after_a_change(ps: Penstock, q: Queue, raw: Raw) -> None:
     """A paused schedule has no ticks, also with another spec; those are not made up for."""
-    q.schedule("s", every=60, job="x")
+    q.schedules.add("s", every=60, job="x")
     set_tick(raw, q, "s", 30)
-    q.pause_schedule("s")
-    q.pause_schedule("s")
-    q.schedule("s", every=90, job="x")
+    q.schedules.pause("s")
+    q.schedules.pause("s")
+    q.schedules.add("s", every=90, job="x")
     assert (one(q).paused, one(q).next) == (True, None)
     ran: list[Any] = []
     work(ps, handlers_for(ran))
     assert not ran
-    q.resume_schedule("s")
+    q.schedules.resume("s")
     found = one(q)
     assert found.next is not None
     assert (found.paused, found.next % 90) == (False, 0)
@@ -205,22 +204,22 @@ def test_a_pause_stays_after_a_change(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 def test_a_pause_and_a_change_repeat_no_tick(q: Queue, raw: Raw) -> None:
     """After a small step back of the server's clock the next tick is later than the last one."""
-    q.schedule("s", every=10, job="x")
+    q.schedules.add("s", every=10, job="x")
     last = int(raw_time(raw) // 10 + 3) * 10
     key = q.ops.keys["schedules"]
     front, line, value = raw.hget(key, "s").partition(b"\n")
     run, _, rest = front.split(b" ", 2)
     raw.hset(key, "s", b"%b %d000 %b%b%b" % (run, last, rest, line, value))
-    q.pause_schedule("s")
-    q.resume_schedule("s")
+    q.schedules.pause("s")
+    q.schedules.resume("s")
     assert one(q).next == last + 10
-    q.schedule("s", every=10, job="y")
+    q.schedules.add("s", every=10, job="y")
     assert one(q).next == last + 10
 
 
 def test_a_worker_runs_a_due_tick(ps: Penstock, q: Queue, raw: Raw) -> None:
     """The job knows the time of its tick; the next tick is that of the spec."""
-    q.schedule("s", every=HOUR, job={"n": 1})
+    q.schedules.add("s", every=HOUR, job={"n": 1})
     tick, ran = set_tick(raw, q, "s", 5), list[Any]()
     work(ps, handlers_for(ran))
     assert ran == [({"n": 1}, tick)]
@@ -232,7 +231,7 @@ def test_a_worker_runs_a_due_tick(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 def test_short_delays_lose_no_tick(ps: Penstock, q: Queue, raw: Raw) -> None:
     """Ticks up to a minute late all run; their handlers begin in any order."""
-    q.schedule("s", every=10, job="x", overlap=True)
+    q.schedules.add("s", every=10, job="x", overlap=True)
     now = int(raw_time(raw) * 1000)
     first = now // 10_000 * 10_000 - 30_000
     raw.zadd(q.ops.keys["ticks"], {"s": first})
@@ -247,7 +246,7 @@ def test_more_ticks_than_one_look_returns(ps: Penstock, q: Queue, raw: Raw) -> N
     """All ticks that are due at once run."""
     names = [f"s{i}" for i in range(250)]
     for name in names:
-        q.schedule(name, every=HOUR, job=name)
+        q.schedules.add(name, every=HOUR, job=name)
         set_tick(raw, q, name, 5)
     ran: list[Any] = []
     work(ps, handlers_for(ran))
@@ -259,7 +258,7 @@ def test_more_ticks_than_one_look_returns(ps: Penstock, q: Queue, raw: Raw) -> N
 @pytest.mark.parametrize("missed, runs, skipped", [("one", 1, 0), ("skip", 0, 1)])
 def test_an_outage(ps: Penstock, q: Queue, raw: Raw, missed: Any, runs: int, skipped: int) -> None:
     """After an outage of many ticks one job is added, or none."""
-    q.schedule("s", every=HOUR, job="x", missed=missed)
+    q.schedules.add("s", every=HOUR, job="x", missed=missed)
     set_tick(raw, q, "s", 50 * 3600)
     ran: list[Any] = []
     work(ps, handlers_for(ran))
@@ -271,28 +270,28 @@ def test_an_outage(ps: Penstock, q: Queue, raw: Raw, missed: Any, runs: int, ski
 
 def test_overlap(ps: Penstock, q: Queue, raw: Raw) -> None:
     """While the last job waits or runs, ticks are skipped and counted; with `overlap` they run."""
-    q.schedule("alone", every=HOUR, job="alone")
-    q.schedule("both", every=HOUR, job="both", overlap=True)
+    q.schedules.add("alone", every=HOUR, job="alone")
+    q.schedules.add("both", every=HOUR, job="both", overlap=True)
     handlers = declaring(HOUR, [])
-    held = [q.trigger("alone"), q.trigger("both")]
+    held = [q.schedules.run("alone"), q.schedules.run("both")]
     jobs = q.reserve(2, block=0)
     assert [job.id for job in jobs] == [job.id for job in held]
     for name in ("alone", "both"):
         set_tick(raw, q, name, 5)
     work(ps, handlers)  # it has no handler for the job of `both`, which is a dead letter now
-    alone, both, _ = q.schedules()
+    alone, both, _ = q.schedules.list()
     assert (alone.runs, alone.skipped, alone.last_state) == (1, 1, "active")
     assert (both.runs, both.skipped, both.last_state) == (2, 0, "dead")
     jobs[0].bury("no use")
     set_tick(raw, q, "alone", 5)
     work(ps, handlers)
-    assert (q.schedules()[0].runs, q.stats().dead) == (2, 3)
+    assert (q.schedules.list()[0].runs, q.stats().dead) == (2, 3)
 
 
 def test_a_lost_job_stops_nothing(ps: Penstock, q: Queue, raw: Raw) -> None:
     """A purge of the waiting job does not stop the schedule, and the next tick is not skipped."""
-    q.schedule("s", every=HOUR, job="x")
-    q.trigger("s")
+    q.schedules.add("s", every=HOUR, job="x")
+    q.schedules.run("s")
     assert q.purge() == 1
     set_tick(raw, q, "s", 5)
     ran: list[Any] = []
@@ -303,7 +302,7 @@ def test_a_lost_job_stops_nothing(ps: Penstock, q: Queue, raw: Raw) -> None:
 @pytest.mark.parametrize("refused", ["full", "paused", "closed"])
 def test_a_queue_that_takes_no_jobs(ps: Penstock, q: Queue, raw: Raw, refused: str) -> None:
     """The tick waits, and runs when the queue takes jobs again."""
-    q.schedule("s", every=HOUR, job="x")
+    q.schedules.add("s", every=HOUR, job="x")
     tick = set_tick(raw, q, "s", 5)
     q.enqueue("waiting", delay=900)
     if refused == "full":
@@ -325,7 +324,7 @@ def test_a_queue_that_takes_no_jobs(ps: Penstock, q: Queue, raw: Raw, refused: s
 
 def test_a_clock_that_was_ahead(ps: Penstock, q: Queue, raw: Raw) -> None:
     """A worker that starts brings forward a tick that a wrong clock has put far ahead."""
-    q.schedule("s", every=HOUR, job="x")
+    q.schedules.add("s", every=HOUR, job="x")
     set_tick(raw, q, "s", -86_400 * 20)
     work(ps, handlers_for([]))
     found = one(q)
@@ -338,7 +337,7 @@ def test_a_schedule_that_a_worker_can_not_run(
     ps: Penstock, q: Queue, raw: Raw, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A worker leaves it to others, says so once, and runs the ticks of the other schedules."""
-    q.schedule("good", every=HOUR, job="x")
+    q.schedules.add("good", every=HOUR, job="x")
     tick = set_tick(raw, q, "good", 5)
     key = q.ops.keys["schedules"]
     for name, spec in (("a word", b'{"cron":"nonsense"}'), ("a list", b"[]")):
@@ -413,7 +412,7 @@ def test_a_handler_of_a_queue_has_schedules_too(ps: Penstock, q: Queue) -> None:
         """Do nothing."""
 
     Worker(ps, q, burst=True).run()
-    assert [(found.name, found.spec) for found in q.schedules()] == [
+    assert [(found.name, found.spec) for found in q.schedules.list()] == [
         ("nightly", "0 3 * * * Europe/Berlin")
     ]
 
@@ -458,9 +457,9 @@ def test_an_idle_worker_learns_of_a_schedule(
     with Worker(real_ps, "q", handlers_for(ran)):
         real_q.enqueue("first")
         wait_for(lambda: len(ran) == 1)
-        real_q.schedule("s", every=1, job="x")
+        real_q.schedules.add("s", every=1, job="x")
         wait_for(lambda: len(ran) >= 4)
-        real_q.unschedule("s")
+        real_q.schedules.remove("s")
     ticks = [tick for body, tick in ran if body == "x"]
     assert ticks == [ticks[0] + i for i in range(len(ticks))]
 
@@ -490,8 +489,8 @@ def test_a_schedule_lies_in_one_partition(ps: Penstock, raw: Raw) -> None:
     q = ps.queue("q", partitions=3)
     names = ["a", "b", "c", "d"]
     for name in names:
-        q.schedule(name, every=HOUR, job=name)
-    assert [found.name for found in q.schedules()] == names
+        q.schedules.add(name, every=HOUR, job=name)
+    assert [found.name for found in q.schedules.list()] == names
     for number in range(3):
         keys = QueueKeys("q", partition=number)
         placed = [name for name in names if partition_of(name, 3) == number]
@@ -501,10 +500,10 @@ def test_a_schedule_lies_in_one_partition(ps: Penstock, raw: Raw) -> None:
     ran: list[Any] = []
     Worker(ps, [q], handlers_for(ran), burst=True).run()
     assert sorted(body for body, _ in ran) == names
-    added = q.trigger("b")
+    added = q.schedules.run("b")
     assert q.show(added.id) is not None
-    q.pause_schedule("b")
-    assert [found.name for found in q.schedules() if found.paused] == ["b"]
-    assert q.unschedule("b")
+    q.schedules.pause("b")
+    assert [found.name for found in q.schedules.list() if found.paused] == ["b"]
+    assert q.schedules.remove("b")
     Worker(ps, [q], declaring("1h", []), burst=True).run()
-    assert [found.name for found in q.schedules()] == ["a", "c", "d", "report"]
+    assert [found.name for found in q.schedules.list()] == ["a", "c", "d", "report"]

@@ -32,7 +32,7 @@ def test_producer_and_consumer_see_the_same(q: Queue) -> None:
         assert view.stable_id == job.stable_id
     q.release(jobs)
     assert [view.stable_id for view in q.peek(9)] == [job.stable_id for job in jobs]
-    found = {view.id: view.stable_id for view in q.scan_iter()}
+    found = {view.id: view.stable_id for view in q.jobs()}
     assert found == {job.id: job.stable_id for job in jobs}
     again = q.reserve(9, block=0)
     assert [job.stable_id for job in again] == [one.stable_id for one in told]

@@ -39,6 +39,14 @@ def test_a_queue_shows_its_name_its_partitions_and_its_nodes() -> None:
     assert repr(several) == "<Queue 'mail' at localhost:6390, localhost:6391>"
 
 
+def test_the_objects_of_a_queue_show_it() -> None:
+    """The repr of schedules, batches and jobs names their queue."""
+    q = Penstock(URL).queue("mail")
+    assert repr(q.schedules) == "<QueueSchedules of 'mail'>"
+    assert repr(q.batches) == "<QueueBatches of 'mail'>"
+    assert repr(q.jobs(["dead", "active"])) == "<JobSearch of dead, active jobs in 'mail'>"
+
+
 def test_a_job_and_a_view_show_their_state(q: Queue) -> None:
     """The repr of a job or view has id, state, queue and attempt; that of a view also the error."""
     done = q.enqueue("x")
@@ -89,11 +97,10 @@ ENQUEUE = (
     " retry key result_ttl priority"
 )
 QUEUE = (
-    "ack ack_and_reserve batch batch_status batches bury cancel clear close close_batch configure"
-    " consume dedup_status delete enqueue enqueue_many exclusive extend find handler handlers nack"
-    " name partitions pause pause_schedule peek postpone promote"
-    " purge recover redrive release reopen reserve result resume resume_schedule scan scan_iter"
-    " schedule schedules show stats sweep trigger unschedule"
+    "ack ack_and_reserve backend batch batches bury cancel clear close configure consume"
+    " dedup_status delete enqueue enqueue_many exclusive extend handler handlers job_type jobs nack"
+    " name ops partitions pause peek postpone promote purge recover redrive release reopen reserve"
+    " result resume schedules show stats sweep"
 )
 
 
@@ -111,10 +118,16 @@ def test_a_type_error_names_the_public_class(
 ) -> None:
     """Also for a queue in partitions, and with middleware: their classes are internal."""
     q: Any = Penstock(URL, middleware=middleware).queue("q", **options)
-    for call in (q.postpone, q.find, q.trigger, q.close_batch, q.extend, q.enqueue):
+    for call in (q.postpone, q.extend, q.enqueue, q.show):
         with pytest.raises(TypeError, match=rf"^Queue\.{call.__name__}\(\) missing 1 "):
             call()
-    for call in (q.configure, q.stats, q.reserve):
+    for call in (q.schedules.run, q.schedules.add, q.batches.close, q.batches.open):
+        name = f"{type(call.__self__).__name__}.{call.__name__}"
+        with pytest.raises(TypeError, match=rf"^{name}\(\) missing 1 "):
+            call()
+    with pytest.raises(TypeError, match=r"^JobSearch\.page\(\) got an unexpected "):
+        q.jobs().page(nothing=1)
+    for call in (q.jobs, q.configure, q.stats, q.reserve):
         with pytest.raises(TypeError, match=rf"^Queue\.{call.__name__}\(\) "):
             call(nothing=1, more=2)
     with pytest.raises(TypeError, match=r"^Queue\.handler\(\) takes"):
@@ -156,7 +169,7 @@ def test_a_client_has_few_members() -> None:
     """Internal attributes for the worker, Spark and the command line are in `backend`."""
     names = {name for name in dir(Penstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
-        "ack backend clear clear_all close connect hello info middleware nodes open owner"  # noqa: SIM905
-        " prefix queue queues reserve result scan_iter scan_queues scan_queues_iter show sweep"
+        "ack backend clear clear_all close connect hello info jobs middleware nodes open owner"  # noqa: SIM905
+        " prefix queue queues reserve result scan_queues scan_queues_iter show sweep"
         " workers".split()
     )

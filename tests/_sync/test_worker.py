@@ -204,7 +204,7 @@ def test_results(ps: Penstock, q: Queue, raised: bool) -> None:
         "rejected": 1,
         "done": 1,
     }
-    found = {view.body: view for view in q.scan(full=True).jobs}
+    found = {view.body: view for view in q.jobs().page().jobs}
     assert set(found) == {0, 1, 2}
     assert (found[0].state, found[0].nacks, found[0].error) == ("scheduled", 1, "busy")
     assert (found[1].state, found[1].nacks, found[1].releases) == ("scheduled", 0, 0)
@@ -439,7 +439,7 @@ def test_hooks_around_a_run(ps: Penstock, q: Queue) -> None:
         (None, "bad", "retried", "ValueError"),
         (None, "late", "snoozed", "NoneType"),
     ]
-    errors = {view.body: view.error for view in q.scan(full=True).jobs}
+    errors = {view.body: view.error for view in q.jobs().page().jobs}
     assert errors["forbidden"] == "PermissionError: not this one"
     stats = q.stats()
     assert (stats.acked, stats.nacked, stats.active) == (1, 2, 0)

@@ -97,7 +97,7 @@ def calls(q: Queue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
         "show": lambda: q.show(jobs[0]),
         "configure": lambda: q.configure(lease=40),
         "pause": q.pause,
-        "schedule": lambda: q.schedule("s", every=60, job="x"),
+        "schedule": lambda: q.schedules.add("s", every=60, job="x"),
     }
 
 

@@ -44,7 +44,7 @@ def filled(ps: Penstock) -> Queue:
         [{"report": number} for number in range(4)], delay=900, headers={"handler": "report"}
     )
     q.enqueue_many([{"to": "eve"}] * 3, headers={"handler": "welcome"})
-    q.schedule("digest", every="1h", job={"all": True})
+    q.schedules.add("digest", every="1h", job={"all": True})
     return q
 
 
@@ -63,7 +63,7 @@ def test_every_page(
     q = filled(ps)
     page = visit(color_scheme=scheme, viewport=size)
     name = f"{scheme}-{'phone' if size is PHONE else 'desk'}"
-    [dead, *_] = q.find("dead", newest=True).ids
+    [dead, *_] = q.jobs("dead", newest=True).page().ids
     paths = {
         "overview": "/",
         "queue": "/queues/emails?state=dead",
@@ -157,7 +157,7 @@ def test_a_long_run_shows_its_progress(ps: Penstock, visit: Visit) -> None:
 def test_one_job(ps: Penstock, visit: Visit) -> None:
     """A job is found by its id, and redriven on its page."""
     q = filled(ps)
-    [dead, *_] = q.find("dead").ids
+    [dead, *_] = q.jobs("dead").page().ids
     page = visit("/")
     page.get_by_label("Id of a job").fill(dead)
     page.get_by_role("button", name="Show").click()
@@ -171,7 +171,7 @@ def test_one_job(ps: Penstock, visit: Visit) -> None:
 def test_an_active_job(ps: Penstock, visit: Visit) -> None:
     """It is marked as cancelled."""
     q = filled(ps)
-    [job, *_] = q.find("active").ids
+    [job, *_] = q.jobs("active").page().ids
     page = visit(f"/jobs/{job}")
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_role("button", name="Cancel 1 active job").click()
@@ -197,14 +197,14 @@ def test_pause_and_schedules(ps: Penstock, visit: Visit) -> None:
     assert counts(q)[0] == 6
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_text("paused", exact=True)).to_be_visible()
-    assert q.schedules()[0].paused
+    assert q.schedules.list()[0].paused
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
-    assert not q.schedules()[0].paused
+    assert not q.schedules.list()[0].paused
     page.get_by_role("button", name="Remove…").click()
     page.get_by_role("button", name="Remove 1 schedule").click()
     expect(page.get_by_text("There are no schedules.")).to_be_visible()
-    assert not q.schedules()
+    assert not q.schedules.list()
 
 
 def test_the_keyboard(ps: Penstock, visit: Visit) -> None:

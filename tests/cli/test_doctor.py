@@ -113,7 +113,7 @@ def test_a_queue_with_batches_and_keys_is_well(cli: Cli, client: Penstock) -> No
     with queue.batch(then="closed") as batch:
         batch.enqueue_many([b"1", b"2"], key="k")
     queue.batch(then="open").__enter__()
-    queue.schedule("hourly", every="1h", job=b"3")
+    queue.schedules.add("hourly", every="1h", job=b"3")
     result = cli("doctor", "--json")
     assert broken(result) == []
     assert found(result, "times", "warning") + found(result, "queues", "warning") == []

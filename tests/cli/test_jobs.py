@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Dedup, Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
+from penstock import Dedup, Enqueued, JobSearch, Penstock, RetryPolicy, ScanPage, parse_id
 from penstock.cli import output
 from penstock.cli.jobs import enqueue
 from penstock.core.enqueuing.options import OPTIONS
@@ -237,7 +237,7 @@ def test_enqueue_of_a_duplicate_names_the_existing_job(
     view = client.queue("q").show(owner)
     assert view is not None
     assert view.raw == (b"new" if action == "updated" else b'"old"')
-    assert [one.id for one in client.queue("q").scan_iter()] == [owner]
+    assert [one.id for one in client.queue("q").jobs()] == [owner]
     if delay:
         assert view.next_in == pytest.approx(600, abs=60)
 
@@ -686,13 +686,13 @@ def test_scan_lists_a_job_once_though_it_is_found_twice(
 ) -> None:
     """A job found by two steps is listed once."""
     ids = client.queue("q").enqueue_many(range(3)).ids
-    scan = Queue.scan
+    read_page = JobSearch.page
 
-    def twice(self: Queue, cursor: str = "0", n: int = 100, **options: Any) -> ScanPage:
-        page = scan(self, "0", n, **options)
+    def twice(self: JobSearch, cursor: str = "0", **options: Any) -> ScanPage:
+        page = read_page(self, **options)
         return replace(page, cursor="again" if cursor == "0" else "0", ids=[*page.ids, ids[0]])
 
-    monkeypatch.setattr(Queue, "scan", twice)
+    monkeypatch.setattr(JobSearch, "page", twice)
     assert sorted(cli("scan", "q", "--ids").out.split()) == sorted(ids)
     assert sorted(job["id"] for job in cli("scan", "q", "--json").document["jobs"]) == sorted(ids)
 

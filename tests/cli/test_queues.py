@@ -476,7 +476,7 @@ def test_evict_makes_room(cli: Cli, client: Penstock) -> None:
     assert [view.id for view in queue.peek(state="dead")] == dead[1:]
     assert cli("evict", "q", "--json").document["evicted"] == 1
     assert cli("evict", "q", "--json").document["evicted"] == 0
-    assert [view.id for view in queue.scan_iter()] == [kept]
+    assert [view.id for view in queue.jobs()] == [kept]
     assert queue.stats().evicted == 5
 
 
@@ -486,7 +486,7 @@ def test_evict_leaves_dead_letters(cli: Cli, client: Penstock) -> None:
     delivered_once(client, 2)
     result = cli("evict", "q", "--keep-dead", "--json")
     assert (result.code, result.document["evicted"]) == (0, 2)
-    assert sorted(view.id for view in client.queue("q").scan_iter()) == dead
+    assert sorted(view.id for view in client.queue("q").jobs()) == dead
 
 
 def test_evict_takes_many_steps(cli: Cli, client: Penstock) -> None:

@@ -16,10 +16,10 @@ from tests.support.backends import Backend
 def test_schedules_are_listed(cli: Cli, client: Penstock) -> None:
     """A row for each, with its next tick and its last job."""
     queue = client.queue("q")
-    queue.schedule("b", every="15m", job="x")
-    queue.schedule("a", cron="0 3 * * *", tz="Europe/Berlin", job="x")
-    queue.pause_schedule("a")
-    added = queue.trigger("b")
+    queue.schedules.add("b", every="15m", job="x")
+    queue.schedules.add("a", cron="0 3 * * *", tz="Europe/Berlin", job="x")
+    queue.schedules.pause("a")
+    added = queue.schedules.run("b")
     head, _, *lines = cli("schedules", "q").out.splitlines()
     assert head.split()[:3] == ["schedule", "runs", "at"]
     assert lines[0].split() == ["a", "0", "3", "*", "*", "*", "Europe/Berlin", "paused", "0", "0"]
@@ -43,16 +43,16 @@ def test_a_queue_without_schedules(cli: Cli, client: Penstock) -> None:
 def test_actions(cli: Cli, client: Penstock) -> None:
     """Trigger, pause, resume and remove one schedule."""
     queue = client.queue("q")
-    queue.schedule("s", every="15m", job="x")
+    queue.schedules.add("s", every="15m", job="x")
     job_id = cli("schedules", "q", "trigger", "s").out.strip()
     assert [job.id for job in queue.peek()] == [job_id]
     assert cli("schedules", "q", "pause", "s").out == "s: paused\n"
-    assert queue.schedules()[0].paused
+    assert queue.schedules.list()[0].paused
     assert cli("schedules", "q", "resume", "s").out == "s: not paused\n"
-    assert not queue.schedules()[0].paused
+    assert not queue.schedules.list()[0].paused
     removed = {"queue": "q", "schedule": "s", "removed": True}
     assert cli("schedules", "q", "remove", "s", "--json").document == removed
-    assert queue.schedules() == []
+    assert queue.schedules.list() == []
     assert cli("schedules", "q", "remove", "s").out == "s: there is no such schedule\n"
 
 
@@ -82,10 +82,10 @@ def test_a_roll_back(
         (tmp_path / f"rolled_{name}.py").write_text(text)
         assert cli("worker", f"rolled_{name}:worker").code == 0
     assert cli("worker", "rolled_before:worker").code == 0  # it changes nothing
-    assert client.queue("q").schedules()[0].spec == "every 2h"
+    assert client.queue("q").schedules.list()[0].spec == "every 2h"
     back = cli("schedules", "q", "restore", "report", "--app", "rolled_before:worker")
     assert back.out == "report: restored\n"
-    assert client.queue("q").schedules()[0].spec == "every 1h"
+    assert client.queue("q").schedules.list()[0].spec == "every 1h"
     back = cli("schedules", "q", "restore", "report", "--app", "rolled_before:worker")
     assert back.out == "report: it has this version already\n"
     missing = cli("schedules", "q", "restore", "other", "--app", "rolled_before:worker")

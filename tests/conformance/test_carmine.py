@@ -684,7 +684,7 @@ def test_the_content_of_a_queue(raw: Raw, q: Queue) -> None:
             job.nack(delay=0)
             expected[f"job {serial}"] = ("ready", 2)
     advance(raw, q.ops, 20)
-    views = list(q.scan_iter(n=4))
+    views = list(q.jobs(n=4))
     assert len(views) == len({view.id for view in views}) == 30
     for view in views:
         state, attempt = expected[view.dedup_id or ""]

@@ -370,7 +370,7 @@ def all_jobs(q: Queue, between: Callable[[], object], **options: Any) -> list[st
     found: list[str] = []
     cursor = "0"
     for _ in range(MOST_PAGES):
-        page = q.scan(cursor, **options)
+        page = q.jobs(**options).page(cursor)
         found += page.ids
         if page.cursor == "0":
             return found
@@ -392,20 +392,20 @@ def spread(q: Queue, each: int) -> dict[str, set[str]]:
 
 def test_scanning_jobs(ps: Penstock, q: Queue) -> None:
     """JSCAN; JSCAN … BUSYLOOP: all jobs in every state, page by page or in one loop."""
-    assert list(q.scan_iter()) == []
+    assert list(q.jobs()) == []
     ids = set().union(*spread(q, 30).values())
     q.enqueue("once", lease=0)
     taken = q.reserve(100, block=0)[-1]
     ids.add(taken.id)
     assert set(all_jobs(q, lambda: None, n=7)) == ids
-    assert {view.id for view in q.scan_iter()} == ids
-    assert {view.id for view in ps.scan_iter()} == ids
+    assert {view.id for view in q.jobs()} == ids
+    assert {view.id for view in ps.jobs()} == ids
 
 
 def test_a_page_of_jobs(q: Queue) -> None:
     """JSCAN … COUNT: it roughly bounds a page, and bodies are read only for the page."""
     ids = set(q.enqueue_many(range(500)).ids)
-    page = q.scan(n=50)
+    page = q.jobs(n=50).page()
     assert 0 < len(page.ids) < 500
     assert page.cursor != "0"
     assert len(page.jobs) == len(page.ids)
@@ -416,9 +416,9 @@ def test_scanning_jobs_of_some_queues(ps: Penstock) -> None:
     """JSCAN … QUEUE: only the jobs of the named queues."""
     for name in "abc":
         ps.queue(name).enqueue_many([name] * 5)
-    assert sorted(bodies(ps.scan_iter(queues=["a", "c"]))) == ["a"] * 5 + ["c"] * 5
-    assert sorted(bodies(ps.scan_iter())) == sorted("abc" * 5)
-    assert list(ps.scan_iter(queues=["never"])) == []
+    assert sorted(bodies(ps.jobs(["a", "c"]))) == ["a"] * 5 + ["c"] * 5
+    assert sorted(bodies(ps.jobs())) == sorted("abc" * 5)
+    assert list(ps.jobs(["never"])) == []
 
 
 def test_scanning_jobs_by_state(ps: Penstock, q: Queue) -> None:
@@ -426,11 +426,11 @@ def test_scanning_jobs_by_state(ps: Penstock, q: Queue) -> None:
     ids = spread(q, 11)
     for states in (["ready"], ["scheduled", "dead"], ["active", "ready", "dead"], [*ids]):
         wanted = set().union(*(ids[state] for state in states))
-        assert set(all_jobs(q, lambda: None, n=4, states=states)) == wanted
-        views = list(q.scan_iter(states=states))
+        assert set(all_jobs(q, lambda: None, n=4, state=states)) == wanted
+        views = list(q.jobs(state=states))
         assert {view.id for view in views} == wanted
         assert all(view.id in ids[view.state] for view in views)
-        assert {view.id for view in ps.scan_iter(states=states)} == wanted
+        assert {view.id for view in ps.jobs(state=states)} == wanted
 
 
 @pytest.mark.parametrize("passed", [0, 25, 40, 100])
@@ -445,23 +445,23 @@ def test_a_scan_and_a_peek_agree(q: Queue, raw: Raw, passed: int) -> None:
     q.enqueue_many(["ready"] * 3)
     advance(raw, q.ops, passed)
     for state in ("ready", "scheduled", "active", "dead"):
-        views = list(q.scan_iter(states=[state]))
+        views = list(q.jobs(state=[state]))
         assert {view.state for view in views} <= {state}
         peeked = sorted(view.id for view in q.peek(100, state=state))
         assert sorted(view.id for view in views) == peeked
-        assert sorted(q.scan(states=[state], full=False).ids) == peeked
+        assert sorted(q.jobs([state]).page(full=False).ids) == peeked
 
 
 def test_scanning_with_and_without_bodies(q: Queue) -> None:
     """JSCAN … REPLY: all data of a job, as in `show`, or its id only."""
     ids = one_in_each_state(q)
-    whole = q.scan()
+    whole = q.jobs().page()
     assert sorted(view.id for view in whole.jobs) == sorted(ids.values())
     for view in whole.jobs:
         again = shown(q, view.id)
         assert (again.state, again.body, again.due) == (view.state, view.body, view.due)
         assert (again.nacks, again.deliveries) == (view.nacks, view.deliveries)
-    short = q.scan(full=False)
+    short = q.jobs().page(full=False)
     assert sorted(short.ids) == sorted(ids.values())
     assert list(short.jobs) == []
 
@@ -512,7 +512,7 @@ def test_a_scan_with_a_busy_producer_ends(q: Queue) -> None:
     [
         *(({"cursor": cursor}, "cursor") for cursor in BAD_CURSORS),
         *(({"n": n}, "n") for n in BAD_COUNTS),
-        *(({"states": value}, "states") for value in (["queued"], "ready", [None], [1], 5)),
+        *(({"state": value}, "state") for value in (["queued"], "queued", [None], [1], 5)),
     ],
     ids=str,
 )
@@ -523,4 +523,5 @@ def test_bad_options_of_a_job_scan(
     1, an unknown state.
     """
     q.enqueue(b"x")
-    refused(raw, lambda: q.scan(**options), argument)
+    paging = {"cursor": options.pop("cursor")} if "cursor" in options else {}
+    refused(raw, lambda: q.jobs(**options).page(**paging), argument)

@@ -625,17 +625,17 @@ def test_many_jobs_are_scanned(ps: Penstock) -> None:
     for queue in (one, two):
         cursor = "0"
         while True:
-            page = queue.scan(cursor, 50, full=False)
+            page = queue.jobs(n=50).page(cursor, full=False)
             found += page.ids
             cursor = page.cursor
             if cursor == "0":
                 break
     assert set(found) == ids | delayed
-    assert {view.id for view in ps.scan_iter()} == ids | delayed
-    assert {view.queue for view in ps.scan_iter(queues=["two"])} == {"two"}
-    assert len({view.id for view in ps.scan_iter(queues=["two"])}) == 256
-    assert {view.id for view in ps.scan_iter(states=["scheduled"])} == delayed
-    (first,) = [view for view in one.scan_iter() if view.body == 0]
+    assert {view.id for view in ps.jobs()} == ids | delayed
+    assert {view.queue for view in ps.jobs(["two"])} == {"two"}
+    assert len({view.id for view in ps.jobs(["two"])}) == 256
+    assert {view.id for view in ps.jobs(state=["scheduled"])} == delayed
+    (first,) = [view for view in one.jobs() if view.body == 0]
     assert (first.queue, first.state, first.lease) == ("one", "ready", 30)
 
 

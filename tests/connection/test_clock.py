@@ -200,7 +200,7 @@ def ticked(raw: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch) -> Iterato
             ran.append(job.scheduled_for)
 
     with Penstock(raw) as ps:
-        ps.queue("q").schedule("s", every=1, job="x", overlap=True)
+        ps.queue("q").schedules.add("s", every=1, job="x", overlap=True)
         with Worker(ps, "q", note):
             wait_for(lambda: len(ran) >= 2)
             yield ran

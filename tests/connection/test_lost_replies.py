@@ -91,8 +91,8 @@ async def test_tasks_ask_for_less(url: str, q: Queue) -> None:
 def test_reads_ask_for_less(url: str, q: Queue) -> None:
     """A peek returns fewer jobs; what is read in pages comes whole, in smaller ones."""
     assert 0 < len(q.peek(400)) <= 60
-    assert len({view.id for view in q.scan_iter(n=400)}) == 1000
-    assert len(q.find("ready", n=400, body=1000).ids) > 0
+    assert len({view.id for view in q.jobs(n=400)}) == 1000
+    assert len(q.jobs("ready", n=400, body=1000).page().ids) > 0
     assert sum(len(q.reserve(50, block=0)) for _ in range(8)) > 60
     with Penstock(url) as other:
         for _ in range(2):  # the jobs of a lost reply are held as others are

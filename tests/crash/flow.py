@@ -121,7 +121,7 @@ class Deeds:
         out.write("done", name, job.id, job.deliveries)
 
     def _summary(self, job: Job, name: str) -> str:
-        status = self._queue.batch_status(job.id)
+        status = self._queue.batches.get(job.id)
         if status is None:
             raise RuntimeError("the status of the batch can't be read")
         self._out.write("begun", name, job.id, job.deliveries, 0, "-")

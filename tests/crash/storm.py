@@ -530,19 +530,19 @@ class Storm:
         deadline = time.monotonic() + PATIENCE
         while not all([self._is_empty(self.tasks), self._is_empty(self.orders)]):
             left = [queue.stats() for queue in (self.tasks, self.orders)]
-            assert time.monotonic() < deadline, f"stuck: {left} {self.tasks.batches()}"
+            assert time.monotonic() < deadline, f"stuck: {left} {self.tasks.batches.list()}"
             time.sleep(0.2)  # other processes empty the queues: no event tells
         for slot in self.workers:
             slot.kill()
 
     def _is_empty(self, queue: Queue) -> bool:
         with suppress(RedisError, PenstockError):
-            queue.unschedule("nightly")
+            queue.schedules.remove("nightly")
             queue.sweep()
-            for batch in queue.batches():
+            for batch in queue.batches.list():
                 if batch.state == "open":
-                    queue.close_batch(batch.id)
-            if any(batch.state == "called" for batch in queue.batches()):
+                    queue.batches.close(batch.id)
+            if any(batch.state == "called" for batch in queue.batches.list()):
                 return False  # its callback is to see what there was, before dead letters are back
             queue.redrive()
             for view in queue.peek(100, state="dead"):
@@ -550,7 +550,7 @@ class Storm:
                     queue.delete([view.id])
             one = queue.stats()
             left = one.ready + one.scheduled + one.active + one.parked + one.dead + one.unswept
-            return not left and not one.unreachable and not queue.batches()
+            return not left and not one.unreachable and not queue.batches.list()
         return False
 
     def __enter__(self) -> Storm:

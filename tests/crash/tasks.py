@@ -221,10 +221,10 @@ def in_batches(note: Callable[..., None]) -> tuple[Handlers, Any, Any]:
 def scheduled(urls: list[str], step: str) -> None:
     """Create a schedule on one of several nodes, and die at one step of the write."""
     queue = Penstock(urls).queue(QUEUE)
-    queue.schedules()
+    queue.schedules.list()
     patched: Any = Socket
     patched.trip = struck("schedule", step, 0, lambda: None, die)
-    queue.schedule("s", every=3600, job="x")
+    queue.schedules.add("s", every=3600, job="x")
 
 
 def tick(url: str, log: str) -> None:

@@ -54,7 +54,7 @@ def test_a_client_killed_at_a_step_of_a_batch(
     child.wait()
     assert child.killed
     has_run = step not in (*BEFORE, "sent")  # a sent call may run
-    found = queue.batches()
+    found = queue.batches.list()
     is_sure = name != "open_batch" or step in (*BEFORE, "answered", "read")
     assert not is_sure or len(found) == (name != "open_batch" or has_run)
     with Worker(client, queue, handlers):
@@ -73,13 +73,13 @@ def test_a_client_killed_at_a_step_of_a_batch(
     wanted = {"open_batch": 0, "ack": 1}.get(name, 3)
     assert members == wanted or (name == "enqueue" and not has_run and members == 0)
     assert ("summary", "-") in jobs or not found
-    assert queue.batches() == []
+    assert queue.batches.list() == []
 
 
 def _left(queue: Queue) -> int:
     """Close open batches, and return the number of jobs."""
-    for one in queue.batches():
+    for one in queue.batches.list():
         if one.state == "open":
-            queue.close_batch(one.id)
+            queue.batches.close(one.id)
     stats = queue.stats()
     return int(stats.ready + stats.scheduled + stats.active + stats.dead)

@@ -79,7 +79,7 @@ def queue(client: Penstock, raw: redis.Redis) -> Queue:
     made.enqueue_many([b"later"] * 3, delay=60, ttl=7200)
     made.enqueue_many([b"plain"] * 20)
     made.enqueue(b"named", dedup=Dedup("a", window=60))
-    made.schedule("hourly", every=3600, job=b"hourly")
+    made.schedules.add("hourly", every=3600, job=b"hourly")
     made.batch(then=b"callback").__enter__().enqueue(b"member")
     return made
 
@@ -203,17 +203,17 @@ def _hand_over(queue: Queue) -> None:
 
 
 def _close_batch(queue: Queue) -> None:
-    (batch,) = queue.batches()
-    closed = queue.close_batch(batch.id)
+    (batch,) = queue.batches.list()
+    closed = queue.batches.close(batch.id)
     while closed is not None and closed.state == "waiting":
         assert list(queue.ack([_one(queue)])) == DONE
-        closed = queue.batch_status(batch.id)
+        closed = queue.batches.get(batch.id)
     assert closed is not None
     assert closed.state == "called"
 
 
 def _list_batches(queue: Queue) -> None:
-    (batch,) = queue.batches()
+    (batch,) = queue.batches.list()
     assert (batch.state, batch.total) == ("open", 1)
 
 
@@ -301,7 +301,7 @@ def _show(queue: Queue) -> None:
 
 
 def _browse(queue: Queue) -> None:
-    assert len(queue.find("dead").jobs) == 3
+    assert len(queue.jobs("dead").page().jobs) == 3
 
 
 def _stats(queue: Queue) -> None:
@@ -332,7 +332,7 @@ def _evict(queue: Queue) -> None:
 
 
 def _scan(queue: Queue) -> None:
-    assert len(list(queue.scan_iter(n=7))) > 20
+    assert len(list(queue.jobs(n=7))) > 20
 
 
 def _status(queue: Queue) -> None:
@@ -387,22 +387,22 @@ def _results(queue: Queue) -> None:
 
 
 def _schedules(queue: Queue) -> None:
-    assert [one.name for one in queue.schedules()] == ["hourly"]
+    assert [one.name for one in queue.schedules.list()] == ["hourly"]
     with pytest.raises(OutOfMemory):
-        queue.schedule("daily", every="1d", job=b"daily")
+        queue.schedules.add("daily", every="1d", job=b"daily")
     with pytest.raises(OutOfMemory):
-        queue.trigger("hourly")
-    assert queue.schedules()[0].runs == 0
+        queue.schedules.run("hourly")
+    assert queue.schedules.list()[0].runs == 0
 
 
 def _pause_schedule(queue: Queue) -> None:
-    queue.pause_schedule("hourly")
-    assert queue.schedules()[0].paused
-    queue.resume_schedule("hourly")
+    queue.schedules.pause("hourly")
+    assert queue.schedules.list()[0].paused
+    queue.schedules.resume("hourly")
 
 
 def _unschedule(queue: Queue) -> None:
-    assert queue.unschedule("hourly") or not queue.schedules()
+    assert queue.schedules.remove("hourly") or not queue.schedules.list()
 
 
 WORKING: dict[str, Callable[[Queue], None]] = {
@@ -462,7 +462,7 @@ def test_a_new_client_drains_it(
     small_server: EmbeddedServer, queue: Queue, raw: redis.Redis
 ) -> None:
     """A new client on a full server drains a queue with every kind of job."""
-    queue.delete([batch.id for batch in queue.batches()])
+    queue.delete([batch.id for batch in queue.batches.list()])
     advance(raw, queue.ops, 3601)
     living = queue.stats().ready + queue.stats().dead
     with no_memory(raw), Penstock(small_server.url) as late:

@@ -28,7 +28,7 @@ def test_a_worker_killed_at_a_step_of_a_tick(
 ) -> None:
     """Another worker runs the tick, unless it was run: there is one job."""
     queue = client.queue(QUEUE)
-    queue.schedule("s", every=HOUR, job="x")
+    queue.schedules.add("s", every=HOUR, job="x")
     raw.script_load(script("tick").source)  # the first call of the worker runs
     tick = int(time.time() * 1000) - 5000
     raw.zadd(queue.ops.keys["ticks"], {"s": tick})
@@ -38,7 +38,7 @@ def test_a_worker_killed_at_a_step_of_a_tick(
     ran: list[float | None] = []
     Worker(client, QUEUE, lambda job: ran.append(job.scheduled_for), burst=True).run()
     until(lambda: raw.zscore(queue.ops.keys["ticks"], "s") != tick)
-    [found] = queue.schedules()
+    [found] = queue.schedules.list()
     assert (ran, found.runs, found.skipped) == ([tick / 1000], 1, 0)
 
 
@@ -72,10 +72,10 @@ def test_killed_while_it_creates_a_schedule_on_two_nodes(
     assert child.killed
     with Penstock(two) as client:
         queue = client.queue(QUEUE)
-        queue.schedule("s", every=HOUR // 1000, job="x")
-        assert not queue.schedule("s", every=HOUR // 1000, job="x")
+        queue.schedules.add("s", every=HOUR // 1000, job="x")
+        assert not queue.schedules.add("s", every=HOUR // 1000, job="x")
         assert len(homes(two)) == 1
-        assert [found.runs for found in queue.schedules()] == [0]
+        assert [found.runs for found in queue.schedules.list()] == [0]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -85,7 +85,7 @@ def test_killed_at_a_step_of_a_tick_on_two_nodes(
     """Another worker of both nodes runs the tick, unless it was run: there is one job."""
     with Penstock(two) as client:
         queue = client.queue(QUEUE)
-        queue.schedule("s", every=HOUR // 1000, job="x")
+        queue.schedules.add("s", every=HOUR // 1000, job="x")
         (home,) = homes(two)
         tick = int(time.time() * 1000) - 5000
         with redis.Redis.from_url(home) as raw:
@@ -95,7 +95,7 @@ def test_killed_at_a_step_of_a_tick_on_two_nodes(
         assert child.killed
         ran: list[float | None] = []
         Worker(client, QUEUE, lambda job: ran.append(job.scheduled_for), burst=True).run()
-        until(lambda: queue.schedules()[0].runs == 1)
+        until(lambda: queue.schedules.list()[0].runs == 1)
         assert (ran, homes(two)) == ([tick / 1000], [home])
 
 
@@ -111,19 +111,19 @@ def test_two_workers_that_are_killed_again_and_again(
     queue, log = client.queue(QUEUE), tmp_path / "log"
     queue.configure(lease=0.5, max_crashes=0)
     log.touch()
-    queue.schedule("s", every=1, job="x", overlap=True)
+    queue.schedules.add("s", every=1, job="x", overlap=True)
     url = crash_server.url  # type: ignore[attr-defined]  # a server
     with Nursery("tests.crash.tasks") as one, Nursery("tests.crash.tasks") as other:
         homes = [one, other]
         children = [home.start("tick", url=url, log=str(log)) for home in homes]
         for kill in range(KILLS):
-            before = queue.schedules()[0].runs
-            until(lambda before=before: queue.schedules()[0].runs > before)  # type: ignore[misc]  # a default
+            before = queue.schedules.list()[0].runs
+            until(lambda before=before: queue.schedules.list()[0].runs > before)  # type: ignore[misc]  # a default
             at = kill % 2
             children[at].signal(signal.SIGKILL)
             children[at].wait()
             children[at] = homes[at].start("tick", url=url, log=str(log))
-        queue.pause_schedule("s")
+        queue.schedules.pause("s")
         until(lambda: not unfinished(queue.stats()))
         for child in children:
             child.signal(signal.SIGKILL)
@@ -134,4 +134,4 @@ def test_two_workers_that_are_killed_again_and_again(
         assert ticks.setdefault(job, int(tick)) == int(tick)
     times = sorted(ticks.values())
     assert times == [times[0] + 1000 * i for i in range(len(times))], "a tick is lost, or ran twice"
-    assert len(times) == queue.schedules()[0].runs >= KILLS
+    assert len(times) == queue.schedules.list()[0].runs >= KILLS

@@ -317,9 +317,9 @@ class SideBySide(RuleBasedStateMachine):
     def scanned(self, n: int, states: Sequence[str], *, full: bool = True) -> None:
         """Scan step by step, and compare the found jobs."""
         cursor, ids, views = "0", list[str](), list[JobView]()
-        steps = 0
+        search, steps = self.queue.jobs(states, n=n), 0  # type: ignore[arg-type]  # states
         while steps == 0 or cursor != "0":
-            page = self.queue.scan(cursor, n, states=states, full=full)
+            page = search.page(cursor, full=full)
             cursor, steps = page.cursor, steps + 1
             ids += page.ids
             views += page.jobs

@@ -132,7 +132,7 @@ class BatchesMachine(RuleBasedStateMachine):
         """Close a batch; again changes nothing."""
         if self.groups:
             group = self.groups[pick % len(self.groups)]
-            status = self.queue.close_batch(group.id)
+            status = self.queue.batches.close(group.id)
             assert (status is None) == group.is_ended
             if group.state == "open":
                 group.state = "waiting"
@@ -286,14 +286,14 @@ class BatchesMachine(RuleBasedStateMachine):
         check_invariant(self.raw)
         present, dead = self.present(), self.letters()
         for group in self.groups:
-            status = self.queue.batch_status(group.id)
+            status = self.queue.batches.get(group.id)
             assert (status is None) == group.is_ended, group
             if status is not None:
                 done, failed, died, left = self.counts(group, present, dead)
                 assert (status.state, status.total) == (group.state, len(group.members)), group
                 found = (status.done, status.failed, status.dead, status.open)
                 assert found == (done, failed, died, left), group
-        listed = {status.id for status in self.queue.batches()}
+        listed = {status.id for status in self.queue.batches.list()}
         assert listed == {group.id for group in self.groups if not group.is_ended}
 
 

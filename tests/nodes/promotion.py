@@ -334,7 +334,7 @@ def deliver(
         place.fall(1, cut)
         for thread in threads:
             thread.join()
-        again = [view.body for view in queue.scan_iter(states=["ready"], n=1000)]
+        again = [view.body for view in queue.jobs(state=["ready"], n=1000)]
     return len(taken), len(taken.intersection(again)), sum(given_up)
 
 

@@ -319,11 +319,11 @@ def test_counts_reach_every_node(three: Servers) -> None:
     with three.client() as ps:
         q = ps.queue("q")
         assert q.stats().ready == 3
-        assert {view.id for view in q.peek()} == {view.id for view in q.scan_iter()} == set(ids)
+        assert {view.id for view in q.peek()} == {view.id for view in q.jobs()} == set(ids)
         three.all[0].kill()
         missing = (f"127.0.0.1:{three.all[0].port}",)
         assert (q.stats().ready, q.stats().unreachable) == (2, missing)
-        assert {view.id for view in q.scan_iter()} == set(ids[1:])
+        assert {view.id for view in q.jobs()} == set(ids[1:])
 
 
 def test_a_cold_node_wakes_a_reader(five: Servers) -> None:

@@ -53,7 +53,7 @@ def test_they_are_one_federation(urls: list[str]) -> None:
             ids = one_on_each(urls, name)
             q = ps.queue(name)
             assert q.stats().ready == 3
-            assert {view.id for view in q.scan_iter()} == set(ids)
+            assert {view.id for view in q.jobs()} == set(ids)
             jobs = q.reserve(3, block=5)
             assert list(q.ack(jobs)) == [Outcome.DONE] * 3
         for url in urls:

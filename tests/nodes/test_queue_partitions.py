@@ -199,7 +199,7 @@ def test_each_partition_is_on_each_node(three: Servers) -> None:
             with Penstock(url) as single:
                 single.queue("q", partitions=4).enqueue_many(range(20), key=str)
         assert (queue.stats().ready, queue.stats().partitions) == (100, 4)
-        assert len(list(queue.scan_iter(n=7))) == 100
+        assert len(list(queue.jobs(n=7))) == 100
         assert ps.queues() == ["q"]
         consumer = other.open("q")
         jobs: list[Any] = []

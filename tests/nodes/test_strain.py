@@ -389,10 +389,10 @@ def test_pauses_and_similar_calls_name_missing_nodes(three: Servers) -> None:
         assert q.stats().unreachable == (away,)
         assert q.peek().unreachable == (away,)  # type: ignore[attr-defined]  # a Partial
         assert ps.queues().unreachable == (away,)  # type: ignore[attr-defined]  # same
-        assert q.scan().unreachable == (away,) or q.scan().cursor != "0"
+        assert q.jobs().page().unreachable == (away,) or q.jobs().page().cursor != "0"
         pages, cursor = [], "0"
         while not pages or cursor != "0":
-            pages.append(q.scan(cursor))
+            pages.append(q.jobs().page(cursor))
             cursor = pages[-1].cursor
         assert {name for page in pages for name in page.unreachable} == {away}
 

@@ -174,10 +174,10 @@ def test_schedules(run_pytest: RunPytest) -> None:
         + """
 def test_ticks(penstock):
     queue = penstock.queue("emails", partitions=2)
-    queue.schedule("welcome", every="20s", job=welcome.job("ada"))
+    queue.schedules.add("welcome", every="20s", job=welcome.job("ada"))
     penstock.travel(40)
     counts = penstock.work(handlers)
-    [schedule] = queue.schedules()
+    [schedule] = queue.schedules.list()
     assert (schedule.skipped, counts) == (0, {"done": schedule.runs})
     assert schedule.runs >= 2
     penstock.travel(3600)
@@ -185,7 +185,7 @@ def test_ticks(penstock):
 
 @pytest.mark.asyncio
 async def test_with_asyncio(apenstock):
-    await apenstock.queue("emails").schedule("bob", every="1h", job=welcome.job("bob"))
+    await apenstock.queue("emails").schedules.add("bob", every="1h", job=welcome.job("bob"))
     apenstock.travel(3600)
     assert await apenstock.work(handlers) == {"done": 1}
 """

@@ -137,7 +137,7 @@ def _moved(ours: Penstock) -> None:
     (job,) = queue.reserve()
     (again,) = queue.recover(idle=0)
     assert again.id == job.id
-    assert {view.id for view in queue.scan_iter()} == {first, second}
+    assert {view.id for view in queue.jobs()} == {first, second}
     assert "moved" in {stats.name for stats in ours.scan_queues_iter()}
     again.bury()
     assert queue.sweep(evict=100) == 1

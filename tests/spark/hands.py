@@ -78,7 +78,7 @@ def close_all() -> None:
 
 def bodies(ps: Penstock, queue: str = "mail") -> list[bytes]:
     """Return the bodies of waiting jobs, sorted."""
-    return sorted(job.raw for job in ps.queue(queue).scan_iter())
+    return sorted(job.raw for job in ps.queue(queue).jobs())
 
 
 def write(

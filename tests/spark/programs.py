@@ -69,7 +69,7 @@ def connected(spark: Any, url: str, directory: str, place: str) -> dict[str, Any
     sink.options(queue="in", url=url).save()
     found: dict[str, Any] = {"module": type(spark).__module__}
     with Penstock(url) as client:
-        found["written"] = sorted(job.body["id"] for job in client.queue("in").scan_iter())
+        found["written"] = sorted(job.body["id"] for job in client.queue("in").jobs())
     spark.sql(f"CREATE TEMP VIEW jobs USING penstock OPTIONS (queue 'in', url '{url}')")
     [row] = spark.sql("SELECT count(*) AS n FROM jobs WHERE state = 'ready'").collect()
     found["selected"] = row.n

@@ -493,7 +493,7 @@ def test_jobs_that_were_taken_from_a_batch(
     life = ground.life()
     start = life.initialOffset()
     end = life.latest(start, 10)
-    ids = [view.id for view in ground.queue.scan_iter()]
+    ids = [view.id for view in ground.queue.jobs()]
     ground.queue.ack(ids[:3])
     life.renew()
     assert len(ground.read(life.partitions(start, end))) == 7

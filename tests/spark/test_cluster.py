@@ -25,7 +25,7 @@ SPECULATION = {
 
 def waiting(ps: Penstock, queue: str) -> Counter[bytes]:
     """Count the waiting bodies."""
-    return Counter(job.raw for job in ps.queue(queue).scan_iter(n=1000))
+    return Counter(job.raw for job in ps.queue(queue).jobs(n=1000))
 
 
 def test_an_attempt_that_outlives_the_write_adds_nothing(

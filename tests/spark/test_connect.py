@@ -29,7 +29,7 @@ def test_everything_goes_through_connect(
 
     def check() -> None:
         for queue, expected in wanted.items():
-            found = Counter(job.raw for job in ps.queue(queue).scan_iter(n=1000))
+            found = Counter(job.raw for job in ps.queue(queue).jobs(n=1000))
             assert found == expected, queue
 
     every_kind(spark, redis_url, str(tmp_path), 1)

@@ -143,7 +143,7 @@ def test_rounds_end(
     assert set(schemas) == {"result string"}
     assert works[0].output == DrainOutput(fields, True, 1.0, 3000)
     ps.queue("mail").enqueue(1)
-    [view] = ps.queue("mail").scan_iter()
+    [view] = ps.queue("mail").jobs()
     assert works[0].expected == (parse_id(view.id).node,)
     assert report == Drained(*2 * [sum(taken for taken, _ in rounds)], runs=runs)
     assert re.fullmatch("out/run=[0-9]{8}T[0-9]{6}-[0-9a-f]{6}-0000", runs[0])

@@ -71,7 +71,7 @@ def test_sources(spark: Any, place: QueueIdentity, tmp_path: Path) -> None:
     ps, where = place
     table = spark.read.format("penstock").options(queue="mail", **where).load()
     assert {row.id for row in table.select("id").collect()} == {
-        view.id for view in ps.open("mail").scan_iter()
+        view.id for view in ps.open("mail").jobs()
     }
     stream = spark.readStream.format("penstock").options(
         # The second run finds the last batch of the first one, however long it takes to start.

@@ -74,7 +74,7 @@ def test_failures_are_treated_as_a_worker_does(ps: Penstock, redis_url: str) -> 
     connection = Connection.parse({"queue": "mail", "url": redis_url})
     [figures] = DrainTask(connection, (), handlers, 10).run([])
     assert figures.to_pylist() == [{"receipts": "10 2 3 2 2 1 0"}]  # taken, done, failed, dead …
-    errors = {view.body: view.error for view in jobs.scan_iter(states=["scheduled"])}
+    errors = {view.body: view.error for view in jobs.jobs(state=["scheduled"])}
     assert errors["boom"] == "RuntimeError: boom"
     assert errors["exit"] == "SystemExit: 3"
     assert set(errors) == {"boom", "exit", "snooze", "retry"}
@@ -105,7 +105,7 @@ def test_columns_and_windows(ps: Penstock, redis_url: str) -> None:
     batch = pa.Table.from_batches(found)
     rows = zip(*(batch[name].to_pylist() for name in ("number", "text")), strict=True)
     assert list(rows) == [(1, "a"), (None, "b"), (None, None), (None, None), (2, "c")]
-    errors = {view.body: view.error for view in jobs.scan_iter(states=["scheduled"])}
+    errors = {view.body: view.error for view in jobs.jobs(state=["scheduled"])}
     for word, text in {
         "next": "Done(then=...) works only with", "strange": "no column 'other'",
         "wrong": "convert 'x'", "short": "a tuple of 2, or a dict, not tuple", "retry": "",
@@ -365,7 +365,7 @@ def test_the_rows_of_a_batch_come_with_the_receipts_of_their_jobs(
         goes_on.set()
     *batches, _ = batches
     assert len(batches) > 1
-    held = [view for view in jobs.scan_iter(states=["active"]) if view.lease]
+    held = [view for view in jobs.jobs(state=["active"]) if view.lease]
     assert len(held) == 30
     assert all(view.lease_until and view.lease_until > began + 35_000 for view in held)
     for batch in batches:
@@ -427,7 +427,7 @@ def test_results_of_jobs_with_terms_of_their_own(
         assert (row["id"], row["attempt"]) == (by_body[body].id, by_body[body].attempt)
     assert (results.kept, results.lost) == (10, 1)
     assert sorted(extended) == [(1, 600.0, True), (3, 600.0, True)]
-    leases = {view.body: view.lease_until for view in jobs.scan_iter(states=["active"])}
+    leases = {view.body: view.lease_until for view in jobs.jobs(state=["active"])}
     assert all(leases[body] - time.time() > 300 for body in (3, 5, 7))
     assert results.batch(jobs) is None
     jobs.delete([by_body[2].id])
@@ -615,7 +615,7 @@ def test_leases_are_renewed_until_the_task_ends(
     for clock[0], is_renewed in ((99, False), (101, True), (150, False), (202, True)):
         jobs.extend(held, 30)
         results.batch(jobs)
-        for view in jobs.scan_iter(states=["active"]):
+        for view in jobs.jobs(state=["active"]):
             assert (view.lease_until - time.time() > 300) is is_renewed
     assert told.count(True) == 2
 

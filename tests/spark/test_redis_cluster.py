@@ -53,7 +53,7 @@ def slot(queue: str, partition: int | None = None) -> int:
 
 def bodies(client: Penstock, queue: str) -> Counter[bytes]:
     """Count the waiting bodies."""
-    return Counter(view.raw for view in client.open(queue).scan_iter(n=1000))
+    return Counter(view.raw for view in client.open(queue).jobs(n=1000))
 
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])

@@ -105,7 +105,7 @@ def test_every_column_equals_show(client: Penstock) -> None:
     filled(client)
     queue = client.queue("q")
     found = by_id(rows(numPartitions=3))
-    views = {view.id: view for view in queue.scan_iter()}
+    views = {view.id: view for view in queue.jobs()}
     assert set(found) == set(views)
     for name, row in found.items():
         view = views[name]
@@ -151,14 +151,14 @@ def test_states(states: str, client: Penstock) -> None:
     filled(client)
     wanted = states.split(",")
     found = by_id(rows(states=states))
-    assert set(found) == {view.id for view in client.queue("q").scan_iter(states=wanted)}
+    assert set(found) == {view.id for view in client.queue("q").jobs(state=wanted)}
     assert {row["state"] for row in found.values()} == set(wanted)
 
 
 def test_times_and_prefixes(client: Penstock) -> None:
     """`enqueuedAfter` is inclusive, `enqueuedBefore` exclusive; an id may be a prefix."""
     queue = client.queue("q")
-    while len({view.created for view in queue.scan_iter()}) < 6:
+    while len({view.created for view in queue.jobs()}) < 6:
         queue.enqueue(b"x")
     every = by_id(rows())
     moments = sorted({row["enqueued_at"] for row in every.values()})
@@ -329,7 +329,7 @@ def fill_partitions(client: Penstock, jobs: int) -> set[str]:
         queue.enqueue(b"x", key=f"k{number}", delay=60 if number % 4 == 0 else 0)
     held = queue.reserve(jobs // 2, block=0)
     queue.bury(held[: len(held) // 2], "no use")
-    return {view.id for view in queue.scan_iter()}
+    return {view.id for view in queue.jobs()}
 
 
 @pytest.mark.parametrize(
@@ -527,7 +527,7 @@ def test_a_table(spark: Any, ps: Penstock, redis_url: str) -> None:
     queue.enqueue_many([b"body %d" % i for i in range(3000)], headers={"k": "v"})
     found = table(spark, redis_url, numPartitions=3).collect()
     assert {bytes(row.payload) for row in found} == {b"body %d" % i for i in range(3000)}
-    assert {row.id for row in found} == {view.id for view in queue.scan_iter()}
+    assert {row.id for row in found} == {view.id for view in queue.jobs()}
     assert {tuple(row.headers.items()) for row in found} == {(("k", "v"),)}
     while jobs := queue.reserve(1000, block=0):
         queue.ack(jobs)
@@ -543,7 +543,7 @@ def test_partitions_of_a_queue_share_tasks(spark: Any, ps: Penstock, redis_url: 
     for given, tasks in (({"numPartitions": 4}, 4), ({}, 1)):
         found = table(spark, redis_url, **given).selectExpr("id", "spark_partition_id() AS task")
         kept = found.collect()
-        assert sorted(row.id for row in kept) == sorted(view.id for view in queue.scan_iter())
+        assert sorted(row.id for row in kept) == sorted(view.id for view in queue.jobs())
         assert len({row.task for row in kept}) == tasks
 
 

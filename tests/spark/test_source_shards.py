@@ -677,7 +677,7 @@ def test_a_snapshot_has_all_parts(count: int, partitions: int | None, make: Make
         jobs = queue.reserve(8)
         queue.bury(jobs[:3], "no use")
     found, _ = rows(ground)
-    views = {view.id: view for queue in ground.queues for view in queue.scan_iter()}
+    views = {view.id: view for queue in ground.queues for view in queue.jobs()}
     assert sorted(row["id"] for row in found) == sorted(views)
     assert {row["queue"] for row in found} == {"q"}
     assert {row["node"] for row in found} == {name[2:10] for name in views}

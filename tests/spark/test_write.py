@@ -27,7 +27,7 @@ from tests.spark.support import Driver, wait_for
 
 def waiting(ps: Penstock, queue: str = "mail") -> Counter[bytes]:
     """Count the waiting bodies."""
-    return Counter(job.raw for job in ps.queue(queue).scan_iter(n=1000))
+    return Counter(job.raw for job in ps.queue(queue).jobs(n=1000))
 
 
 @pytest.mark.parametrize("how, mode", [("raise", "direct"), ("kill", "staged")])

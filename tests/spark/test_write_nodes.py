@@ -56,7 +56,7 @@ def test_every_row_is_there_once(mode: str, urls: list[str]) -> None:
         writer = BatchWriter(given, schema(text), False)
         writer.commit(attempts(writer, 2))
     with Penstock(urls) as ps:
-        assert sorted(job.raw for job in ps.queue("mail").scan_iter()) == sorted(BODIES)
+        assert sorted(job.raw for job in ps.queue("mail").jobs()) == sorted(BODIES)
     counts = []
     for url in urls:
         with Penstock(url) as one:
@@ -78,7 +78,7 @@ def test_rows_of_many_queues(urls: list[str]) -> None:
                 assert writer.write(iter(arrow(columns))).counts["added"] == added
         for name in set(to):
             wanted = [body for body, one in zip(rows, to, strict=True) if one == name]
-            jobs = list(ps.open(name).scan_iter())
+            jobs = list(ps.open(name).jobs())
             assert len({parse_id(job.id).node for job in jobs}) == len(urls)
             assert sorted(job.raw for job in jobs if job.raw != b"first") == sorted(wanted)
 
@@ -106,7 +106,7 @@ def test_a_node_that_is_away_when_a_write_is_planned(mode: str, urls: list[str])
         writer.write(iter(arrow({**rows_to, "to": ["third"] * 40})))
     with Penstock(urls[0]) as ps:
         for name in ("mail", "other", "third"):
-            assert sorted(job.raw for job in ps.queue(name).scan_iter()) == sorted(BODIES)
+            assert sorted(job.raw for job in ps.queue(name).jobs()) == sorted(BODIES)
 
 
 def test_operations_go_where_the_jobs_are(urls: list[str]) -> None:
@@ -115,7 +115,7 @@ def test_operations_go_where_the_jobs_are(urls: list[str]) -> None:
         for url in urls:
             with Penstock(url) as one:
                 one.queue("mail").enqueue_many(BODIES)
-        ids = [job.id for job in ps.queue("mail").scan_iter()]
+        ids = [job.id for job in ps.queue("mail").jobs()]
         given = {"queue": "mail", "nodes": ",".join(urls), "operation": "delete"}
         assert settle(given, "id string", {"id": ids})["done"] == 80
         assert ps.queue("mail").stats().ready == 0
@@ -157,7 +157,7 @@ def test_a_queue_in_partitions(redis_url: str) -> None:
         for _ in range(2):
             writer = BatchWriter(given, schema("payload binary, id string"), False)
             writer.commit(attempts(writer, 2))
-        jobs = list(queue.scan_iter())
+        jobs = list(queue.jobs())
         assert sorted(job.raw for job in jobs) == sorted([b"first", *BODIES])
         assert len({parse_id(job.id).crc for job in jobs}) == 4
         for more in ({"commitmode": "staged"}, {}):
@@ -182,12 +182,12 @@ def test_the_rows_of_a_key_lie_in_one_partition(redis_url: str) -> None:
         for _ in range(2):
             with running():
                 writer.commit([writer.write(iter(arrow(rows)))])
-        found = {view.dedup_id: parse_id(view.id).crc for view in queue.scan_iter()}
+        found = {view.dedup_id: parse_id(view.id).crc for view in queue.jobs()}
         assert len(found) == 1 + 80
         assert [found[str(n)] for n in range(72)] == [first[key] for key in keys] * 9
         for n in range(72, 80):
             assert queue.enqueue(b"again", dedup_id=str(n)).id
-        assert len(list(queue.scan_iter())) == 8 + 80
+        assert len(list(queue.jobs())) == 8 + 80
         close_all()
 
 

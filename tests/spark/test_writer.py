@@ -98,7 +98,7 @@ def test_the_same_body_with_other_terms_is_another_row(
         for said in attempts:
             with running(0):
                 writer.write(iter(arrow({"payload": [b"x"] * len(said), name: said}, **types)))
-        views = ps.queue(queue).scan_iter()
+        views = ps.queue(queue).jobs()
         return sorted(
             f"{v.state} {v.lease} {v.ttl} {v.retry} {v.headers} {v.key_hash} {v.priority}"
             for v in views
@@ -437,7 +437,7 @@ def test_each_row_keeps_its_delay_in_a_full_queue(ps: Penstock, options: Any) ->
         ps.queue("mail").configure(max_length=limit)
     with running(0):
         writer.write(iter(rows))
-    jobs = [*ps.queue("mail").scan_iter()]
+    jobs = [*ps.queue("mail").jobs()]
     found = {job.raw.decode(): round(job.due - job.created) for job in jobs if job.due}
     assert found == dict(zip(ids, delays, strict=True))
 
@@ -486,7 +486,7 @@ def test_many_delays_and_queues_take_few_calls(
     calls = sum(int(one) for one in re.findall(r"cmdstat_evalsha:calls=(\d+)", info))
     reads = ps.backend.node.server_facts().number("total_reads_processed")
     if column == "delay":
-        jobs = list(ps.queue("mail").scan_iter())
+        jobs = list(ps.queue("mail").jobs())
         delays = {job.raw.decode(): round(job.due - job.created) for job in jobs}
         assert delays == dict(zip(names, values, strict=True))
         assert calls < 20
@@ -695,7 +695,7 @@ def test_jobs_are_acknowledged_failed_redriven_and_deleted_by_rows(
     assert settle(options(operation="delete"), "id string", only) == {"rows": 1, "done": 1}
     assert settle(options(operation="delete"), "id string", only) == {"rows": 1, "gone": 1}
     assert queue.stats().ready == 3
-    ids = [view.id for view in queue.scan_iter()]
+    ids = [view.id for view in queue.jobs()]
     no_receipts = {"id": ids, "receipt": [None] * 3}
     assert settle(options(operation="ack"), text, no_receipts) == {"rows": 3, "done": 3}
 

@@ -22,6 +22,8 @@ from penstock import (
     AsyncWorker,
     BadArgument,
     BadJobId,
+    Batch,
+    BatchStatus,
     BulkEnqueued,
     CannotSync,
     Dedup,
@@ -31,6 +33,7 @@ from penstock import (
     Durable,
     Enqueued,
     EnqueueEvent,
+    ErrorGroup,
     EvictionWarning,
     Handlers,
     Hello,
@@ -40,6 +43,7 @@ from penstock import (
     Info,
     Job,
     JobId,
+    JobSearch,
     JobView,
     Middleware,
     NodesMissed,
@@ -50,12 +54,15 @@ from penstock import (
     Penstock,
     PenstockError,
     Queue,
+    QueueBatches,
     QueueFull,
     QueuePage,
+    QueueSchedules,
     QueueStats,
     RetryPolicy,
     RunEvent,
     ScanPage,
+    ScheduleView,
     Settings,
     Settled,
     StaleReceipt,
@@ -306,25 +313,32 @@ def unique(ps: Penstock, q: Queue) -> None:
     assert_type(ps.clear(["a", q]), list[str])
     assert_type(ps.clear_all(confirm="penstock"), list[str])
     assert_type(ps.queues("mail.*"), list[str])
-    for view in q.scan_iter():
+    for view in q.jobs():
         assert_type(view.dedup_id, str | None)
         assert_type(view.stable_id, str)
         assert_type(view.age, float)
 
 
 def scanning(ps: Penstock, q: Queue) -> None:
-    page = q.scan("0", 50, states=["ready", "dead"], full=False)
+    page = q.jobs(["ready", "dead"], n=50).page("0", full=False)
     assert_type(page, ScanPage)
     assert_type(page.cursor, str)
     assert_type(page.ids, list[str])
     assert_type(page.jobs, list[JobView])
-    assert_type(list(q.scan_iter(states={"active"})), list[JobView])
+    assert_type(list(q.jobs(state={"active"})), list[JobView])
+    assert_type(q.jobs("dead", handler="h", batch="D-"), JobSearch)
+    assert_type(q.jobs("dead").error_groups(limit=9).groups, list[ErrorGroup])
+    assert_type(q.schedules, QueueSchedules)
+    assert_type(q.schedules.list(), list[ScheduleView])
+    assert_type(q.batches, QueueBatches[Batch])
+    assert_type(q.batches.list(), list[BatchStatus])
+    assert_type(q.batches.open(then="x"), Batch)
     assert_type(q.peek(newest=True), list[JobView])
     queues = ps.scan_queues(min_length=1, max_length=10, max_idle=60)
     assert_type(queues, QueuePage)
     assert_type(queues.queues, list[QueueStats])
     assert_type(list(ps.scan_queues_iter()), list[QueueStats])
-    assert_type(list(ps.scan_iter(queues=["a", q])), list[JobView])
+    assert_type(list(ps.jobs(["a", q])), list[JobView])
     hello = ps.hello()
     assert_type(hello, Hello)
     assert_type(hello.nodes, tuple[NodeView, ...])
@@ -368,10 +382,10 @@ async def async_several_nodes(lent: redis.asyncio.Redis) -> None:
 
 
 async def async_scanning(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    assert_type(await q.scan(), ScanPage)
-    assert_type([view async for view in q.scan_iter()], list[JobView])
+    assert_type(await q.jobs("dead").page(), ScanPage)
+    assert_type([view async for view in q.jobs()], list[JobView])
     assert_type([stats async for stats in ps.scan_queues_iter(n=5)], list[QueueStats])
-    assert_type([view async for view in ps.scan_iter()], list[JobView])
+    assert_type([view async for view in ps.jobs()], list[JobView])
     assert_type(await q.recover(idle=timedelta(minutes=1)), list[AsyncJob])
     assert_type(await q.promote(["D-"]), Settled)
 

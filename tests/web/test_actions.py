@@ -57,7 +57,7 @@ def test_selected_jobs(
     after: tuple[int, ...],
 ) -> None:
     """The page asks with the number of jobs, acts on them alone, and logs a line."""
-    ids = q.find(state).ids[:2]  # type: ignore[arg-type]  # of any state
+    ids = q.jobs(state).page().ids[:2]  # type: ignore[arg-type]  # of any state
     before = counts(q)
     asked = chosen(writable, state, action, ids)
     assert f"{action.capitalize()} 2 {state} jobs of emails?" in asked.text
@@ -66,7 +66,7 @@ def test_selected_jobs(
         done = writable.press(asked, "", "")
     assert counts(q) == after
     assert "done for 2 of 2 jobs" in done.text
-    assert not set(ids) & set(q.find(state).ids)  # type: ignore[arg-type]  # of any state
+    assert not set(ids) & set(q.jobs(state).page().ids)  # type: ignore[arg-type]  # of any state
     [line] = caplog.messages
     assert line.startswith(f"action={action} user='-' client=127.0.0.1 queue='emails'")
     assert ids[0] in line
@@ -74,7 +74,7 @@ def test_selected_jobs(
 
 def test_an_active_job_is_cancelled(q: Queue, writable: Browser) -> None:
     """It is marked, and its page says so."""
-    [job, *_] = q.find("active").ids
+    [job, *_] = q.jobs("active").page().ids
     asked = writable.press(writable.get(f"/jobs/{job}"), "action", "cancel")
     done = writable.press(asked, "", "")
     assert "cancelled" in done.text
@@ -127,7 +127,7 @@ def test_jobs_that_come_later_are_left_alone(q: Queue, writable: Browser) -> Non
     asked = writable.press(writable.get("/queues/emails?state=ready"), "all", "delete")
     assert "Delete 3 ready jobs" in asked.text
     late = q.enqueue_many(range(600)).ids
-    q.delete(q.find("ready", n=1).ids)
+    q.delete(q.jobs("ready", n=1).page().ids)
     done = writable.press(asked, "do", "start")
     while "running" in done.text:
         done = writable.get(done.url)
@@ -169,18 +169,18 @@ def test_a_queue_is_paused_and_resumed(q: Queue, writable: Browser) -> None:
 
 def test_schedules(q: Queue, writable: Browser) -> None:
     """A schedule is triggered, paused, resumed and, after a question, removed."""
-    q.schedule("hourly", every="1h", job=1)
+    q.schedules.add("hourly", every="1h", job=1)
     writable.press(writable.get("/schedules"), "action", "trigger")
     assert q.stats().ready == 4
     writable.press(writable.get("/schedules"), "action", "pause")
-    assert q.schedules()[0].paused
+    assert q.schedules.list()[0].paused
     writable.press(writable.get("/schedules"), "action", "resume")
-    assert not q.schedules()[0].paused
+    assert not q.schedules.list()[0].paused
     asked = writable.press(writable.get("/schedules"), "action", "remove")
     assert "Remove 1 schedule" in asked.text
-    assert q.schedules()
+    assert q.schedules.list()
     writable.press(asked, "action", "remove")
-    assert not q.schedules()
+    assert not q.schedules.list()
 
 
 PATHS = ("/actions/jobs", "/actions/pause", "/actions/schedule", "/actions/runs/x")

@@ -189,7 +189,7 @@ def test_bodies_are_hidden(ps: Penstock, open_page: Open) -> None:
 def test_schedules_and_nodes(ps: Penstock, page: Browser) -> None:
     """They have pages of their own."""
     assert "There are no schedules" in page.get("/schedules").text
-    ps.queue("emails").schedule("hourly", every="1h", job={"x": 1})
+    ps.queue("emails").schedules.add("hourly", every="1h", job={"x": 1})
     ps.queue("emails").enqueue(1)
     found = page.get("/nodes")
     assert ps.hello().node[:8] in found.text
@@ -199,8 +199,8 @@ def test_schedules_and_nodes(ps: Penstock, page: Browser) -> None:
 def test_a_schedule_is_listed(ps: Penstock, page: Browser) -> None:
     """Its ticks and its last job are shown."""
     q = ps.queue("emails")
-    q.schedule("hourly", every="1h", job={"x": 1})
-    q.trigger("hourly")
+    q.schedules.add("hourly", every="1h", job={"x": 1})
+    q.schedules.run("hourly")
     found = page.get("/schedules")
     assert "hourly emails every 1h" in found.text
     assert "ready" in found.text
@@ -289,11 +289,11 @@ def test_looking_writes_nothing(ps: Penstock, raw: Raw, page: Browser) -> None:
     """No page changes a key, and expired jobs stay."""
     q = filled(ps)
     q.enqueue("milk", ttl=0.01)
-    q.schedule("hourly", every="1h", job=1)
+    q.schedules.add("hourly", every="1h", job=1)
     q.enqueue_many(range(10), dedup_id=str)
     ps.queue("parts", partitions=4).enqueue_many(range(10))
     before = dump(raw)
-    [dead, *_] = q.find("dead").ids
+    [dead, *_] = q.jobs("dead").page().ids
     paths = ["/", "/schedules", "/nodes", "/runs", f"/jobs/{dead}"]
     paths += [f"/queues/emails?state={one}" for one in ("ready", "scheduled", "active", "dead")]
     for path in (*paths, "/queues/emails?state=dead&error=x", "/queues/parts", "/workers"):
@@ -304,7 +304,7 @@ def test_looking_writes_nothing(ps: Penstock, raw: Raw, page: Browser) -> None:
 def test_a_user_that_may_only_read(ps: Penstock, raw: Raw, open_page: Open) -> None:
     """Reading commands are enough for every page."""
     q = filled(ps)
-    [dead, *_] = q.find("dead").ids
+    [dead, *_] = q.jobs("dead").page().ids
     rights = ["+@read", "+@connection", "+evalsha", "+script|load", "+info", "+time"]
     raw.execute_command(
         "ACL", "SETUSER", "viewer", "on", ">secret", "~penstock:*", "-@all", *rights

@@ -15,7 +15,7 @@ def test_a_replica_is_enough(make_server: Callable[..., EmbeddedServer], open_pa
     with replicated(make_server) as servers, Penstock(servers.url) as ps:
         q = ps.queue("emails")
         q.enqueue_many(range(3))
-        q.schedule("hourly", every="1h", job=1)
+        q.schedules.add("hourly", every="1h", job=1)
         [job] = q.reserve(block=0)
         job.bury("ValueError: no")
         servers.settle()

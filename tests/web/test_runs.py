@@ -13,19 +13,20 @@ from penstock.client._async.queue import AsyncQueue
 from penstock.web.runs import BulkAction, Filter, Runs
 
 
-def queue(find: Callable[[], Awaitable[None]]) -> AsyncQueue:
-    """Return a queue without jobs whose searches end when `find` does."""
+def queue(wait: Callable[[], Awaitable[None]]) -> AsyncQueue:
+    """Return a queue without jobs, a page of which is read when `wait` ends."""
 
-    async def found(*_: object, **__: object) -> Any:
-        await find()
+    async def page(_: str) -> Any:
+        await wait()
         return SimpleNamespace(ids=[], looked=0, cursor="0")
 
-    return cast("AsyncQueue", SimpleNamespace(name="q", find=found))
+    search = SimpleNamespace(page=page)
+    return cast("AsyncQueue", SimpleNamespace(name="q", jobs=lambda *_, **__: search))
 
 
-def started(runs: Runs, find: Callable[[], Awaitable[None]]) -> BulkAction:
+def started(runs: Runs, wait: Callable[[], Awaitable[None]]) -> BulkAction:
     """Return a run that counts its jobs."""
-    run = runs.create(queue(find), "delete", Filter("dead"), "-")
+    run = runs.create(queue(wait), "delete", Filter("dead"), "-")
     assert run is not None
     return run
 

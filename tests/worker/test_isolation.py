@@ -106,8 +106,8 @@ def test_a_suspect_that_keeps_the_interpreter(
         queue.enqueue_many({"n": n, "do": "no"} for n in range(1, 10))
         until(lambda: queue.stats().acked >= 9)
         if is_renewed:
-            [held] = queue.find("active").jobs
-            until(lambda: queue.find("active").jobs[0].lease_until != held.lease_until)
+            [held] = queue.jobs("active").page().jobs
+            until(lambda: queue.jobs("active").page().jobs[0].lease_until != held.lease_until)
         else:
             until(lambda: queue.stats().dead == 1)
         assert crew.diary.events("end", n=0) == []

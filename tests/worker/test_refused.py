@@ -215,8 +215,8 @@ def test_a_schedule_that_a_queue_refuses(
     def urgent() -> None:
         pass
 
-    a.schedule("urgent", every=3600, job=urgent.options(priority=5).job())
-    a.schedule("usual", every=3600, job="usual")
+    a.schedules.add("urgent", every=3600, job=urgent.options(priority=5).job())
+    a.schedules.add("usual", every=3600, job="usual")
     a.configure(ordered=True)
     seconds, _ = raw.time()
     raw.zadd(a.ops.keys["ticks"], {"urgent": (seconds - 5) * 1000, "usual": (seconds - 5) * 1000})

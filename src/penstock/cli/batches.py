@@ -39,12 +39,12 @@ def batches(
         raise BadUsage("close needs the id of a batch")
     with session.queue(queue) as target:
         if batch is not None:
-            status = target.close_batch(batch)
+            status = target.batches.close(batch)
             if status is None:
                 raise Failed(f"there is no batch {batch}, or its callback has ended")
             session.answer({"queue": queue, **asdict(status)}, f"{status.id}: {status.state}")
             return
-        found = target.batches()
+        found = target.batches.list()
         if not found:
             existing(target)
     document = {"queue": queue, "batches": [asdict(one) for one in found]}

@@ -78,9 +78,9 @@ def _only(queue: str | None, text: str, ids: Sequence[str]) -> str:
 def each_id(queue: Queue, states: Sequence[str] = ()) -> Iterator[str]:
     """Yield the id of each job of a queue once, in bounded steps."""
     seen: set[str] = set()  # an id may be found twice
-    cursor = ""
+    search, cursor = queue.jobs(states or None, n=JOBS_PER_SEARCH), ""  # type: ignore[arg-type]  # it checks them
     while cursor != "0":
-        page = queue.scan(cursor or "0", JOBS_PER_SEARCH, states=states or None, full=False)  # type: ignore[arg-type]  # scan checks them
+        page = search.page(cursor or "0", full=False)
         yield from dict.fromkeys(one for one in page.ids if one not in seen)
         seen.update(page.ids)
         cursor = page.cursor

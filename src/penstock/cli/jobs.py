@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from functools import partial
 from typing import Annotated, Any, BinaryIO
 
@@ -236,22 +236,18 @@ def peek(
 
 
 def _peek_groups(session: Session, queue: str) -> None:
-    found: Counter[tuple[str, str]] = Counter()
-    example: dict[tuple[str, str], str] = {}
     with session.queue(queue) as target:
-        for view in target.scan_iter(states=["dead"]):
-            group = (view.headers.get(HANDLER, ""), view.error.partition("\n")[0])
-            found[group] += 1
-            example.setdefault(group, view.id)
-        if not found:
+        groups = target.jobs("dead", n=DEAD_LETTERS_PER_STEP).error_groups().groups
+        if not groups:
             existing(target)
-    columns = ("jobs", "handler", "error", "example")
-    rows = [(count, *group, example[group]) for group, count in found.most_common()]
-    document = [dict(zip(columns, row, strict=True)) for row in rows]
+    rows = [astuple(group) for group in groups]
     session.answer(
-        {"queue": queue, "state": "dead", "groups": document},
-        lambda: output.table(columns, rows, right="jobs"),
+        {"queue": queue, "state": "dead", "groups": [asdict(group) for group in groups]},
+        lambda: output.table(("jobs", "handler", "error", "example"), rows, right="jobs"),
     )
+
+
+DEAD_LETTERS_PER_STEP = 1000
 
 
 TIME_OF_STATE = {
@@ -293,7 +289,7 @@ def scan(
         if ids:
             document["ids"] = list(each)
         else:
-            found = client.scan_iter(queues=names, states=states or None)
+            found = client.jobs(names, states or None)
             views = list({view.id: view for view in found}.values())  # one may be found twice
             document["jobs"] = [output.job_document(view) for view in views]
     session.answer(document, lambda: _print_scanned(views, with_queue=queue is None))

@@ -25,7 +25,6 @@ from penstock.cli.ids import whole_ids
 from penstock.cli.jobs import QueueArgument, existing
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
-from penstock.core.jobs.middleware import HANDLER
 
 __all__ = [
     "cancel", "clear", "close", "delete", "evict", "pause", "postpone", "promote", "purge",
@@ -227,9 +226,9 @@ def redrive(
 
     Args:
         ids: ids of dead letters. Default: all, oldest first.
-        limit: at most this many, the oldest first; with --handler or --error, in no order.
+        limit: at most this many, the oldest first; with --handler or --error, the newest.
         handler: only jobs of this handler.
-        error: only jobs with this text in their last error.
+        error: only jobs with this text in their last error, in any case of its letters.
 
     Examples:
         penstock redrive emails --limit 100
@@ -256,12 +255,8 @@ def redrive(
 
 def _redrive_chosen(queue: Queue, handler: str | None, error: str | None, limit: int | None) -> int:
     """Redrive the dead letters of a handler, or with a text in their error; return how many."""
-    found = (
-        view.id
-        for view in queue.scan_iter(states=["dead"])
-        if (handler is None or view.headers.get(HANDLER) == handler) and (error or "") in view.error
-    )
-    count, left = 0, islice(found, limit)
+    chosen = queue.jobs("dead", handler=handler, error=error, newest=True, body=0)
+    count, left = 0, islice((view.id for view in chosen), limit)
     while ids := list(islice(left, REMOVED_PER_CALL)):
         count += queue.redrive(ids)
     return count

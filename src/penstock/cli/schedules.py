@@ -50,7 +50,7 @@ def schedules(
             document, line = _change(target, action, name, app or "")
             session.answer({"queue": queue, "schedule": name, **document}, line)
             return
-        found = target.schedules()
+        found = target.schedules.list()
         if not found:
             existing(target)
     document = {"queue": queue, "schedules": [asdict(one) for one in found]}
@@ -60,10 +60,10 @@ def schedules(
 def _change(queue: Queue, action: Action, name: str, app: str) -> tuple[dict[str, Any], str]:
     """Act on a schedule; return the document and the line to print."""
     if action == "trigger":
-        job_id = queue.trigger(name).id
+        job_id = queue.schedules.run(name).id
         return {"id": job_id}, job_id
     if action == "remove":
-        removed = queue.unschedule(name)
+        removed = queue.schedules.remove(name)
         told = "removed" if removed else "there is no such schedule"
         return {"removed": removed}, f"{name}: {told}"
     if action == "restore":
@@ -71,7 +71,7 @@ def _change(queue: Queue, action: Action, name: str, app: str) -> tuple[dict[str
         told = "restored" if changed else "it has this version already"
         return {"changed": changed}, f"{name}: {told}"
     is_pause = action == "pause"
-    (queue.pause_schedule if is_pause else queue.resume_schedule)(name)
+    (queue.schedules.pause if is_pause else queue.schedules.resume)(name)
     return {"paused": is_pause}, f"{name}: {'paused' if is_pause else 'not paused'}"
 
 
@@ -88,7 +88,7 @@ def _restore(queue: Queue, name: str, app: str) -> bool:
     for handler in worker.handlers:
         spec = handler.schedule
         if spec is not None and (handler.queue, handler.name) == (queue.name, name):
-            return queue.schedule(
+            return queue.schedules.restore(
                 name,
                 job=handler.scheduled_job(),
                 cron=spec.cron,
@@ -96,7 +96,6 @@ def _restore(queue: Queue, name: str, app: str) -> bool:
                 tz=spec.tz if spec.cron is not None else None,
                 overlap=spec.overlap,
                 missed=spec.missed,
-                force=True,
             )
     raise Failed(f"{app} has no handler {name!r} with a schedule for queue {queue.name!r}")
 

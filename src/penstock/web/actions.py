@@ -19,10 +19,6 @@ __all__ = ["act_on_jobs", "change_pause", "change_run", "change_schedule"]
 COUNT_WAIT = 0.3
 """Seconds that a request waits for a count."""
 ScheduleAction = Literal["trigger", "pause", "resume", "remove"]
-SCHEDULE_METHODS: dict[ScheduleAction, str] = {
-    "trigger": "trigger", "pause": "pause_schedule", "resume": "resume_schedule",
-    "remove": "unschedule",
-}  # fmt: skip
 
 
 async def act_on_jobs(site: Site, request: Request) -> Response:
@@ -108,7 +104,7 @@ async def change_schedule(site: Site, request: Request) -> Response:
     action = one_of(ScheduleAction, "action", form.get("action"))
     if action == "remove" and not form.get("confirmed"):
         return site.page(request, "confirm_schedule.html", queue=queue.name, name=name)
-    done = await getattr(queue, SCHEDULE_METHODS[action])(name)
+    done = await getattr(queue.schedules, "run" if action == "trigger" else action)(name)
     if done is False:  # the other actions raise an error
         raise Refused(404, f"There is no schedule {name!r} of queue {queue.name!r}.")
     site.sampler.forget()

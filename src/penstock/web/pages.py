@@ -115,16 +115,16 @@ async def show_queue(site: Site, request: Request) -> Response:
 
 async def _search(queue: Any, chosen: Filter, cursor: str, *, newest: bool) -> ScanPage:
     """Return about 50 jobs, or those among the next 1,000 that match."""
+    search = queue.jobs(
+        chosen.state,
+        newest=newest,
+        body=PREVIEW_BYTES,
+        n=JOBS_PER_SEARCH_STEP if chosen else JOBS_PER_PAGE_ABOUT,
+        **chosen.options,
+    )
     found, until = ScanPage(cursor, [], []), time.monotonic() + SEARCH_SECONDS
     for _ in range(MAX_SEARCH_STEPS):
-        page = await queue.find(
-            chosen.state,
-            found.cursor,
-            JOBS_PER_SEARCH_STEP if chosen else JOBS_PER_PAGE_ABOUT,
-            newest=newest,
-            body=PREVIEW_BYTES,
-            **chosen.options,
-        )
+        page = await search.page(found.cursor)
         ids, jobs = found.ids + page.ids, found.jobs + page.jobs
         found = ScanPage(page.cursor, ids, jobs, page.unreachable, found.looked + page.looked)
         if page.cursor == "0" or len(jobs) >= JOBS_PER_PAGE_ABOUT or time.monotonic() > until:
@@ -203,7 +203,7 @@ async def _show_of_queues(
     found = []
     for name in names[:QUEUES_PER_PAGE]:
         queue = await site.client.open(name)
-        found += [(name, one) for one in (await getattr(queue, kind)())[:most]]
+        found += [(name, one) for one in (await getattr(queue, kind).list())[:most]]
     return site.page(request, f"{kind}.html", found=found, left=len(names) - QUEUES_PER_PAGE)
 
 

@@ -59,7 +59,7 @@ class Filter:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the filters as arguments of `find`."""
+        """Return the filters as arguments of `queue.jobs`."""
         return {"handler": self.handler, "error": self.error, "key": self.key}
 
     def query(self) -> dict[str, str | None]:
@@ -213,11 +213,12 @@ class Runs:
     async def _find_ids(self, run: BulkAction) -> AsyncIterator[list[str]]:
         """Yield the ids of matching jobs, the newest first: jobs added later are not found."""
         chosen, cursor, status = run.filter, "0", run.status
+        search = run.queue.jobs(
+            chosen.state, newest=True, body=0, n=JOBS_PER_RUN_STEP, **chosen.options
+        )
         while run.status == status:
             began = time.monotonic()
-            page = await run.queue.find(
-                chosen.state, cursor, JOBS_PER_RUN_STEP, newest=True, **chosen.options
-            )
+            page = await search.page(cursor)
             run.looked += page.looked
             yield page.ids
             cursor = page.cursor

@@ -215,7 +215,7 @@ class Handlers:
             result_ttl: seconds for which the results of its jobs are kept; 0 = not at all;
                 None = the queue's setting, which is 0 by default.
             cron, every, tz, overlap, missed: a schedule of the handler's name, as in
-                `Queue.schedule`: a worker stores it when it starts, and adds a job without
+                `queue.schedules.add`: a worker stores it when it starts, and adds a job without
                 arguments at each tick. The handler needs a `queue` and a name.
 
         Raises:

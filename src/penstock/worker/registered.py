@@ -228,7 +228,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         except BadArgument as error:
             reason = (
                 f"its schedule calls it without arguments, and {error}: give the parameter a"
-                " default, or create the schedule with queue.schedule(name, job=...)"
+                " default, or create the schedule with queue.schedules.add(name, job=...)"
             )
             raise BadArgument("handler", self.name, reason) from error
 
@@ -424,7 +424,7 @@ def seconds_of(name: str, value: Duration | None) -> float | None:
 
 def _check_schedule(name: str | None, queue: str | None) -> None:
     if name is None:
-        reason = "a handler without a name can't have a schedule: name it, or use queue.schedule()"
+        reason = "a handler without a name can't have a schedule: name it, or call schedules.add()"
         raise BadArgument("name", name, reason)
     if queue is None:
         reason = 'a handler with a schedule names its queue: handlers.handler(queue="reports", ...)'

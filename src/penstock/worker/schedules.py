@@ -385,7 +385,7 @@ class TickRun:
                 waiting.append(new)
             elif outcome.code == flows.SCHEDULE_OUTDATED:
                 text = "schedule %r stays as it is: a later version has replaced this one; %s"
-                self.log.warning(text, new.name, "schedule(..., force=True) brings it back")
+                self.log.warning(text, new.name, "schedules.restore(...) brings it back")
             elif outcome.ops is self.ops:
                 ticker.declared.stored.add(new.name)
             is_stored |= outcome.code is not None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.client._async.admin import AsyncQueueAdmin
+from penstock.client._async.admin import AsyncQueueAdmin, ask_all
 from penstock.client._async.route.interfaces import AsyncEnqueuing
 from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.settling import check_jobs
-from penstock.core.enqueuing.batches import BatchCondition, BatchStatus
-from penstock.core.enqueuing.options import EnqueueOptions
+from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
+from penstock.core.enqueuing.options import EnqueueOptions, hooked
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
+from penstock.core.values.methods import name_methods
 from penstock.errors import BatchClosed, PenstockError
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncBatchOf", "AsyncQueueBatches"]
 
 Q = TypeVar("Q", bound=AsyncEnqueuing)
+B = TypeVar("B")
 
 
 class AsyncBatchOf(Generic[Q]):
@@ -33,7 +36,7 @@ class AsyncBatchOf(Generic[Q]):
 
     def __init__(
         self,
-        queue: AsyncQueueBatches,
+        queue: AsyncQueueAdmin,
         bind: Callable[[AsyncPart], Q],
         record: bytes,
         on: BatchCondition,
@@ -91,20 +94,62 @@ class AsyncBatchOf(Generic[Q]):
         Raises:
             BatchClosed: it was abandoned before.
         """
-        status = await self._whole.close_batch(self.id)
+        status = await _close(self._whole, self.id)
         if status is not None and status.state == "abandoned":
             text = f"batch {self.id} was not closed within an hour of its last job: redrive the id"
             raise BatchClosed(f"{text} to run its callback")
 
     async def status(self) -> BatchStatus | None:
         """Return its state; None = its callback has ended."""
-        return await self._whole.batch_status(self.id)
+        return await _read_status(self._whole, self.id)
 
 
-class AsyncQueueBatches(AsyncQueueAdmin):
-    """The methods of a queue about batches."""
+@name_methods("AsyncQueueBatches")
+class AsyncQueueBatches(Generic[B]):
+    """The batches of a queue, as `queue.batches`.
 
-    async def batch_status(self, batch: JobName) -> BatchStatus | None:
+    Args:
+        queue: the queue.
+        make: makes a batch of the record of its callback and its condition.
+    """
+
+    def __init__(self, queue: AsyncQueueAdmin, make: Callable[[bytes, BatchCondition], B]) -> None:
+        self._queue, self._make = queue, make
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._queue.name!r}>"
+
+    def open(self, *, then: Any, on: BatchCondition = "success") -> B:
+        """Return a batch: jobs that are added in its block, and a callback that follows them.
+
+            async with queue.batches.open(then=summary.job("b1")) as batch:
+                await batch.enqueue_many(resize.jobs(paths))
+
+        The callback is a job of the queue. It runs once, when the block has ended and no job of the
+        batch is left to wait for. Jobs that a job of the batch hands over (`Done(then=...)`) join.
+        A batch lies on one node, and in one partition. `queue.batch(...)` is the short form.
+
+        Args:
+            then: the callback: a job of a handler, `summary.job("b1")`, or a body.
+            on: "success" = when all jobs are done. A dead letter is waited for, as it may be
+                redriven; if a job ends otherwise, the callback becomes a dead letter.
+                "finished" = when each job is done, dead, or has ended otherwise.
+
+        Raises:
+            BadArgument: an argument can't be used.
+
+        Examples:
+            >>> async with q.batches.open(then="report") as batch:
+            ...     added = await batch.enqueue_many([b"a", b"b"])
+            >>> outcomes = await q.ack(await q.reserve(2))
+            >>> [job.body for job in await q.reserve()]  # when both are done
+            ['report']
+        """
+        job = hooked(callback_job(then, on), self._queue.name, self._queue.middleware)
+        record = job.options.prepared(self._queue.ops.codec).record(job.body)
+        return self._make(record, on)
+
+    async def get(self, batch: JobName) -> BatchStatus | None:
         """Return the state of a batch.
 
         Args:
@@ -116,35 +161,41 @@ class AsyncQueueBatches(AsyncQueueAdmin):
         Raises:
             BadJobId: the id is malformed, of another queue, node or epoch.
         """
+        return await _read_status(self._queue, batch)
 
-        async def read(part: AsyncPart, names: list[JobName]) -> list[BatchStatus | None]:
-            _, found = await part.backend.node.run(part.ops.batches(names=names))
-            return [*found] or [None]
-
-        route = await self.route.refresh()
-        [status] = await route.call_parts(check_jobs("batch", [batch]), read, None)
-        return status
-
-    async def close_batch(self, batch: JobName) -> BatchStatus | None:
+    async def close(self, batch: JobName) -> BatchStatus | None:
         """Close a batch whose producer did not; its callback may run then.
 
         Args:
             batch: its id.
 
-        Returns, raises: as `batch_status`.
+        Returns, raises: as `get`.
         """
+        return await _close(self._queue, batch)
 
-        async def close(part: AsyncPart, names: list[JobName]) -> list[bool]:
-            return [(await part.backend.node.run(part.ops.close_batch(names[0]))).code > 0]
-
-        route = await self.route.refresh()
-        await route.call_parts(check_jobs("batch", [batch]), close, False)
-        return await self.batch_status(batch)
-
-    async def batches(self) -> list[BatchStatus]:
+    async def list(self) -> builtins.list[BatchStatus]:
         """Return the batches of the queue whose callbacks have not ended, by id."""
-        parts = await self._ask_all(_list)
+        parts = await ask_all(self._queue, _list)
         return sorted((one for part in parts for one in part), key=lambda one: one.id)
+
+
+async def _read_status(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | None:
+    async def read(part: AsyncPart, names: list[JobName]) -> list[BatchStatus | None]:
+        _, found = await part.backend.node.run(part.ops.batches(names=names))
+        return [*found] or [None]
+
+    route = await queue.route.refresh()
+    [status] = await route.call_parts(check_jobs("batch", [batch]), read, None)
+    return status
+
+
+async def _close(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | None:
+    async def close(part: AsyncPart, names: list[JobName]) -> list[bool]:
+        return [(await part.backend.node.run(part.ops.close_batch(names[0]))).code > 0]
+
+    route = await queue.route.refresh()
+    await route.call_parts(check_jobs("batch", [batch]), close, False)
+    return await _read_status(queue, batch)
 
 
 async def _list(part: AsyncPart) -> list[BatchStatus]:

@@ -422,24 +422,24 @@ class AsyncPenstock:
             if cursor == "0":
                 return
 
-    async def scan_iter(
+    async def jobs(
         self,
-        *,
         queues: Iterable[AsyncQueue | str] | None = None,
-        states: Iterable[StateName] | None = None,
+        state: StateName | Iterable[StateName] | None = None,
+        *,
         n: int = 100,
     ) -> AsyncIterator[JobView]:
-        """Yield every job of several queues, step by step; see `AsyncQueue.scan`.
+        """Yield every job of several queues, step by step; see `AsyncQueue.jobs`.
 
         Args:
             queues: queues or names; None = all that exist.
-            states: only jobs in these states: ready, scheduled, parked, active, dead; None = all.
+            state: only jobs in this state, or in these; None = all.
             n: about this many jobs a step.
         """
-        wanted = None if states is None else list(states)
+        wanted = state if state is None or isinstance(state, str) else list(state)
         for queue in await self.queues() if queues is None else check_queues(queues):
             found = queue if isinstance(queue, AsyncQueue) else await self.open(queue)
-            async for view in found.scan_iter(states=wanted, n=n):
+            async for view in found.jobs(wanted, n=n):
                 yield view
 
     async def workers(self, *, jobs: bool = False) -> list[WorkerView]:

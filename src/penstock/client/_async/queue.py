@@ -13,19 +13,17 @@ from penstock.client._async.job import AsyncJobOf
 from penstock.client._async.role import AsyncRoleOf
 from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.schedules import AsyncQueueSchedules
-from penstock.client._async.searching import AsyncQueueSearch
 from penstock.client._async.settling import check_jobs, extend_each
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.calls.operations import QueueOps
-from penstock.core.enqueuing.batches import BatchCondition, callback_job
+from penstock.core.enqueuing.batches import BatchCondition
 from penstock.core.enqueuing.options import (
     EnqueueManyOptions,
     EnqueueOptions,
     NewJob,
     NewJobs,
     headers_of,
-    hooked,
     prepared,
     show_options,
 )
@@ -112,13 +110,13 @@ class AsyncBatch(AsyncBatchOf["AsyncQueue"]):
 
 
 @name_methods("AsyncQueue")
-class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, AsyncQueueBatches):
+class AsyncQueue(AsyncQueueHandlers):
     """A queue, made by `AsyncPenstock.queue`. It exists on the server from its first use.
 
-    - Produce: `enqueue`, `enqueue_many`, `batch`, `schedule`, `exclusive`; `result`.
+    - Produce: `enqueue`, `enqueue_many`, `batch`, `schedules`, `exclusive`; `result`.
     - Consume: `handler` and a `Worker`; or `reserve` and `consume`, then `ack`, `ack_and_reserve`,
       `nack`, `release`, `bury`, `extend`.
-    - Look: `stats`, `peek`, `show`, `dedup_status`, `find`, `scan_iter`, `schedules`, `batches`.
+    - Look: `stats`, `peek`, `jobs`, `show`, `dedup_status`, `batches`.
     - Manage: `configure`, `pause`, `close`, `redrive`, `cancel`, `postpone`, `delete`, `purge`.
     """
 
@@ -133,6 +131,16 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
         return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self.route.backend.address}>"
+
+    @property
+    def schedules(self) -> AsyncQueueSchedules:
+        """The schedules of the queue: add, list, remove, pause, resume, run and restore them."""
+        return AsyncQueueSchedules(self)
+
+    @property
+    def batches(self) -> AsyncQueueBatches[AsyncBatch]:
+        """The batches of the queue: open, list, get and close them."""
+        return AsyncQueueBatches(self, partial(AsyncBatch, self, self._bind))
 
     # -- producing -------------------------------------------------------------------------
 
@@ -267,29 +275,17 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             async with queue.batch(then=summary.job("b1")) as batch:
                 await batch.enqueue_many(resize.jobs(paths))
 
-        The callback is a job of the queue. It runs once, when the block has ended and no job of the
-        batch is left to wait for. Jobs that a job of the batch hands over (`Done(then=...)`) join.
-        A batch lies on one node, and in one partition.
+        The short form of `queue.batches.open`, which see.
 
         Args:
             then: the callback: a job of a handler, `summary.job("b1")`, or a body.
-            on: "success" = when all jobs are done. A dead letter is waited for, as it may be
-                redriven; if a job ends otherwise, the callback becomes a dead letter.
-                "finished" = when each job is done, dead, or has ended otherwise.
+            on: "success" = when all jobs are done; "finished" = when each job is done, dead, or has
+                ended otherwise.
 
         Raises:
             BadArgument: an argument can't be used.
-
-        Examples:
-            >>> async with q.batch(then="report") as batch:
-            ...     added = await batch.enqueue_many([b"a", b"b"])
-            >>> outcomes = await q.ack(await q.reserve(2))
-            >>> [job.body for job in await q.reserve()]  # when both are done
-            ['report']
         """
-        job = hooked(callback_job(then, on), self.name, self.middleware)
-        record = job.options.prepared(self.ops.codec).record(job.body)
-        return AsyncBatch(self, self._bind, record, on)
+        return self.batches.open(then=then, on=on)
 
     def exclusive(
         self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None

@@ -1,29 +1,44 @@
-"""Schedules of a queue: create, list, pause, trigger and remove them."""
+"""Schedules of a queue: create, list, pause, run and remove them."""
 
 from __future__ import annotations
 
+import builtins
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._async.admin import AsyncQueueAdmin
+from penstock.client._async.admin import AsyncQueueAdmin, ask_all
 from penstock.client._async.route.part import AsyncPart
+from penstock.client._async.searching import show_each
 from penstock.core import flows
 from penstock.core.calls.operations.scheduling import ListedSchedules
 from penstock.core.jobs.job import Enqueued
 from penstock.core.jobs.record import stable_id_of
-from penstock.core.values.checks import check_flag, check_party
+from penstock.core.values.checks import check_party
+from penstock.core.values.methods import name_methods
 from penstock.errors import BadArgument
 
 if TYPE_CHECKING:
-    from penstock.core.enqueuing.schedules import Missed, ScheduleView, StoredSchedule
+    from penstock.core.enqueuing.schedules import (
+        Missed,
+        ScheduleView,
+        Spec,
+        StoredSchedule,
+    )
 
 __all__ = ["AsyncQueueSchedules"]
 
 
-class AsyncQueueSchedules(AsyncQueueAdmin):
-    """The methods of a queue about schedules: periodic jobs, which its workers add."""
+@name_methods("AsyncQueueSchedules")
+class AsyncQueueSchedules:
+    """The schedules of a queue, as `queue.schedules`: periodic jobs, which its workers add."""
 
-    async def schedule(
+    def __init__(self, queue: AsyncQueueAdmin) -> None:
+        self._queue = queue
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._queue.name!r}>"
+
+    async def add(
         self,
         name: str,
         *,
@@ -33,7 +48,6 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
         tz: str | None = None,
         overlap: bool = False,
         missed: Missed = "one",
-        force: bool = False,
     ) -> bool:
         """Create a schedule, or replace the one of this name. Workers of the queue add its jobs.
 
@@ -49,44 +63,67 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
                 is skipped, and counted.
             missed: after an outage of more than a minute, "one" adds one job for all ticks that
                 were missed, and "skip" none.
-            force: also bring back one of the last 8 versions that were replaced.
 
         Returns:
             False if the schedule was like this before.
 
         Raises:
-            BadArgument: an argument can't be used, or this version was replaced by a later one.
-                Nothing was written.
+            BadArgument: an argument can't be used, or this version was replaced by a later one: see
+                `restore`. Nothing was written.
             NodesUnavailable: it is new, and one of several nodes can't be reached, which may have
                 it.
 
         Examples:
-            >>> await q.schedule("report", job={"kind": "daily"}, every="1h")
+            >>> await q.schedules.add("report", job={"kind": "daily"}, every="1h")
             True
-            >>> [(one.name, one.spec) for one in await q.schedules()]
+            >>> [(one.name, one.spec) for one in await q.schedules.list()]
             [('report', 'every 1h')]
         """
-        from penstock.core.enqueuing.schedules import check_spec, new_schedule
+        from penstock.core.enqueuing.schedules import check_spec
 
         spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
-        new = new_schedule(name, job, spec, self.ops.codec)
-        check_flag("force", force)
-        what = await (await self.route.refresh()).store_schedule(new, force=force)
-        if what == flows.SCHEDULE_OUTDATED:
-            reason = f"schedule {name!r} had this form before: force=True brings it back"
-            raise BadArgument("force", force, reason)
-        return what != flows.SCHEDULE_UNCHANGED
+        return await self._store(name, job, spec, force=False)
 
-    async def schedules(self) -> list[ScheduleView]:
+    async def restore(
+        self,
+        name: str,
+        *,
+        job: Any,
+        cron: str | None = None,
+        every: float | timedelta | str | None = None,
+        tz: str | None = None,
+        overlap: bool = False,
+        missed: Missed = "one",
+    ) -> bool:
+        """Store a schedule as `add`, also if it is one of the last 8 versions that were replaced.
+
+        Args, returns, raises: as `add`.
+        """
+        from penstock.core.enqueuing.schedules import check_spec
+
+        spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
+        return await self._store(name, job, spec, force=True)
+
+    async def _store(self, name: str, job: Any, spec: Spec, *, force: bool) -> bool:
+        from penstock.core.enqueuing.schedules import new_schedule
+
+        new = new_schedule(name, job, spec, self._queue.ops.codec)
+        change = await (await self._queue.route.refresh()).store_schedule(new, force=force)
+        if change == flows.SCHEDULE_OUTDATED:
+            reason = "this version was replaced by a later one: schedules.restore() brings it back"
+            raise BadArgument("name", name, reason)
+        return change != flows.SCHEDULE_UNCHANGED
+
+    async def list(self) -> builtins.list[ScheduleView]:
         """Return the schedules of the queue, by name."""
-        parts = await self._ask_all(_list)
+        parts = await ask_all(self._queue, _list)
         return sorted((one for part in parts for one in part), key=lambda one: one.name)
 
-    async def unschedule(self, name: str) -> bool:
+    async def remove(self, name: str) -> bool:
         """Remove a schedule. Its jobs stay.
 
         A worker whose handler declares the schedule creates it again when it starts: remove the
-        declaration too, or use `pause_schedule`.
+        declaration too, or use `pause`.
 
         Args:
             name: its name.
@@ -96,13 +133,13 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
         """
         check_party("name", name)
 
-        async def remove(part: AsyncPart) -> bool:
+        async def remove_from(part: AsyncPart) -> bool:
             return (await part.backend.node.run(part.ops.unschedule(name))).code > 0
 
-        return any(await self._ask_all(remove))
+        return any(await ask_all(self._queue, remove_from))
 
-    async def pause_schedule(self, name: str) -> None:
-        """Stop the ticks of a schedule until `resume_schedule`, also across deploys.
+    async def pause(self, name: str) -> None:
+        """Stop the ticks of a schedule until `resume`, also across deploys.
 
         Args:
             name: its name.
@@ -112,13 +149,13 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
         """
         check_party("name", name)
 
-        async def pause(part: AsyncPart) -> bool:
+        async def pause_in(part: AsyncPart) -> bool:
             return (await part.backend.node.run(part.ops.pause_schedule(name))).code > 0
 
-        if not any(await self._ask_all(pause)):
+        if not any(await ask_all(self._queue, pause_in)):
             raise _missing(name)
 
-    async def resume_schedule(self, name: str) -> None:
+    async def resume(self, name: str) -> None:
         """End the pause of a schedule. Ticks that came meanwhile are not made up for.
 
         Args:
@@ -129,17 +166,17 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
         """
         check_party("name", name)
 
-        async def resume(part: AsyncPart) -> bool:
+        async def resume_in(part: AsyncPart) -> bool:
             entry, listed = await _read_entry(part, name)
             if entry is None:
                 return False
             call = part.ops.resume_schedule(name, entry.first_tick(listed.now_ms))
             return (await part.backend.node.run(call)).code > 0
 
-        if not any(await self._ask_all(resume)):
+        if not any(await ask_all(self._queue, resume_in)):
             raise _missing(name)
 
-    async def trigger(self, name: str) -> Enqueued:
+    async def run(self, name: str) -> Enqueued:
         """Add a job of a schedule now. Its ticks stay as they are.
 
         A pause of the schedule and a job that still runs do not matter.
@@ -156,15 +193,15 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
                 added.
         """
         check_party("name", name)
-        for added in await self._ask_all(lambda part: _trigger(part, name)):
+        for added in await ask_all(self._queue, lambda part: _run(part, name)):
             if added is not None:
-                added.queue = self
+                added.queue = self._queue
                 return added
         raise _missing(name)
 
 
 def _missing(name: str) -> BadArgument:
-    return BadArgument("name", name, "no such schedule: schedules() lists them")
+    return BadArgument("name", name, "no such schedule: schedules.list() lists them")
 
 
 async def _read_entry(part: AsyncPart, name: str) -> tuple[StoredSchedule | None, ListedSchedules]:
@@ -174,7 +211,7 @@ async def _read_entry(part: AsyncPart, name: str) -> tuple[StoredSchedule | None
     return (listed.entries[0] if listed.entries else None), listed
 
 
-async def _trigger(part: AsyncPart, name: str) -> Enqueued | None:
+async def _run(part: AsyncPart, name: str) -> Enqueued | None:
     while True:
         entry, listed = await _read_entry(part, name)
         if entry is None:
@@ -203,22 +240,9 @@ async def _list(part: AsyncPart) -> list[ScheduleView]:
         for name, entry in entries.items()
         if entry.last_run is not None
     }
-    states = await _read_states(part, list(runs.values()))
+    jobs = await show_each(part, list(runs.values()))
+    states = {job_id: job.state for job_id, job in jobs.items() if job is not None}
     return [
         view(entry, runs.get(name), states.get(runs.get(name, "")))
         for name, entry in entries.items()
     ]
-
-
-async def _read_states(part: AsyncPart, ids: list[str]) -> dict[str, str]:
-    found, start = dict[str, str](), 0
-    while start < len(ids):
-        views = await part.backend.node.run(part.ops.show(ids[start : start + STEP]))
-        named = zip(ids[start:], views, strict=False)  # a reply may have fewer
-        found |= {job_id: one.state for job_id, one in named if one}
-        start += len(views)
-    return found
-
-
-STEP = 100
-"""Jobs of one look."""

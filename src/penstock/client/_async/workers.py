@@ -55,7 +55,7 @@ async def read_held_jobs(queue: AsyncQueue) -> list[JobView]:
     """Return the active jobs of a queue, about 1,000 at most, without their bodies."""
     found, cursor = list[JobView](), "0"
     while len(found) < HELD:
-        page = await queue.find("active", cursor, HELD)
+        page = await queue.jobs("active", body=0, n=HELD).page(cursor)
         found += page.jobs
         cursor = page.cursor
         if cursor == "0":

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._sync.route.interfaces import Route
+from penstock.client._sync.route.interfaces import Route, Routed
 from penstock.client._sync.route.one_node import BoundRoute
 from penstock.client._sync.route.part import AskPart, Part
+from penstock.client._sync.searching import JobSearch
 from penstock.client._sync.settling import BuildCall, check_jobs
 from penstock.client._sync.transport.finished import ResultWait
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps
-from penstock.core.calls.operations.managing import check_states, purge_parts
+from penstock.core.calls.operations.managing import purge_parts
 from penstock.core.calls.settings import KEEP, setting_fields
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, JobName
@@ -22,24 +23,22 @@ from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.middleware import Middleware
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.results import value_of
+from penstock.core.jobs.searching import check_search
 from penstock.core.jobs.views import (
     DedupStatus,
     JobResult,
     JobView,
     QueueStats,
-    ScanPage,
     Settings,
 )
 from penstock.core.values.checks import (
     BATCH,
-    JOB_CURSOR,
     Duration,
     PauseSide,
     PurgeState,
     StateName,
     check_choice,
     check_count,
-    check_cursor,
     check_flag,
     check_label,
     duration_ms,
@@ -55,6 +54,18 @@ logger = get_logger("penstock")
 LOOK_AGAIN = 4.0
 """Seconds after which a job whose result is awaited is looked at again."""
 T = TypeVar("T")
+
+
+def ask_all(queue: Routed, ask: AskPart[T]) -> list[T]:
+    """Ask every part of a queue; return the answers.
+
+    Raises:
+        NodesMissed: some nodes did not answer.
+    """
+    answers, missed = queue.route.refresh().ask_parts(ask)
+    if missed:
+        raise NodesMissed(missed, answers)
+    return answers
 
 
 class QueueAdmin:
@@ -113,17 +124,6 @@ class QueueAdmin:
             bound.ops.queue = self
         return bound
 
-    def _ask_all(self, ask: AskPart[T]) -> list[T]:
-        """Ask every part; return the answers.
-
-        Raises:
-            NodesMissed: some nodes did not answer.
-        """
-        answers, missed = self.route.refresh().ask_parts(ask)
-        if missed:
-            raise NodesMissed(missed, answers)
-        return answers
-
     # -- moving ----------------------------------------------------------------------------
 
     def redrive(self, jobs: Iterable[JobName] | None = None, *, limit: int | None = None) -> int:
@@ -145,7 +145,7 @@ class QueueAdmin:
             nonlocal total
             total += part.redrive(most - total)
 
-        self._ask_all(redrive_oldest)
+        ask_all(self, redrive_oldest)
         return total
 
     def promote(self, jobs: Iterable[JobName]) -> Settled:
@@ -227,7 +227,7 @@ class QueueAdmin:
             Number of jobs removed. A crash midway leaves the rest as it was.
         """
         names = purge_parts(states)
-        return sum(self._ask_all(lambda part: part.purge(names)))
+        return sum(ask_all(self, lambda part: part.purge(names)))
 
     def sweep(self, *, evict: int = 0, dead: bool = True) -> int:
         """Remove jobs past their ttl and dead letters past their bounds, to free their memory.
@@ -248,7 +248,7 @@ class QueueAdmin:
         """
         check_count("evict", evict, low=0, high=BATCH)
         check_flag("dead", dead)
-        return sum(self._ask_all(lambda part: part.sweep(evict, dead=dead)))
+        return sum(ask_all(self, lambda part: part.sweep(evict, dead=dead)))
 
     def clear(self) -> int:
         """Remove the queue and all its contents: jobs in every state, settings, a pause.
@@ -387,59 +387,64 @@ class QueueAdmin:
             raise NodesMissed(missed)
         return known
 
-    def scan(
+    def jobs(
         self,
-        cursor: str = "0",
-        n: int = 100,
+        state: StateName | Iterable[StateName] | None = None,
         *,
-        states: Iterable[StateName] | None = None,
-        full: bool = True,
-    ) -> ScanPage:
-        """Return the next page of jobs, in no order. The work of a step is bounded.
+        handler: str | None = None,
+        error: str | None = None,
+        key: str | None = None,
+        batch: str | None = None,
+        newest: bool = False,
+        body: int | None = None,
+        n: int = 100,
+    ) -> JobSearch:
+        """Return the jobs that match, to iterate over or to read page by page.
 
-        A job that exists from the first step to the last is found at least once, perhaps twice. One
-        that is added or removed meanwhile may be missed (protocol/maintenance.md, Scanning).
+            for view in queue.jobs("dead", handler="resize", error="Timeout"): ...
+            page = queue.jobs("dead").page()  # page.jobs, page.cursor
+
+        Jobs of one state come in order. Ready jobs: first those with an ended lease, then those
+        that have become due, then the others. Scheduled ones by due time, parked ones by key,
+        active ones by end of lease, dead ones by death. A queue of several parts is read part after
+        part. A job that is removed meanwhile, or changes its place, does not disturb the search. A
+        job that comes to a place behind the cursor is found, too.
+
+        Jobs of several states come in no order. One that exists from the first step to the last is
+        found at least once, perhaps twice. One that is added or removed meanwhile may be missed
+        (protocol/maintenance.md, Scanning).
 
         Args:
-            cursor: "0" to begin, then the cursor of the last page, until it is "0" again.
-            n: about this many jobs a step, up to 1000. A step without jobs may not be the last.
-            states: only jobs in these states: ready, scheduled, parked, active, dead; None = all.
-            full: False = return only ids; no bodies are sent.
-
-        Returns:
-            The page. With several nodes they are read one after another, and `unreachable` names
-            those that were skipped.
+            state: ready, scheduled, parked, active or dead; or several of them; None = all.
+            handler: only jobs of the handler of this name.
+            error: only jobs whose last error contains this text, in any case of its letters.
+            key: only jobs of this key.
+            batch: only jobs of the batch with this id, whose callback has not ended. Each job is
+                looked at alone, so a step takes longer.
+            newest: with one state: go backwards from the end.
+            body: the most bytes of each body, up to 1000, into `raw`; a large body (more than 4096
+                bytes) may be left out then. None = whole bodies; of one state those from 1000
+                bytes on take another round trip for 100 jobs or 1 MiB.
+            n: the most jobs to look at in a step, up to 1000; without order about as many.
 
         Raises:
-            BadArgument: not a cursor, count or state; nothing was sent.
+            BadArgument: an argument can't be used.
+
+        Examples:
+            >>> added = q.enqueue_many([b"a", b"b", b"c"])
+            >>> [view.body for view in q.jobs("ready", newest=True)]
+            [b'c', b'b', b'a']
         """
-        check_count("n", n, high=BATCH)
-        check_flag("full", full)
-        wanted = check_states("states", states)
-        return self.route.refresh().read_page(
-            cursor,
-            lambda at: check_cursor("cursor", at, JOB_CURSOR),
-            lambda part, at: part.scan(at, n, wanted, full=full),
+        search = check_search(
+            state=state,
+            handler=handler,
+            error=error,
+            key=key,
+            batch=batch,
+            newest=newest,
+            body=body,
         )
-
-    def scan_iter(
-        self, *, states: Iterable[StateName] | None = None, n: int = 100
-    ) -> Iterator[JobView]:
-        """Yield every job, step by step. Changes meanwhile have the same effect as in `scan`.
-
-        Args:
-            states: as in `scan`.
-            n: about this many jobs a step.
-        """
-        if states is not None:
-            states = check_states("states", states)
-        page = self.scan("0", n, states=states)
-        while True:
-            for view in page.jobs:
-                yield view
-            if page.cursor == "0":
-                return
-            page = self.scan(page.cursor, n, states=states)
+        return JobSearch(self, search, check_count("n", n, high=BATCH))
 
     # -- settings --------------------------------------------------------------------------
 
@@ -485,7 +490,7 @@ class QueueAdmin:
         return self._configure(setting_fields(given, self.partitions))
 
     def _configure(self, fields: list[Any]) -> Settings:
-        return self._ask_all(lambda part: part.configure(fields))[0]
+        return ask_all(self, lambda part: part.configure(fields))[0]
 
     def pause(self, side: PauseSide = "all") -> None:
         """Stop a side of the queue. The pause survives a restart; a paused empty queue is kept.

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.client._sync.admin import QueueAdmin
+from penstock.client._sync.admin import QueueAdmin, ask_all
 from penstock.client._sync.route.interfaces import Enqueuing
 from penstock.client._sync.route.part import Part
 from penstock.client._sync.settling import check_jobs
-from penstock.core.enqueuing.batches import BatchCondition, BatchStatus
-from penstock.core.enqueuing.options import EnqueueOptions
+from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
+from penstock.core.enqueuing.options import EnqueueOptions, hooked
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
+from penstock.core.values.methods import name_methods
 from penstock.errors import BatchClosed, PenstockError
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchOf", "QueueBatches"]
 
 Q = TypeVar("Q", bound=Enqueuing)
+B = TypeVar("B")
 
 
 class BatchOf(Generic[Q]):
@@ -34,7 +37,7 @@ class BatchOf(Generic[Q]):
 
     def __init__(
         self,
-        queue: QueueBatches,
+        queue: QueueAdmin,
         bind: Callable[[Part], Q],
         record: bytes,
         on: BatchCondition,
@@ -92,20 +95,62 @@ class BatchOf(Generic[Q]):
         Raises:
             BatchClosed: it was abandoned before.
         """
-        status = self._whole.close_batch(self.id)
+        status = _close(self._whole, self.id)
         if status is not None and status.state == "abandoned":
             text = f"batch {self.id} was not closed within an hour of its last job: redrive the id"
             raise BatchClosed(f"{text} to run its callback")
 
     def status(self) -> BatchStatus | None:
         """Return its state; None = its callback has ended."""
-        return self._whole.batch_status(self.id)
+        return _read_status(self._whole, self.id)
 
 
-class QueueBatches(QueueAdmin):
-    """The methods of a queue about batches."""
+@name_methods("QueueBatches")
+class QueueBatches(Generic[B]):
+    """The batches of a queue, as `queue.batches`.
 
-    def batch_status(self, batch: JobName) -> BatchStatus | None:
+    Args:
+        queue: the queue.
+        make: makes a batch of the record of its callback and its condition.
+    """
+
+    def __init__(self, queue: QueueAdmin, make: Callable[[bytes, BatchCondition], B]) -> None:
+        self._queue, self._make = queue, make
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._queue.name!r}>"
+
+    def open(self, *, then: Any, on: BatchCondition = "success") -> B:
+        """Return a batch: jobs that are added in its block, and a callback that follows them.
+
+            with queue.batches.open(then=summary.job("b1")) as batch:
+                batch.enqueue_many(resize.jobs(paths))
+
+        The callback is a job of the queue. It runs once, when the block has ended and no job of the
+        batch is left to wait for. Jobs that a job of the batch hands over (`Done(then=...)`) join.
+        A batch lies on one node, and in one partition. `queue.batch(...)` is the short form.
+
+        Args:
+            then: the callback: a job of a handler, `summary.job("b1")`, or a body.
+            on: "success" = when all jobs are done. A dead letter is waited for, as it may be
+                redriven; if a job ends otherwise, the callback becomes a dead letter.
+                "finished" = when each job is done, dead, or has ended otherwise.
+
+        Raises:
+            BadArgument: an argument can't be used.
+
+        Examples:
+            >>> with q.batches.open(then="report") as batch:
+            ...     added = batch.enqueue_many([b"a", b"b"])
+            >>> outcomes = q.ack(q.reserve(2))
+            >>> [job.body for job in q.reserve()]  # when both are done
+            ['report']
+        """
+        job = hooked(callback_job(then, on), self._queue.name, self._queue.middleware)
+        record = job.options.prepared(self._queue.ops.codec).record(job.body)
+        return self._make(record, on)
+
+    def get(self, batch: JobName) -> BatchStatus | None:
         """Return the state of a batch.
 
         Args:
@@ -117,35 +162,41 @@ class QueueBatches(QueueAdmin):
         Raises:
             BadJobId: the id is malformed, of another queue, node or epoch.
         """
+        return _read_status(self._queue, batch)
 
-        def read(part: Part, names: list[JobName]) -> list[BatchStatus | None]:
-            _, found = part.backend.node.run(part.ops.batches(names=names))
-            return [*found] or [None]
-
-        route = self.route.refresh()
-        [status] = route.call_parts(check_jobs("batch", [batch]), read, None)
-        return status
-
-    def close_batch(self, batch: JobName) -> BatchStatus | None:
+    def close(self, batch: JobName) -> BatchStatus | None:
         """Close a batch whose producer did not; its callback may run then.
 
         Args:
             batch: its id.
 
-        Returns, raises: as `batch_status`.
+        Returns, raises: as `get`.
         """
+        return _close(self._queue, batch)
 
-        def close(part: Part, names: list[JobName]) -> list[bool]:
-            return [part.backend.node.run(part.ops.close_batch(names[0])).code > 0]
-
-        route = self.route.refresh()
-        route.call_parts(check_jobs("batch", [batch]), close, False)
-        return self.batch_status(batch)
-
-    def batches(self) -> list[BatchStatus]:
+    def list(self) -> builtins.list[BatchStatus]:
         """Return the batches of the queue whose callbacks have not ended, by id."""
-        parts = self._ask_all(_list)
+        parts = ask_all(self._queue, _list)
         return sorted((one for part in parts for one in part), key=lambda one: one.id)
+
+
+def _read_status(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
+    def read(part: Part, names: list[JobName]) -> list[BatchStatus | None]:
+        _, found = part.backend.node.run(part.ops.batches(names=names))
+        return [*found] or [None]
+
+    route = queue.route.refresh()
+    [status] = route.call_parts(check_jobs("batch", [batch]), read, None)
+    return status
+
+
+def _close(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
+    def close(part: Part, names: list[JobName]) -> list[bool]:
+        return [part.backend.node.run(part.ops.close_batch(names[0])).code > 0]
+
+    route = queue.route.refresh()
+    route.call_parts(check_jobs("batch", [batch]), close, False)
+    return _read_status(queue, batch)
 
 
 def _list(part: Part) -> list[BatchStatus]:

@@ -423,24 +423,24 @@ class Penstock:
             if cursor == "0":
                 return
 
-    def scan_iter(
+    def jobs(
         self,
-        *,
         queues: Iterable[Queue | str] | None = None,
-        states: Iterable[StateName] | None = None,
+        state: StateName | Iterable[StateName] | None = None,
+        *,
         n: int = 100,
     ) -> Iterator[JobView]:
-        """Yield every job of several queues, step by step; see `Queue.scan`.
+        """Yield every job of several queues, step by step; see `Queue.jobs`.
 
         Args:
             queues: queues or names; None = all that exist.
-            states: only jobs in these states: ready, scheduled, parked, active, dead; None = all.
+            state: only jobs in this state, or in these; None = all.
             n: about this many jobs a step.
         """
-        wanted = None if states is None else list(states)
+        wanted = state if state is None or isinstance(state, str) else list(state)
         for queue in self.queues() if queues is None else check_queues(queues):
             found = queue if isinstance(queue, Queue) else self.open(queue)
-            for view in found.scan_iter(states=wanted, n=n):
+            for view in found.jobs(wanted, n=n):
                 yield view
 
     def workers(self, *, jobs: bool = False) -> list[WorkerView]:

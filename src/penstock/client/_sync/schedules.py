@@ -1,30 +1,45 @@
 # From src/penstock/client/_async/schedules.py by tools/unasync.py; do not edit.
-"""Schedules of a queue: create, list, pause, trigger and remove them."""
+"""Schedules of a queue: create, list, pause, run and remove them."""
 
 from __future__ import annotations
 
+import builtins
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._sync.admin import QueueAdmin
+from penstock.client._sync.admin import QueueAdmin, ask_all
 from penstock.client._sync.route.part import Part
+from penstock.client._sync.searching import show_each
 from penstock.core import flows
 from penstock.core.calls.operations.scheduling import ListedSchedules
 from penstock.core.jobs.job import Enqueued
 from penstock.core.jobs.record import stable_id_of
-from penstock.core.values.checks import check_flag, check_party
+from penstock.core.values.checks import check_party
+from penstock.core.values.methods import name_methods
 from penstock.errors import BadArgument
 
 if TYPE_CHECKING:
-    from penstock.core.enqueuing.schedules import Missed, ScheduleView, StoredSchedule
+    from penstock.core.enqueuing.schedules import (
+        Missed,
+        ScheduleView,
+        Spec,
+        StoredSchedule,
+    )
 
 __all__ = ["QueueSchedules"]
 
 
-class QueueSchedules(QueueAdmin):
-    """The methods of a queue about schedules: periodic jobs, which its workers add."""
+@name_methods("QueueSchedules")
+class QueueSchedules:
+    """The schedules of a queue, as `queue.schedules`: periodic jobs, which its workers add."""
 
-    def schedule(
+    def __init__(self, queue: QueueAdmin) -> None:
+        self._queue = queue
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._queue.name!r}>"
+
+    def add(
         self,
         name: str,
         *,
@@ -34,7 +49,6 @@ class QueueSchedules(QueueAdmin):
         tz: str | None = None,
         overlap: bool = False,
         missed: Missed = "one",
-        force: bool = False,
     ) -> bool:
         """Create a schedule, or replace the one of this name. Workers of the queue add its jobs.
 
@@ -50,44 +64,67 @@ class QueueSchedules(QueueAdmin):
                 is skipped, and counted.
             missed: after an outage of more than a minute, "one" adds one job for all ticks that
                 were missed, and "skip" none.
-            force: also bring back one of the last 8 versions that were replaced.
 
         Returns:
             False if the schedule was like this before.
 
         Raises:
-            BadArgument: an argument can't be used, or this version was replaced by a later one.
-                Nothing was written.
+            BadArgument: an argument can't be used, or this version was replaced by a later one: see
+                `restore`. Nothing was written.
             NodesUnavailable: it is new, and one of several nodes can't be reached, which may have
                 it.
 
         Examples:
-            >>> q.schedule("report", job={"kind": "daily"}, every="1h")
+            >>> q.schedules.add("report", job={"kind": "daily"}, every="1h")
             True
-            >>> [(one.name, one.spec) for one in q.schedules()]
+            >>> [(one.name, one.spec) for one in q.schedules.list()]
             [('report', 'every 1h')]
         """
-        from penstock.core.enqueuing.schedules import check_spec, new_schedule
+        from penstock.core.enqueuing.schedules import check_spec
 
         spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
-        new = new_schedule(name, job, spec, self.ops.codec)
-        check_flag("force", force)
-        what = self.route.refresh().store_schedule(new, force=force)
-        if what == flows.SCHEDULE_OUTDATED:
-            reason = f"schedule {name!r} had this form before: force=True brings it back"
-            raise BadArgument("force", force, reason)
-        return what != flows.SCHEDULE_UNCHANGED
+        return self._store(name, job, spec, force=False)
 
-    def schedules(self) -> list[ScheduleView]:
+    def restore(
+        self,
+        name: str,
+        *,
+        job: Any,
+        cron: str | None = None,
+        every: float | timedelta | str | None = None,
+        tz: str | None = None,
+        overlap: bool = False,
+        missed: Missed = "one",
+    ) -> bool:
+        """Store a schedule as `add`, also if it is one of the last 8 versions that were replaced.
+
+        Args, returns, raises: as `add`.
+        """
+        from penstock.core.enqueuing.schedules import check_spec
+
+        spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
+        return self._store(name, job, spec, force=True)
+
+    def _store(self, name: str, job: Any, spec: Spec, *, force: bool) -> bool:
+        from penstock.core.enqueuing.schedules import new_schedule
+
+        new = new_schedule(name, job, spec, self._queue.ops.codec)
+        change = self._queue.route.refresh().store_schedule(new, force=force)
+        if change == flows.SCHEDULE_OUTDATED:
+            reason = "this version was replaced by a later one: schedules.restore() brings it back"
+            raise BadArgument("name", name, reason)
+        return change != flows.SCHEDULE_UNCHANGED
+
+    def list(self) -> builtins.list[ScheduleView]:
         """Return the schedules of the queue, by name."""
-        parts = self._ask_all(_list)
+        parts = ask_all(self._queue, _list)
         return sorted((one for part in parts for one in part), key=lambda one: one.name)
 
-    def unschedule(self, name: str) -> bool:
+    def remove(self, name: str) -> bool:
         """Remove a schedule. Its jobs stay.
 
         A worker whose handler declares the schedule creates it again when it starts: remove the
-        declaration too, or use `pause_schedule`.
+        declaration too, or use `pause`.
 
         Args:
             name: its name.
@@ -97,13 +134,13 @@ class QueueSchedules(QueueAdmin):
         """
         check_party("name", name)
 
-        def remove(part: Part) -> bool:
+        def remove_from(part: Part) -> bool:
             return part.backend.node.run(part.ops.unschedule(name)).code > 0
 
-        return any(self._ask_all(remove))
+        return any(ask_all(self._queue, remove_from))
 
-    def pause_schedule(self, name: str) -> None:
-        """Stop the ticks of a schedule until `resume_schedule`, also across deploys.
+    def pause(self, name: str) -> None:
+        """Stop the ticks of a schedule until `resume`, also across deploys.
 
         Args:
             name: its name.
@@ -113,13 +150,13 @@ class QueueSchedules(QueueAdmin):
         """
         check_party("name", name)
 
-        def pause(part: Part) -> bool:
+        def pause_in(part: Part) -> bool:
             return part.backend.node.run(part.ops.pause_schedule(name)).code > 0
 
-        if not any(self._ask_all(pause)):
+        if not any(ask_all(self._queue, pause_in)):
             raise _missing(name)
 
-    def resume_schedule(self, name: str) -> None:
+    def resume(self, name: str) -> None:
         """End the pause of a schedule. Ticks that came meanwhile are not made up for.
 
         Args:
@@ -130,17 +167,17 @@ class QueueSchedules(QueueAdmin):
         """
         check_party("name", name)
 
-        def resume(part: Part) -> bool:
+        def resume_in(part: Part) -> bool:
             entry, listed = _read_entry(part, name)
             if entry is None:
                 return False
             call = part.ops.resume_schedule(name, entry.first_tick(listed.now_ms))
             return part.backend.node.run(call).code > 0
 
-        if not any(self._ask_all(resume)):
+        if not any(ask_all(self._queue, resume_in)):
             raise _missing(name)
 
-    def trigger(self, name: str) -> Enqueued:
+    def run(self, name: str) -> Enqueued:
         """Add a job of a schedule now. Its ticks stay as they are.
 
         A pause of the schedule and a job that still runs do not matter.
@@ -157,15 +194,15 @@ class QueueSchedules(QueueAdmin):
                 added.
         """
         check_party("name", name)
-        for added in self._ask_all(lambda part: _trigger(part, name)):
+        for added in ask_all(self._queue, lambda part: _run(part, name)):
             if added is not None:
-                added.queue = self
+                added.queue = self._queue
                 return added
         raise _missing(name)
 
 
 def _missing(name: str) -> BadArgument:
-    return BadArgument("name", name, "no such schedule: schedules() lists them")
+    return BadArgument("name", name, "no such schedule: schedules.list() lists them")
 
 
 def _read_entry(part: Part, name: str) -> tuple[StoredSchedule | None, ListedSchedules]:
@@ -175,7 +212,7 @@ def _read_entry(part: Part, name: str) -> tuple[StoredSchedule | None, ListedSch
     return (listed.entries[0] if listed.entries else None), listed
 
 
-def _trigger(part: Part, name: str) -> Enqueued | None:
+def _run(part: Part, name: str) -> Enqueued | None:
     while True:
         entry, listed = _read_entry(part, name)
         if entry is None:
@@ -204,22 +241,9 @@ def _list(part: Part) -> list[ScheduleView]:
         for name, entry in entries.items()
         if entry.last_run is not None
     }
-    states = _read_states(part, list(runs.values()))
+    jobs = show_each(part, list(runs.values()))
+    states = {job_id: job.state for job_id, job in jobs.items() if job is not None}
     return [
         view(entry, runs.get(name), states.get(runs.get(name, "")))
         for name, entry in entries.items()
     ]
-
-
-def _read_states(part: Part, ids: list[str]) -> dict[str, str]:
-    found, start = dict[str, str](), 0
-    while start < len(ids):
-        views = part.backend.node.run(part.ops.show(ids[start : start + STEP]))
-        named = zip(ids[start:], views, strict=False)  # a reply may have fewer
-        found |= {job_id: one.state for job_id, one in named if one}
-        start += len(views)
-    return found
-
-
-STEP = 100
-"""Jobs of one look."""

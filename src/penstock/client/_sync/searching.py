@@ -1,78 +1,127 @@
 # From src/penstock/client/_async/searching.py by tools/unasync.py; do not edit.
-"""Search among the jobs of a queue."""
+"""A search among the jobs of a queue: an iterator, pages, and counts of errors."""
 
 from __future__ import annotations
 
-from penstock.client._sync.admin import QueueAdmin
-from penstock.core.jobs.views import ScanPage
-from penstock.core.values.checks import (
-    BATCH,
-    StateName,
-    check_choice,
-    check_count,
-    check_flag,
-    check_label,
-)
-from penstock.errors import BadArgument
+from collections.abc import Iterator
+from dataclasses import replace
 
-__all__ = ["QueueSearch"]
+from penstock.client._sync.route.interfaces import Routed
+from penstock.client._sync.route.part import Part
+from penstock.core.jobs.searching import ErrorCounter, ErrorGroups, Search
+from penstock.core.jobs.views import JobView, ScanPage
+from penstock.core.values.checks import check_count, check_flag
+from penstock.core.values.methods import name_methods
+from penstock.errors import WrongEpoch
+
+__all__ = ["JobSearch", "show_each"]
+
+SHOWN_PER_CALL = 100
 
 
-class QueueSearch(QueueAdmin):
-    """The methods of a queue that look for jobs."""
+@name_methods("JobSearch")
+class JobSearch:
+    """Jobs of a queue, made by `Queue.jobs`: iterate over them, or read page after page.
 
-    def find(
-        self,
-        state: StateName,
-        cursor: str = "0",
-        n: int = 100,
-        *,
-        handler: str | None = None,
-        error: str | None = None,
-        key: str | None = None,
-        newest: bool = False,
-        body: int = 0,
-    ) -> ScanPage:
-        """Return the next page of jobs of a state, in order. Nothing changes on the server.
+    Each iteration begins anew. It skips nodes that can't be reached; `page` names them.
 
-        Ready jobs: first those with an ended lease, then those that have become due, then the
-        others. Scheduled ones by due time, parked ones by key, active ones by end of lease, dead
-        ones by death. A queue of several parts is read part after part.
+        for view in queue.jobs("dead", handler="resize"):
+            print(view.id, view.error)
 
-        A job that is removed meanwhile, or changes its place, does not disturb the search. A job
-        that comes to a place behind the cursor is found, too.
+    Args:
+        queue: the queue.
+        search: what a job must match.
+        n: number of jobs to look at in a step.
+    """
+
+    def __init__(self, queue: Routed, search: Search, n: int) -> None:
+        self._queue, self._search, self._n = queue, search, n
+
+    def __repr__(self) -> str:
+        states = ", ".join(self._search.states) or "all"
+        return f"<{type(self).__name__} of {states} jobs in {self._queue.name!r}>"
+
+    def __iter__(self) -> Iterator[JobView]:
+        page = self.page()
+        while True:
+            for view in page.jobs:
+                yield view
+            if page.cursor == "0":
+                return
+            page = self.page(page.cursor)
+
+    def page(self, cursor: str = "0", *, full: bool = True) -> ScanPage:
+        """Return the next page of jobs. Its work is bounded by `n` of the search.
 
         Args:
-            state: ready, scheduled, parked, active or dead.
-            cursor: "0" to begin, then the cursor of the last page, until it is "0" again.
-            n: the most jobs to look at, up to 1000. A page with few or no jobs may not be the last.
-            handler: only jobs of the handler of this name.
-            error: only jobs whose last error contains this text, in any case of its letters.
-            key: only jobs of this key.
-            newest: go backwards from the end.
-            body: the most bytes to read of each body, up to 1000, into `raw`; a large body (more
-                than 4096 bytes) may be left out.
+            cursor: "0" to begin, then the cursor of the last page, until it is "0" again. A page
+                with few or no jobs may not be the last.
+            full: False = return only ids.
+
+        Returns:
+            The page. With several nodes they are read one after another, and `unreachable` names
+            those that were skipped.
 
         Raises:
-            BadArgument: an argument can't be used; nothing was sent.
+            BadArgument: not a cursor of this search; nothing was sent.
         """
-        from penstock.core.jobs.searching import Search
-
-        search = Search(
-            check_choice("state", state, StateName),
-            _text("handler", handler),
-            _text("error", error),
-            None if key is None else check_label("key", key),
-            check_flag("newest", newest),
-            check_count("body", body, low=0, high=1000),
-        )
-        begin, most = _text("cursor", cursor) or "0", check_count("n", n, high=BATCH)
-        return self.route.refresh().read_page(
-            begin, search.check_cursor, lambda part, at: part.find(search, at, most)
+        check_flag("full", full)
+        route = self._queue.route.refresh()
+        return route.read_page(
+            cursor, self._search.check_cursor, lambda part, at: self._read(part, at, full=full)
         )
 
+    def _read(self, part: Part, cursor: str, *, full: bool) -> ScanPage:
+        search = self._search if full else replace(self._search, body=0)
+        by_batch = search.batch is not None
+        if search.in_order:
+            page = part.find(search, cursor, self._n)
+        else:
+            is_read = not by_batch and (full or search.is_filtered)
+            page = part.scan(cursor, self._n, search.states, full=is_read)
+            page = replace(page, looked=len(page.ids))
+            if not full and not search.is_filtered:
+                return page
+        unread = page.ids if by_batch else [view.id for view in page.jobs if search.is_cut(view)]
+        views: dict[str, JobView | None] = {view.id: view for view in page.jobs}
+        views |= _show_if_there(part, unread)
+        jobs = [search.cut(view) for view in views.values() if view and search.matches_shown(view)]
+        return replace(page, ids=[view.id for view in jobs], jobs=jobs if full else [])
 
-def _text(argument: str, value: object) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise BadArgument(argument, value, "must be a str")
-    return value
+    def error_groups(self, *, limit: int | None = None) -> ErrorGroups:
+        """Count the jobs by handler and first line of the last error, page by page.
+
+        Args:
+            limit: the number of jobs after which to stop, to the end of a page; None = count all.
+
+        Examples:
+            >>> added = q.enqueue_many([b"a", b"b"])
+            >>> outcomes = q.bury(q.reserve(2), "no such file")
+            >>> found = q.jobs("dead").error_groups()
+            >>> [(group.jobs, group.error) for group in found.groups]
+            [(2, 'no such file')]
+        """
+        most = None if limit is None else check_count("limit", limit)
+        counter = ErrorCounter()
+        search = JobSearch(self._queue, replace(self._search, body=0), self._n)
+        while not counter.is_complete and (most is None or counter.looked < most):
+            counter.add(search.page(counter.cursor))
+        return counter.result
+
+
+def _show_if_there(part: Part, ids: list[str]) -> dict[str, JobView | None]:
+    try:
+        return show_each(part, ids)
+    except WrongEpoch:  # the queue was deleted meanwhile
+        return dict.fromkeys(ids)
+
+
+def show_each(part: Part, ids: list[str]) -> dict[str, JobView | None]:
+    """Return all data of jobs of a part by their ids, read in steps; None = a job is gone."""
+    found, start = dict[str, JobView | None](), 0
+    while start < len(ids):
+        step = ids[start : start + SHOWN_PER_CALL]
+        views = part.show([*step])
+        found |= zip(step, views, strict=False)  # a reply may have fewer
+        start += len(views)
+    return found

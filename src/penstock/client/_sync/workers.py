@@ -56,7 +56,7 @@ def read_held_jobs(queue: Queue) -> list[JobView]:
     """Return the active jobs of a queue, about 1,000 at most, without their bodies."""
     found, cursor = list[JobView](), "0"
     while len(found) < HELD:
-        page = queue.find("active", cursor, HELD)
+        page = queue.jobs("active", body=0, n=HELD).page(cursor)
         found += page.jobs
         cursor = page.cursor
         if cursor == "0":

@@ -238,7 +238,7 @@ class ScheduleView:
         spec: when it runs, for people: the cron expression and its zone, or "every 15m".
         cron, tz: the cron expression and its zone; None = it has an interval.
         every: the seconds between two ticks; None = it has a cron expression.
-        overlap, missed: as of `Queue.schedule`.
+        overlap, missed: as of `queue.schedules.add`.
         next: the next tick, in seconds since 1970; None = it is paused.
         last: the last tick, in seconds since 1970; None = it has had none.
         last_run: the id of its last job; None = it has had none.
@@ -329,7 +329,7 @@ def check_spec(
     overlap: object = False,
     missed: Any = "one",
 ) -> Spec:
-    """Return the spec of these arguments of `Queue.schedule`.
+    """Return the spec of these arguments of `queue.schedules.add`.
 
     Raises:
         BadArgument: one of them can't be used.

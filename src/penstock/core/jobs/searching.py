@@ -1,17 +1,27 @@
-"""Searches among the jobs of a queue: the parts of a state, cursors, and what a job must match."""
+"""Searches among the jobs of a queue: cursors, what a job must match, and groups of errors."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.record import key_hash
-from penstock.core.jobs.views import JobView
-from penstock.core.values.checks import StateName
-from penstock.errors import BadArgument
+from penstock.core.jobs.views import JobView, ScanPage
+from penstock.core.values.checks import (
+    JOB_CURSOR,
+    StateName,
+    check_count,
+    check_cursor,
+    check_flag,
+    check_label,
+)
+from penstock.core.values.ids import is_job_id
+from penstock.errors import BadArgument, BadJobId
 
-__all__ = ["Search"]
+__all__ = ["ErrorCounter", "ErrorGroup", "ErrorGroups", "Search", "check_search"]
 
 INDEXES_OF_STATE: dict[str, tuple[str, ...]] = {
     "ready": ("ended", "due", "ready"),
@@ -21,49 +31,82 @@ INDEXES_OF_STATE: dict[str, tuple[str, ...]] = {
     "dead": ("dead",),
 }
 """The parts of each state, in the order in which a search passes them."""
+LONGEST_LISTED_BODY = 1000
+"""Bytes. Of a large body a page in order has nothing."""
 SEARCH_CURSOR = r"([a-z]+):((?:-?[0-9]{1,16} )?[0-9]{1,16}-[0-9]{10}|)"
 """A part, and a place in it: score and number, in the stream only a number; empty = its start."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A search among the jobs of one state.
+    """A search among the jobs of a queue.
 
     Attributes:
-        state: their state.
+        states: their states; empty = all.
+        in_order: whether it passes the jobs of one state in order.
         handler: only jobs of this handler.
         error: only jobs whose last error contains this text, in any case of its letters.
         key: only jobs with the hash of this key.
+        batch: only jobs of the batch with this id.
         newest: whether it goes from the end to the beginning.
-        body: the most bytes to read of each body.
+        body: the most bytes of each body; None = all.
     """
 
-    state: StateName
-    handler: str | None
-    error: str | None
-    key: str | None
-    newest: bool
-    body: int
+    states: tuple[StateName, ...] = ()
+    in_order: bool = False
+    handler: str | None = None
+    error: str | None = None
+    key: str | None = None
+    batch: str | None = None
+    newest: bool = False
+    body: int | None = None
+
+    @property
+    def is_filtered(self) -> bool:
+        """Return True if the search needs more of a job than its state."""
+        return any(one is not None for one in (self.handler, self.error, self.key, self.batch))
+
+    @property
+    def listed_bytes(self) -> int:
+        """Return the most bytes of each body that a page in order has."""
+        return LONGEST_LISTED_BODY if self.body is None else self.body
+
+    def is_cut(self, job: JobView) -> bool:
+        """Return True if a whole body is wanted, and a page in order may have only a part of it."""
+        is_whole = not self.in_order or 0 < len(job.raw) < LONGEST_LISTED_BODY
+        return self.body is None and not is_whole
+
+    def cut(self, job: JobView) -> JobView:
+        """Return a job with the part of its body that the search asks for."""
+        return job if self.body is None else replace(job, raw=job.raw[: self.body])
+
+    def matches_shown(self, job: JobView) -> bool:
+        """Return True if a job is one of those searched for, with all that a search can know."""
+        if self.states and job.state not in self.states:
+            return False  # it has changed its state meanwhile
+        return self.batch in (None, job.batch) and self.matches(job)
 
     def matches(self, job: JobView) -> bool:
-        """Return True if a job is one of those searched for."""
+        """Return True if a job is one of those searched for, as far as a page tells."""
         if self.handler is not None and job.headers.get(HANDLER) != self.handler:
             return False
         if self.key is not None and job.key_hash != key_hash(self.key):
             return False
         return self.error is None or self.error.casefold() in job.error.casefold()
 
-    def check_cursor(self, cursor: str) -> tuple[str, str]:
+    def check_cursor(self, cursor: object) -> tuple[str, str]:
         """Return the part with which a search goes on, and the place behind which.
 
         Raises:
-            BadArgument: not the cursor of a page of this state.
+            BadArgument: not the cursor of a page of this search.
         """
+        if not self.in_order:
+            return "", check_cursor("cursor", cursor, JOB_CURSOR)
         if cursor == "0":
             return self._parts()[0], ""
-        found = re.fullmatch(SEARCH_CURSOR, cursor)
+        found = re.fullmatch(SEARCH_CURSOR, cursor) if isinstance(cursor, str) else None
         if found is None or found.group(1) not in self._parts():
-            reason = f'must be the cursor of a page of {self.state} jobs, or "0" to begin'
+            reason = f'must be the cursor of a page of {self.states[0]} jobs, or "0" to begin'
             raise BadArgument("cursor", cursor, reason)
         return found.group(1), found.group(2)
 
@@ -75,5 +118,130 @@ class Search:
         return f"{behind[0]}:" if behind else "0"
 
     def _parts(self) -> tuple[str, ...]:
-        parts = INDEXES_OF_STATE[self.state]
+        parts = INDEXES_OF_STATE[self.states[0]]
         return parts[::-1] if self.newest else parts
+
+
+def check_search(
+    *,
+    state: object = None,
+    handler: object = None,
+    error: object = None,
+    key: str | None = None,
+    batch: str | None = None,
+    newest: bool = False,
+    body: int | None = None,
+) -> Search:
+    """Return a search; see `AsyncQueue.jobs` for the arguments.
+
+    Raises:
+        BadArgument: one of them can't be used.
+    """
+    in_order = isinstance(state, str)
+    states = _check_states(state)
+    if check_flag("newest", newest) and not in_order:
+        raise BadArgument("newest", newest, "needs one state: jobs of several have no order")
+    if batch is not None and not is_job_id(batch):
+        raise BadJobId("batch", batch, "must be the id of a batch")
+    return Search(
+        states=states,
+        in_order=in_order,
+        handler=_check_text("handler", handler),
+        error=_check_text("error", error),
+        key=None if key is None else check_label("key", key),
+        batch=batch,
+        newest=newest,
+        body=None if body is None else check_count("body", body, low=0, high=LONGEST_LISTED_BODY),
+    )
+
+
+def _check_states(values: Any) -> tuple[StateName, ...]:
+    """Return the states, each once; empty = all.
+
+    Raises:
+        BadArgument: not a collection of ready, scheduled, parked, active, dead.
+    """
+    if values is None:
+        return ()
+    names = get_args(StateName)
+    given: Any = [values] if isinstance(values, str) else values
+    is_many = isinstance(given, Iterable) and not isinstance(given, bytes)
+    found: list[StateName] = list(given) if is_many else []
+    if not found or any(value not in names for value in found):
+        raise BadArgument("state", values, f"must be one or more of {', '.join(names)}")
+    return tuple(dict.fromkeys(found))
+
+
+def _check_text(argument: str, value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise BadArgument(argument, value, "must be a str")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Jobs with one handler and one error.
+
+    Attributes:
+        jobs: their number.
+        handler: the name of their handler; "" = they have none.
+        error: the first line of their last error.
+        example: the id of the first one found.
+    """
+
+    jobs: int
+    handler: str
+    error: str
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroups:
+    """Jobs counted by handler and error.
+
+    Attributes:
+        groups: the groups, the largest first.
+        looked: number of jobs looked at.
+        is_complete: False if the limit was met before the last job.
+        unreachable: addresses of nodes whose jobs are not counted: they did not answer.
+    """
+
+    groups: list[ErrorGroup]
+    looked: int
+    is_complete: bool
+    unreachable: tuple[str, ...] = ()
+
+
+class ErrorCounter:
+    """A count of jobs by handler and error, page by page.
+
+    Attributes:
+        cursor: of the last page; "0" at first.
+        is_complete: whether that was the last page of all.
+        looked: number of jobs looked at.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str], ErrorGroup] = {}
+        self._unreachable: set[str] = set()
+        self.cursor = "0"
+        self.is_complete = False
+        self.looked = 0
+
+    def add(self, page: ScanPage) -> None:
+        """Count the jobs of the next page."""
+        for job in page.jobs:
+            group = job.headers.get(HANDLER, ""), job.error.partition("\n")[0]
+            known = self._groups.get(group) or ErrorGroup(0, *group, job.id)
+            self._groups[group] = replace(known, jobs=known.jobs + 1)
+        self.looked += page.looked
+        self._unreachable.update(page.unreachable)
+        self.cursor = page.cursor
+        self.is_complete = page.cursor == "0"
+
+    @property
+    def result(self) -> ErrorGroups:
+        """Return the groups."""
+        groups = sorted(self._groups.values(), key=lambda group: -group.jobs)
+        missed = tuple(sorted(self._unreachable))
+        return ErrorGroups(groups, self.looked, self.is_complete, missed)

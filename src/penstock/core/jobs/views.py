@@ -58,7 +58,8 @@ class JobView:
         codec: "json", the name of another codec, or "" for bytes.
         headers: the headers that the producer set.
         dedup_id: its dedup id, or None.
-        batch: the id of its batch, or None; only of `show`, `peek` and of the jobs of a dedup id.
+        batch: the id of its batch, or None; only of `show`, `peek`, `dedup_status` and
+            `jobs(batch=...)`.
         key_hash: the hash of its key, 13 hex digits (protocol/keys.md), or None.
         retry: its own retry policy; None = the queue's applies.
         priority: 0 to 9; jobs with a higher one are delivered first.
@@ -421,14 +422,14 @@ class DedupStatus:
 
 @dataclass(frozen=True, slots=True)
 class ScanPage:
-    """The result of one step of a scan.
+    """The result of one step of a search, or of a scan.
 
     Attributes:
         cursor: argument for the next step; "0" = this was the last step.
         ids: ids of the jobs found.
         jobs: views of the jobs found; empty if only ids were requested.
         unreachable: addresses of nodes that did not answer; this step skipped them.
-        looked: number of jobs that a `find` has looked at.
+        looked: number of jobs looked at.
     """
 
     cursor: str

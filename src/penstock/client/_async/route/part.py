@@ -328,7 +328,9 @@ class AsyncPart:
         await self.backend.connect()
         jobs, looked = list[JobView](), 0
         while True:
-            call = self.ops.browse(kind, place, n - looked, newest=search.newest, body=search.body)
+            call = self.ops.browse(
+                kind, place, n - looked, newest=search.newest, body=search.listed_bytes
+            )
             place, count, found = await self.backend.node.run(call)
             jobs += filter(search.matches, found)
             looked += count

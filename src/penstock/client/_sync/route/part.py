@@ -312,7 +312,9 @@ class Part:
         self.backend.connect()
         jobs, looked = list[JobView](), 0
         while True:
-            call = self.ops.browse(kind, place, n - looked, newest=search.newest, body=search.body)
+            call = self.ops.browse(
+                kind, place, n - looked, newest=search.newest, body=search.listed_bytes
+            )
             place, count, found = self.backend.node.run(call)
             jobs += filter(search.matches, found)
             looked += count

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.operations.base import Names, Operations, Views
@@ -19,14 +19,13 @@ from penstock.core.jobs.views import (
     read_settings,
     read_stats,
 )
-from penstock.core.values.checks import PurgeState, StateName, check_choice
+from penstock.core.values.checks import PurgeState, check_choice
 from penstock.core.values.roles import RoleLease
-from penstock.errors import BadArgument
 from penstock.wire import replies
 from penstock.wire.packing import Argument, words
 from penstock.wire.replies import Parser
 
-__all__ = ["Managing", "check_states", "purge_parts"]
+__all__ = ["Managing", "purge_parts"]
 
 
 class Looked(NamedTuple):
@@ -208,23 +207,3 @@ def purge_parts(states: Collection[object]) -> list[str]:
     }
     wanted = chosen or {"ready", "scheduled", "parked"}
     return [part for part, state in parts.items() if state in wanted]
-
-
-def check_states(argument: str, values: object) -> tuple[StateName, ...]:
-    """Return the states, each once; empty = all.
-
-    Args:
-        argument: the name of the argument.
-        values: as they were given; None = all.
-
-    Raises:
-        BadArgument: not a collection of ready, scheduled, parked, active, dead.
-    """
-    if values is None:
-        return ()
-    names = get_args(StateName)
-    is_text = isinstance(values, (str, bytes))
-    found = list(values) if isinstance(values, Iterable) and not is_text else []
-    if not found or any(value not in names for value in found):
-        raise BadArgument(argument, values, f"must be names out of {', '.join(names)}")
-    return tuple(dict.fromkeys(found))
