@@ -65,7 +65,7 @@ with ExitStack() as stack:
     ps.nodes.leave(leaving)
     letters.purge()
     last = letters.enqueue("the last")
-    print(f"leaving: empty {bool(ps.nodes.drained(leaving))}, ", end="")
+    print(f"leaving: empty {bool(ps.nodes.check_drained(leaving))}, ", end="")
     print("no job for it" if parse_id(last.id).node != leaving else "a job for it")
     letters.delete([last.id])
     ps.nodes.join(leaving)

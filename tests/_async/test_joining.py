@@ -160,7 +160,7 @@ async def test_no_jobs_are_added_to_a_leaving_node(listed: Urls) -> None:
         assert own in await ids_of(ps)
         left = await id_of(listed[0])
         assert left not in {parse_id(one.id).node for one in jobs}
-        assert await ps.nodes.drained(left)
+        assert await ps.nodes.check_drained(left)
 
 
 async def test_alone_on_request(listed: Urls) -> None:

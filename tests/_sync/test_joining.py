@@ -159,7 +159,7 @@ def test_no_jobs_are_added_to_a_leaving_node(listed: Urls) -> None:
         assert own in ids_of(ps)
         left = id_of(listed[0])
         assert left not in {parse_id(one.id).node for one in jobs}
-        assert ps.nodes.drained(left)
+        assert ps.nodes.check_drained(left)
 
 
 def test_alone_on_request(listed: Urls) -> None:

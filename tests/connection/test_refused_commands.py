@@ -13,7 +13,7 @@ import redis
 from penstock import AsyncPenstock, Handlers, NotPermitted, Penstock, UnsupportedServer, Worker
 from penstock.client._sync.transport import finished, node
 from penstock.core.calls.failures import refuses_command
-from penstock.core.calls.unavailable import LONGEST_REFUSAL_PAUSE, UnavailableCommands
+from penstock.core.calls.unavailable import LONGEST_COMMAND_PAUSE, UnavailableCommands
 from penstock.core.flows import waiting
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
@@ -198,7 +198,7 @@ def test_a_refused_command_is_tried_again_ever_more_rarely() -> None:
         now += 60
     assert "XREAD" not in unavailable
     assert 24 <= warnings <= tries <= 40
-    now += 3 * LONGEST_REFUSAL_PAUSE
+    now += 3 * LONGEST_COMMAND_PAUSE
     for _ in range(10):  # connections on which it was sent at once
         unavailable.note("BLPOP")
     now += 4

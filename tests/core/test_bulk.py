@@ -17,7 +17,7 @@ from penstock.core.enqueuing.options import (
     CHECKED_SETS,
     COMPUTED,
     OPTIONS,
-    OWN,
+    UNSHARED_OPTIONS,
     EnqueueManyOptions,
     EnqueueOptions,
     JobOptions,
@@ -89,7 +89,7 @@ SHARED: dict[str, Any] = {
 @pytest.mark.parametrize("name", SHARED)
 def test_options_that_jobs_share_are_checked_once(name: str) -> None:
     """The second call with an equal value gets the same object."""
-    assert set(SHARED) == set(OPTIONS) - OWN
+    assert set(SHARED) == set(OPTIONS) - UNSHARED_OPTIONS
     assert prepared(**{name: SHARED[name]}) is prepared(**{name: SHARED[name]})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,30 +35,6 @@ def test_a_class_name_is_defined_once() -> None:
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
-# Constants with one name and several meanings that are left, by file.
-SECOND_MEANINGS: dict[str, set[str]] = {
-    "client/_async/route/parts.py": {"ACK", "MISSING"},
-    "client/_async/transport/blocking.py": {"MOST_BYTES"},
-    "client/_async/transport/sentinel.py": {"OWN"},
-    "core/calls/refusals.py": {"ERROR_OF_CODE"},
-    "core/calls/unavailable.py": {"FIRST_REFUSAL_PAUSE", "LONGEST_REFUSAL_PAUSE"},
-    "core/enqueuing/batches.py": {"REFUSED"},
-    "core/enqueuing/next_jobs.py": {"MOST_BYTES"},
-    "core/enqueuing/options.py": {"OWN"},
-    "core/enqueuing/schedules.py": {"REFUSED"},
-    "core/jobs/middleware.py": {"NO_ERROR"},
-    "pressure/calls.py": {"ERROR_OF_CODE"},
-    "worker/_async/lifespan.py": {"NO_ERROR"},
-    "worker/arguments.py": {"MISSING"},
-    "worker/concerns.py": {"Flow"},
-    "worker/loop.py": {"Count", "Flow"},
-    "worker/put_off.py": {"FIRST_REFUSAL_PAUSE", "LONGEST_REFUSAL_PAUSE"},
-    "worker/reporting.py": {"Count", "Flow"},
-    "worker/results.py": {"ACK"},
-    "worker/schedules.py": {"Flow"},
-}
-
-
 def _constants() -> Iterator[tuple[str, str]]:
     """Return name and file of each constant and alias of a module, without generated files."""
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -87,8 +63,4 @@ def test_a_constant_is_defined_once() -> None:
     places = defaultdict(set)
     for name, path in _constants():
         places[name.lstrip("_")].add(path)
-    repeated = {(path, name) for name, paths in places.items() if len(paths) > 1 for path in paths}
-    known = {(path, name) for path, names in SECOND_MEANINGS.items() for name in names}
-    assert known - repeated == set(), "they have one meaning now: remove them from the list"
-    left = Counter(name for _, name in repeated - known)
-    assert {name: places[name] for name, count in left.items() if count > 1} == {}
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}

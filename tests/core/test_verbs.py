@@ -22,14 +22,6 @@ DRIVERS = frozenset({"command", "drive", "exchange", "run_call"})
 """Methods and functions that run a call or a command of the server."""
 PUBLIC = {"pressure/_async/queue.py": {"closed"}}
 """The names of pressure 0.15, whose clients know this question by this name."""
-TO_RENAME: dict[str, set[str]] = {
-    "cli/demo/workers.py": {"_held_by"},
-    "client/_async/nodes/nodes.py": {"drained"},
-    "client/_async/transport/node.py": {"listed"},
-    "core/jobs/job.py": {"_listed"},
-    "spark/drain_task.py": {"held_jobs"},
-}
-"""Functions that still have such a name. An entry that is gone or fine has to go from here too."""
 
 
 def _is_participle(name: str) -> bool:
@@ -71,7 +63,7 @@ def test_what_acts_is_named_by_a_verb() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         if "_sync" not in path.parts and (names := _misnamed(ast.parse(path.read_text()))):
             misnamed[str(path.relative_to(PACKAGE))] = names
-    assert misnamed == {**PUBLIC, **TO_RENAME}
+    assert misnamed == PUBLIC
 
 
 def test_the_rule_tells_verbs_from_participles() -> None:

@@ -257,10 +257,10 @@ def test_a_leaving_node_takes_no_jobs(three: Servers, lease: float | None) -> No
         until = time.monotonic() + 1
         while time.monotonic() < until:
             q.enqueue("x", lease=lease)
-        before = steering.nodes.drained(home).waiting
+        before = steering.nodes.check_drained(home).waiting
         ids = [q.enqueue("x", lease=lease).id for _ in range(50)]
         assert home not in {home_of(one) for one in ids}
-        assert steering.nodes.drained(home).waiting == before
+        assert steering.nodes.check_drained(home).waiting == before
         for node in steering.nodes.list():
             steering.nodes.leave(node)
         time.sleep(1)
@@ -278,7 +278,7 @@ def test_a_leaving_node_is_drained(three: Servers) -> None:
         ids = one_on_each(three)
         leaving = home_of(ids[0])
         ps.nodes.leave(leaving)
-        assert not ps.nodes.drained(leaving)
+        assert not ps.nodes.check_drained(leaving)
         q = reader.queue("q")
         got = []
         for job in q.consume(block=1):
@@ -288,7 +288,7 @@ def test_a_leaving_node_is_drained(three: Servers) -> None:
                     assert ps.queue("q").enqueue("more").id
         assert set(ids) <= set(got)
         assert len(got) == 4
-        assert ps.nodes.drained(leaving)
+        assert ps.nodes.check_drained(leaving)
         assert spawn(q.reserve, 1, block=0.2).result() == []
 
 

@@ -97,10 +97,10 @@ def test_a_node_of_any_kind_may_leave(urls: list[str]) -> None:
         with Penstock(urls) as producer:
             assert home_of(producer.queue("emails").enqueue("x").id) == homes[2]
         for home in homes[:2]:
-            assert ps.nodes.drained(home)
+            assert ps.nodes.check_drained(home)
             ps.nodes.join(home)
         ps.nodes.leave(homes[2])
-        assert not ps.nodes.drained(homes[2])
+        assert not ps.nodes.check_drained(homes[2])
         with Penstock(urls) as producer:
             assert home_of(producer.queue("emails").enqueue("x").id) in homes[:2]
 

@@ -357,7 +357,7 @@ def several_nodes(lent: redis.Redis, handlers: Handlers) -> None:
     assert_type(ps.nodes.list(), tuple[NodeView, ...])
     view = ps.nodes.add("redis://b")
     assert_type(view, NodeView)
-    drain = ps.nodes.drained(view)
+    drain = ps.nodes.check_drained(view)
     assert_type(drain, Drain)
     if drain:
         ps.nodes.forget(view.id)

@@ -44,7 +44,7 @@ def nodes(
     missed = None
     with session.client() as client:
         if action == "drained":
-            _show_drain(session, client.nodes.drained(node or ""))
+            _show_drain(session, client.nodes.check_drained(node or ""))
             return
         try:
             if action != "list":

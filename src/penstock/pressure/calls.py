@@ -110,11 +110,11 @@ class PressureCalls:
         """
         if code == PressureCode.IN_USE:
             return QueueInUse(role, party.decode("utf-8", "replace"))
-        kind, text = ERROR_OF_CODE[code]
+        kind, text = ERROR_OF_PRESSURE_CODE[code]
         return kind(text.format(queue=repr(self.name)))
 
 
-ERROR_OF_CODE: dict[int, tuple[type[PenstockError], str]] = {
+ERROR_OF_PRESSURE_CODE: dict[int, tuple[type[PenstockError], str]] = {
     PressureCode.MISSING: (QueueMissing, "queue {queue} does not exist: create() makes it"),
     PressureCode.CLOSED: (QueueClosed, "queue {queue} is closed"),
     PressureCode.FULL: (QueueFull, "queue {queue} is full"),

@@ -242,7 +242,7 @@ class AckTask:
         groups = (HeldJobs(*group) for text in texts for group in json.loads(text))
         with new_client(self.connection) as made:
             queue = made.open(self.connection.queue)
-            for window, held in held_jobs(queue, groups):
+            for window, held in make_held_jobs(queue, groups):
                 seconds = None if window is None else window / 1000
                 outcomes = collect_outcomes(partial(queue.ack, dedup_window=seconds), held)
                 done = outcomes.count(Outcome.DONE) + outcomes.count(Outcome.HINTED)
@@ -279,7 +279,7 @@ class HeldJobs(NamedTuple):
     numbers: str
 
 
-def held_jobs(
+def make_held_jobs(
     queue: Queue, groups: Iterable[HeldJobs]
 ) -> Iterator[tuple[int | None, list[Delivery]]]:
     """Yield windows and jobs. Neighbours with one receipt are mostly the jobs of one reserve."""
@@ -332,7 +332,7 @@ class ResultPage:
 
     def extend(self, queue: Queue, seconds: float) -> int:
         """Renew the leases; drop the jobs that are lost, and return their number."""
-        ((_, jobs),) = held_jobs(queue, [self.held()])
+        ((_, jobs),) = make_held_jobs(queue, [self.held()])
         answers = collect_outcomes(partial(queue.extend, lease=seconds, late=True), jobs)
         kept = [one in (Outcome.DONE, Outcome.UNKNOWN) for one in answers]
         self.numbers = list(itertools.compress(self.numbers, kept))
@@ -454,7 +454,7 @@ class DrainResults:
     def _renew(self, queue: Queue) -> None:
         if monotonic() > self._renewal:
             self._renewal = monotonic() + self._hold / 6
-            for _, jobs in held_jobs(queue, self._held):
+            for _, jobs in make_held_jobs(queue, self._held):
                 collect_outcomes(partial(queue.extend, lease=self._hold, late=True), jobs)
 
 

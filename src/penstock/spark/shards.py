@@ -282,7 +282,7 @@ def open_on_driver(options: Connection, *, whole: bool = False) -> OpenShards:
     found = open_shards(options)
     found.check(options, whole=whole)
     node = found[0].queue.backend.node
-    if not options.nodes and (listed := others(node.listed(), node.whole_id())):
+    if not options.nodes and (listed := others(node.read_node_list(), node.whole_id())):
         text = "queue %r: only one of several nodes is used. Name all by option 'nodes', also %s"
         logger.warning(text, options.queue, ", ".join(map(repr, listed)))
     return found

@@ -17,6 +17,7 @@ from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseE
 from penstock.core.calls.call import Call
 from penstock.core.calls.failures import about_server, passing
 from penstock.core.flows import CloseConnections, Effect, Run
+from penstock.core.flows.effects import Flow
 from penstock.errors import (
     CannotSync,
     DeliveryNotReplicated,
@@ -51,7 +52,6 @@ DAMAGE_ERRORS = (QueueDamaged, NoPermissionError, OutOfMemory)
 LONGEST_DAMAGE_PAUSE = 4.0
 """Most seconds between two looks at a queue that is damaged."""
 R = TypeVar("R")
-Flow = Generator[Effect, Any, None]
 
 
 def is_damage(error: BaseException) -> bool:

@@ -27,6 +27,7 @@ from penstock.core.flows import (
     SweepDue,
     WaitResult,
 )
+from penstock.core.flows.effects import CountFlow, Flow
 from penstock.core.jobs.job import ops_of, term_of
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import QueueInUse, WrongEpoch
@@ -49,8 +50,6 @@ which saves the next job a round trip. After them a wait is one BLPOP for a minu
 calls."""
 UNKNOWN_ERROR_PAUSE = 1.0
 """Seconds without a call after an error that no call of a queue explains."""
-Flow = Generator[Effect, Any, None]
-Count = Generator[Effect, Any, int]
 
 
 def work(state: WorkerState, end_round: Callable[[int], None]) -> Flow:
@@ -104,7 +103,7 @@ def _pause_after_error(state: WorkerState, error: Exception) -> Flow:
     yield Rest(min(state.clock() + pause, state.deadline))
 
 
-def _run_round(state: WorkerState) -> Count:
+def _run_round(state: WorkerState) -> CountFlow:
     """Report and reserve on each queue that needs it.
 
     Returns the number of jobs that came, or -1 if there was nothing to do.
@@ -194,7 +193,7 @@ def _begin_suspect(state: WorkerState) -> Flow:
         begin_suspect(state, term and (term if held.lease else held))  # a ttl ends it as before
 
 
-def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, *, wanted: int) -> Count:
+def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, *, wanted: int) -> CountFlow:
     """Report to one queue and reserve up to `wanted` jobs of it, in as few calls as possible.
 
     Returns the number of jobs that came.
@@ -237,7 +236,7 @@ def _report_and_leave_out(
         yield from _hand_on(state, poll)
 
 
-def _measure_trip(state: WorkerState, poll: QueuePoll, wanted: int) -> Count:
+def _measure_trip(state: WorkerState, poll: QueuePoll, wanted: int) -> CountFlow:
     """Learn a queue's lease and the time of a round trip before reserving its first job.
 
     Returns `wanted`, or 0 if the round trip is too long.
@@ -249,7 +248,7 @@ def _measure_trip(state: WorkerState, poll: QueuePoll, wanted: int) -> Count:
     return 0 if poll.is_slow else wanted
 
 
-def _reserve(state: WorkerState, poll: QueuePoll, wanted: int) -> Count:
+def _reserve(state: WorkerState, poll: QueuePoll, wanted: int) -> CountFlow:
     sent = state.clock()
     idle = poll.woken or state.waiting
     call = poll.ops.reserve(wanted, idle=idle, provisional=True, lease_ms=poll.lease_ms)
@@ -290,7 +289,7 @@ def _read_size(state: WorkerState, poll: QueuePoll) -> Flow:
     state.statistics.add_size(poll.ops.name, state.sizes[poll.ops.name])
 
 
-def _rest(state: WorkerState) -> Count:
+def _rest(state: WorkerState) -> CountFlow:
     """Wait for a token where there is room, otherwise for the runners.
 
     Returns the number of jobs that a token brought.
@@ -316,7 +315,7 @@ def _rest(state: WorkerState) -> Count:
     return (yield from _reserve_where_woken(state, listened[0], heard))
 
 
-def _reserve_where_woken(state: WorkerState, first: QueuePoll, heard: WaitResult) -> Count:
+def _reserve_where_woken(state: WorkerState, first: QueuePoll, heard: WaitResult) -> CountFlow:
     """Reserve where a token was taken; return the number of jobs."""
     got = 0
     if heard.taken is not None:
@@ -392,7 +391,7 @@ def _sweep_due(state: WorkerState) -> Flow:
         logger.debug("a sweep failed", exc_info=True)
 
 
-def _reserve_by_token(state: WorkerState, poll: QueuePoll) -> Count:
+def _reserve_by_token(state: WorkerState, poll: QueuePoll) -> CountFlow:
     state.waiting = state.is_spread and len(state.awaited) > 1
     poll.at, poll.woken = 0.0, True
     room = state.room()

@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.core.calls.failures import about_server
 from penstock.core.flows import Effect, StoreHint
+from penstock.core.flows.effects import CountFlow, Flow
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, counts_of, data_of, number_of, reservation_of, term_of
 from penstock.core.jobs.logs import TRACE_FIELD, Fields, get_logger, span
@@ -41,8 +42,6 @@ MOST_DAMAGE_REFUSALS = 3
 """Refused calls about one job in a row after which a damaged queue gets no more of that kind."""
 MOST_REFUSED_PARTS = 16
 """Most refused calls in a row that name several jobs. Half by half, 9 find one job of 300."""
-Flow = Generator[Effect, Any, None]
-Count = Generator[Effect, Any, int]
 
 
 def report_all(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
@@ -149,7 +148,7 @@ def report(
     verdict: Verdict,
     wanted: int = 0,
     most: int = JOBS_PER_CALL,
-) -> Count:
+) -> CountFlow:
     """Report jobs of one verdict, as many as one script takes; return the number of new jobs.
 
     Results of many bytes go out in several calls. The last one reserves.

@@ -20,7 +20,7 @@ from penstock.core.calls.failures import about_server, passing
 from penstock.core.calls.operations import QueueOps
 from penstock.core.calls.operations.scheduling import ListedSchedules
 from penstock.core.enqueuing.schedules import MISSED_MS, NewSchedule, StoredSchedule, new_schedule
-from penstock.core.flows.effects import Effect
+from penstock.core.flows.effects import Effect, Flow
 from penstock.core.flows.schedules import StoreOutcome, schedule_on
 from penstock.core.values.codec import Codec
 from penstock.core.values.partitions import partition_of
@@ -63,7 +63,6 @@ WHOLE_QUEUE_ERRORS = (NoPermissionError, QueueDamaged, QueuePartitioned, Unsuppo
 REFUSED_STORE_PAUSE = 15.0
 """Seconds until schedules whose storing was refused are stored again."""
 
-Flow = Generator[Effect, Any, None]
 CallRunner = Callable[[Call[Any]], Generator[Effect, Any, Any]]
 """Runs a call of a flow and returns its result."""
 

@@ -64,9 +64,9 @@ class DemoWorkers:
         process.kill()
         process.wait()
         del self.running[name]
-        return Kill(name, process.pid, held=self._held_by(name))
+        return Kill(name, process.pid, held=self._count_held(name))
 
-    def _held_by(self, name: str) -> int:
+    def _count_held(self, name: str) -> int:
         # When the server has answered a PING, it has read all that the worker had sent before.
         self._client.backend.node.command("PING")
         views = self._client.queue(FILES_QUEUE).peek(1000, state="active")

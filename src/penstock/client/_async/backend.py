@@ -179,7 +179,7 @@ class AsyncBackend:
             await node.link.reach()
             await self.member.connect()
             found = False
-            if told := await node.listed():
+            if told := await node.read_node_list():
                 from penstock.core.nodes.node_list import others
 
                 found = bool(others(told, await node.whole_id()))

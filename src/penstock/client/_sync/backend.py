@@ -180,7 +180,7 @@ class Backend:
             node.link.reach()
             self.member.connect()
             found = False
-            if told := node.listed():
+            if told := node.read_node_list():
                 from penstock.core.nodes.node_list import others
 
                 found = bool(others(told, node.whole_id()))

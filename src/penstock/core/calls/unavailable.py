@@ -9,9 +9,9 @@ from penstock.core.jobs.logs import RateLimit
 
 __all__ = ["UnavailableCommands"]
 
-FIRST_REFUSAL_PAUSE = 4.0
+FIRST_COMMAND_PAUSE = 4.0
 """Seconds after the first refusal; twice as long after each further one."""
-LONGEST_REFUSAL_PAUSE = 3600.0
+LONGEST_COMMAND_PAUSE = 3600.0
 """Most seconds between two tries of a refused command, and fewest between two warnings."""
 
 
@@ -26,7 +26,7 @@ class UnavailableCommands:
         self._clock = clock
         self._pauses: dict[str, tuple[float, float]] = {}
         """Length and end of the last pause of each command."""
-        self._complaints = RateLimit(LONGEST_REFUSAL_PAUSE, clock)
+        self._complaints = RateLimit(LONGEST_COMMAND_PAUSE, clock)
 
     def __contains__(self, command: str) -> bool:
         return command in self._pauses and self._clock() < self._pauses[command][1]
@@ -40,9 +40,9 @@ class UnavailableCommands:
         now, (pause, end) = self._clock(), self._pauses.get(command, (0.0, -math.inf))
         if now >= end:  # else the command was sent before the pause, on another connection
             pause = (
-                min(2 * pause, LONGEST_REFUSAL_PAUSE)
-                if now < end + LONGEST_REFUSAL_PAUSE
-                else FIRST_REFUSAL_PAUSE
+                min(2 * pause, LONGEST_COMMAND_PAUSE)
+                if now < end + LONGEST_COMMAND_PAUSE
+                else FIRST_COMMAND_PAUSE
             )
             self._pauses[command] = pause, now + pause
         return self._complaints.allows(command)

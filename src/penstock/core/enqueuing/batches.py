@@ -14,7 +14,7 @@ __all__ = ["BatchCondition", "BatchState", "BatchStatus", "callback_job", "statu
 
 BatchCondition: TypeAlias = Literal["success", "finished"]
 BatchState: TypeAlias = Literal["open", "waiting", "called", "failed", "abandoned"]
-REFUSED = (*NOT_STORED, "delay", "ttl", "key")
+NOT_OF_CALLBACKS = (*NOT_STORED, "delay", "ttl", "key")
 """Options that a callback can't have."""
 CONDITIONS: dict[bytes, BatchCondition] = {b"s": "success", b"f": "finished"}
 
@@ -63,7 +63,9 @@ def callback_job(then: Any, on: BatchCondition) -> NewJob:
     """
     check_choice("on", on, BatchCondition)
     job = then if isinstance(then, NewJob) else NewJob(then, JobOptions({}))
-    job.options.refuse(REFUSED, "a callback can't have it: it waits for the jobs of its batch")
+    job.options.refuse(
+        NOT_OF_CALLBACKS, "a callback can't have it: it waits for the jobs of its batch"
+    )
     lease = job.options.given.get("lease")
     if lease is not None and lease_ms("lease", lease) == 0:
         raise BadArgument("lease", lease, "a callback is delivered at least once: omit lease=0")

@@ -13,9 +13,9 @@ from penstock.errors import BadArgument
 
 __all__ = ["NextJobs", "next_jobs", "records_of", "repeatable"]
 
-MOST = 16
+MOST_NEXT_JOBS = 16
 """Most jobs that one ack adds."""
-MOST_BYTES = 65_536
+MOST_NEXT_JOBS_BYTES = 65_536
 """Most bytes of their records."""
 DAY = 86_400.0
 
@@ -55,8 +55,10 @@ def next_jobs(then: Any) -> NextJobs | None:
     if not all(isinstance(job, NewJob) for job in jobs):
         reason = 'must be a list of jobs of handlers: then=[resize.job("a.png")]'
         raise BadArgument("then", then, reason)
-    if len(jobs) > MOST:
-        reason = f"an ack adds at most {MOST} jobs, not {len(jobs)}: add them in a handler"
+    if len(jobs) > MOST_NEXT_JOBS:
+        reason = (
+            f"an ack adds at most {MOST_NEXT_JOBS} jobs, not {len(jobs)}: add them in a handler"
+        )
         raise BadArgument("then", f"<{len(jobs)} jobs>", reason)
     for job in jobs:
         job.options.refuse(
@@ -76,8 +78,9 @@ def records_of(jobs: Iterable[NewJob], codec: Codec | None) -> tuple[tuple[int, 
         options = job.options.prepared(codec)
         found.append((int(options.delay), options.record(job.body)))
     size = sum(len(record) for _, record in found)
-    if size > MOST_BYTES:
-        reason = f"an ack adds at most {MOST_BYTES} bytes, not {size}: store large bodies elsewhere"
+    if size > MOST_NEXT_JOBS_BYTES:
+        limit = f"an ack adds at most {MOST_NEXT_JOBS_BYTES} bytes, not {size}"
+        reason = f"{limit}: store large bodies elsewhere"
         raise BadArgument("then", f"<{len(found)} jobs>", reason)
     return tuple(found)
 

@@ -163,7 +163,7 @@ RIVALS = {
     "dedup_id": "dedup", "dedup": "dedup_id",
 }  # fmt: skip
 """Option -> the other form of it."""
-OWN = frozenset(name for name, option in OPTIONS.items() if not option.is_shared)
+UNSHARED_OPTIONS = frozenset(name for name, option in OPTIONS.items() if not option.is_shared)
 """Options that usually differ from job to job."""
 NOT_STORED = tuple(name for name, option in OPTIONS.items() if not option.is_stored)
 """Options that only a call that adds the job at once can have."""
@@ -358,7 +358,7 @@ def prepared(codec: Codec | None = None, *, many: bool = False, **options: Any) 
     own: dict[str, Any] = {}
     shared: dict[str, Any] = {}
     for name, value in options.items():
-        (own if name in OWN else shared)[name] = value
+        (own if name in UNSHARED_OPTIONS else shared)[name] = value
     is_dedup = own.get("dedup") is not None or own.get("dedup_id") is not None
     try:
         found = _shared(codec, is_dedup, **shared)
@@ -375,7 +375,7 @@ def _shared(codec: Codec | None, is_dedup: bool, /, **options: Any) -> Prepared:
         codec: the codec of the client.
         is_dedup: whether the jobs have dedup ids. Then a priority of 0 is stored, as it replaces
             that of an existing job.
-        **options: none of `OWN`.
+        **options: none of `UNSHARED_OPTIONS`.
 
     Raises:
         BadArgument: an option can't be used.
@@ -419,7 +419,7 @@ def _with_own(
 
     Args:
         shared: the other options.
-        own: some of `OWN`.
+        own: some of `UNSHARED_OPTIONS`.
         arguments: all options as they were given.
         many: as in `prepared`.
 

@@ -47,7 +47,7 @@ ANY_TIME = datetime(2025, 1, 1)  # noqa: DTZ001  # the zone is that of the sched
 """Time from which the next tick of a new cron expression is looked for: it must have one."""
 UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 EVERY = r"(?:([0-9]{1,15})d)?\s*(?:([0-9]{1,15})h)?\s*(?:([0-9]{1,15})m)?\s*(?:([0-9]{1,15})s)?"
-REFUSED = (*NOT_STORED, "delay", "key")
+NOT_OF_SCHEDULES = (*NOT_STORED, "delay", "key")
 """Options of an enqueue that the job of a schedule can't have."""
 SPEC_FIELDS = {"cron": str, "every": int, "tz": str, "overlap": bool, "missed": str, "ttl": str}
 """The fields of a stored spec."""
@@ -312,7 +312,9 @@ def new_schedule(name: object, job: Any, spec: Spec, codec: Codec | None) -> New
     options, body = prepared(codec), job
     if isinstance(job, NewJob):
         options, body = job.options.prepared(codec), job.body
-        job.options.refuse(REFUSED, "the job of a schedule can't have it: omit it in options()")
+        job.options.refuse(
+            NOT_OF_SCHEDULES, "the job of a schedule can't have it: omit it in options()"
+        )
     raw, is_coded = encode_body(body, codec)
     record = b"%b\n%b" % (options.coded_head if is_coded else options.head, raw)
     if len(record) > MAX_VALUE:

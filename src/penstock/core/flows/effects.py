@@ -5,9 +5,9 @@ They are not frozen, as that would double the time to define and to make them; n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps, Taken
@@ -18,8 +18,10 @@ from penstock.core.values.confirmations import Wait
 __all__ = [
     "Cancelled",
     "CloseConnections",
+    "CountFlow",
     "Effect",
     "EndWait",
+    "Flow",
     "GiveUpSoon",
     "LetRunnersStart",
     "Listen",
@@ -38,6 +40,11 @@ class Effect:
     """A step that a flow asks for; it is sent the answer."""
 
     __slots__ = ()
+
+
+Flow: TypeAlias = Generator[Effect, Any, None]
+CountFlow: TypeAlias = Generator[Effect, Any, int]
+"""A flow that returns a number."""
 
 
 @dataclass(slots=True)

@@ -562,14 +562,14 @@ class BulkEnqueued(Sequence[Enqueued]):
     @property
     def duplicates(self) -> int:
         """Number of bodies that were not added, because a job with the same dedup id existed."""
-        return sum(result.duplicate for result in self._listed())
+        return sum(result.duplicate for result in self._iter_results())
 
     @property
     def missing(self) -> int:
         """Number of bodies that a failed call on partitions may not have added."""
-        return sum(result.state == "missing" for result in self._listed())
+        return sum(result.state == "missing" for result in self._iter_results())
 
-    def _listed(self) -> Iterator[Enqueued]:
+    def _iter_results(self) -> Iterator[Enqueued]:
         for part in self._parts:
             if not isinstance(part, JobSpan):
                 yield from part

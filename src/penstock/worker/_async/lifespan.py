@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Literal, TypeVar
 
+from penstock.core.jobs.middleware import NO_ERROR
 from penstock.errors import BadArgument
 from penstock.worker.lifespan import LifespanError, arguments_for, check_hook, context_of
 
@@ -15,8 +16,6 @@ IS_ASYNC = True  # async only
 
 # sync only: PROTOCOLS = (("__enter__", "__exit__"),)
 PROTOCOLS = (("__aenter__", "__aexit__"), ("__enter__", "__exit__"))  # async only
-NO_ERROR = (None, None, None)
-"""The arguments of `__exit__` after a block that has not raised."""
 HOOKS = ("on_start", "lifespan", "on_stop")
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 

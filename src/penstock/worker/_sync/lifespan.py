@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeVar
 
+from penstock.core.jobs.middleware import NO_ERROR
 from penstock.errors import BadArgument
 from penstock.worker.lifespan import LifespanError, arguments_for, check_hook, context_of
 
 IS_ASYNC = False
 
 PROTOCOLS = (("__enter__", "__exit__"),)
-NO_ERROR = (None, None, None)
-"""The arguments of `__exit__` after a block that has not raised."""
 HOOKS = ("on_start", "lifespan", "on_stop")
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 

@@ -209,7 +209,7 @@ class AsyncFederation:
         if home not in self.homes:
             return
         home.fault = None
-        self._merge_list(await home.brief.node.listed())
+        self._merge_list(await home.brief.node.read_node_list())
         # Before a job is taken from it: other nodes may keep acks of its jobs.
         await hints.replay(self, home)
         for queue in list(self._queues):
@@ -258,7 +258,7 @@ class AsyncFederation:
                 try:
                     await home.recognise()
                     await self.check_id(home)
-                    self._merge_list(await home.brief.node.listed())
+                    self._merge_list(await home.brief.node.read_node_list())
                     await hints.replay_from(self, home, self.up(home))
                 except ConfigurationError as error:
                     home.note_refusal(error)
@@ -306,7 +306,7 @@ class AsyncFederation:
 
     async def entries(self) -> dict[str, Entry]:
         """Return the lists of all nodes, merged."""
-        found, _ = await self.each(lambda home: home.brief.node.listed())
+        found, _ = await self.each(lambda home: home.brief.node.read_node_list())
         return merged_members(told for _, told in found)
 
     async def admit(self, url: str) -> AsyncFederatedNode:

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncNodeAnswers", "AsyncPartsRoute"]
 
 T = TypeVar("T")
-ACK = Intent("ack")
-MISSING = Enqueued("", "missing", action="refused")
+ACK_INTENT = Intent("ack")
+NOT_ADDED = Enqueued("", "missing", action="refused")
 """The result of a body of a bulk that was not added, or perhaps not, while others were."""
 
 
@@ -188,7 +188,7 @@ class AsyncPartsRoute(ABC):
 
     async def _add_window(self, window: Window, results: BulkEnqueued) -> None:
         """Add the bodies of a window, each to its partition; append the results in body order."""
-        answers: list[Enqueued] = [MISSING] * window.count
+        answers: list[Enqueued] = [NOT_ADDED] * window.count
         try:
             for number, chunk in window.chunks.items():
                 own = BulkEnqueued(self.ops.queue)
@@ -198,7 +198,7 @@ class AsyncPartsRoute(ABC):
                     for at, answer in zip(window.places[number], own, strict=False):
                         answers[at] = answer
         finally:
-            while answers and answers[-1] is MISSING:
+            while answers and answers[-1] is NOT_ADDED:
                 answers.pop()
             results.append(answers)
 
@@ -260,7 +260,7 @@ class AsyncPartsRoute(ABC):
         self, names: list[JobName], n: int, wait: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs, then take up to n others."""
-        outcomes = await self.settle(names, QueueOps.ack, resent_code=Code.GONE, intent=ACK)
+        outcomes = await self.settle(names, QueueOps.ack, resent_code=Code.GONE, intent=ACK_INTENT)
         try:
             return outcomes, await self.reserve(n, wait)
         except (NodesUnavailable, QueueClosed):  # the next call raises it: these jobs are finished
@@ -270,7 +270,7 @@ class AsyncPartsRoute(ABC):
 
     async def ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery."""
-        settled = await self.settle([job], QueueOps.ack, resent_code=Code.GONE, intent=ACK)
+        settled = await self.settle([job], QueueOps.ack, resent_code=Code.GONE, intent=ACK_INTENT)
         return settled[0]
 
     async def settle(

@@ -31,7 +31,7 @@ from penstock.wire.packing import pack
 UNBLOCK = "CLIENT UNBLOCK"
 STOP_TIMEOUT = 2.0
 """Seconds after which the connection is closed if an read_end BLPOP has not replied."""
-MOST_BYTES = 1_048_576
+MOST_FOLLOWING_BYTES = 1_048_576
 """About the most bytes of jobs in the reply to a call behind a BLPOP."""
 FAKE_SLICE = 0.02
 """Seconds of one BLPOP on a connection that blocks the caller (fakeredis)."""
@@ -166,7 +166,7 @@ class AsyncBlockingConnection:
         if call is None:
             return
         try:
-            limit = STOP_TIMEOUT + MOST_BYTES / SLOW_LINE_BYTES_PER_SECOND
+            limit = STOP_TIMEOUT + MOST_FOLLOWING_BYTES / SLOW_LINE_BYTES_PER_SECOND
             reply = await AsyncReader(self._conn).read(limit)
         except ResponseError:  # the script is not loaded, for example: nothing was taken
             return

@@ -174,7 +174,7 @@ class AsyncNode:
         found = await self.command("HGET", node_key(self._prefix), "id")
         return str(found.decode()) if found else ""
 
-    async def listed(self) -> dict[str, str]:
+    async def read_node_list(self) -> dict[str, str]:
         """Return its list of nodes, id -> entry; empty if this user may not read it."""
         try:
             flat = await self.command("HGETALL", nodes_key(self._prefix))

@@ -210,7 +210,7 @@ class Federation:
         if home not in self.homes:
             return
         home.fault = None
-        self._merge_list(home.brief.node.listed())
+        self._merge_list(home.brief.node.read_node_list())
         # Before a job is taken from it: other nodes may keep acks of its jobs.
         hints.replay(self, home)
         for queue in list(self._queues):
@@ -259,7 +259,7 @@ class Federation:
                 try:
                     home.recognise()
                     self.check_id(home)
-                    self._merge_list(home.brief.node.listed())
+                    self._merge_list(home.brief.node.read_node_list())
                     hints.replay_from(self, home, self.up(home))
                 except ConfigurationError as error:
                     home.note_refusal(error)
@@ -307,7 +307,7 @@ class Federation:
 
     def entries(self) -> dict[str, Entry]:
         """Return the lists of all nodes, merged."""
-        found, _ = self.each(lambda home: home.brief.node.listed())
+        found, _ = self.each(lambda home: home.brief.node.read_node_list())
         return merged_members(told for _, told in found)
 
     def admit(self, url: str) -> FederatedNode:

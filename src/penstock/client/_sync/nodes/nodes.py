@@ -60,7 +60,7 @@ class Nodes:
     def forget(self, node: str | NodeView) -> None:
         """Remove a node from the list: clients that can reach another node stop using it.
 
-        Its jobs stay on it: empty it first (`leave`, `drained`). `add` brings it back.
+        Its jobs stay on it: empty it first (`leave`, `check_drained`). `add` brings it back.
 
         Raises:
             BadArgument: no such node, or the only one.
@@ -102,7 +102,7 @@ class Nodes:
         home.node.command("HDEL", node_key(home.config.prefix), "leaving")
         self._federation.look_after(home)
 
-    def drained(self, node: str | NodeView) -> Drain:
+    def check_drained(self, node: str | NodeView) -> Drain:
         """Count the jobs left on a node. The result is true if none is waiting or leased.
 
         Dead letters don't count. Delivered jobs of lease 0 do, until their ttl. So do rows of

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 __all__ = ["NodeAnswers", "PartsRoute"]
 
 T = TypeVar("T")
-ACK = Intent("ack")
-MISSING = Enqueued("", "missing", action="refused")
+ACK_INTENT = Intent("ack")
+NOT_ADDED = Enqueued("", "missing", action="refused")
 """The result of a body of a bulk that was not added, or perhaps not, while others were."""
 
 
@@ -187,7 +187,7 @@ class PartsRoute(ABC):
 
     def _add_window(self, window: Window, results: BulkEnqueued) -> None:
         """Add the bodies of a window, each to its partition; append the results in body order."""
-        answers: list[Enqueued] = [MISSING] * window.count
+        answers: list[Enqueued] = [NOT_ADDED] * window.count
         try:
             for number, chunk in window.chunks.items():
                 own = BulkEnqueued(self.ops.queue)
@@ -197,7 +197,7 @@ class PartsRoute(ABC):
                     for at, answer in zip(window.places[number], own, strict=False):
                         answers[at] = answer
         finally:
-            while answers and answers[-1] is MISSING:
+            while answers and answers[-1] is NOT_ADDED:
                 answers.pop()
             results.append(answers)
 
@@ -257,7 +257,7 @@ class PartsRoute(ABC):
         self, names: list[JobName], n: int, wait: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs, then take up to n others."""
-        outcomes = self.settle(names, QueueOps.ack, resent_code=Code.GONE, intent=ACK)
+        outcomes = self.settle(names, QueueOps.ack, resent_code=Code.GONE, intent=ACK_INTENT)
         try:
             return outcomes, self.reserve(n, wait)
         except (NodesUnavailable, QueueClosed):  # the next call raises it: these jobs are finished
@@ -267,7 +267,7 @@ class PartsRoute(ABC):
 
     def ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery."""
-        settled = self.settle([job], QueueOps.ack, resent_code=Code.GONE, intent=ACK)
+        settled = self.settle([job], QueueOps.ack, resent_code=Code.GONE, intent=ACK_INTENT)
         return settled[0]
 
     def settle(

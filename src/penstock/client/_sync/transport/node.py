@@ -175,7 +175,7 @@ class Node:
         found = self.command("HGET", node_key(self._prefix), "id")
         return str(found.decode()) if found else ""
 
-    def listed(self) -> dict[str, str]:
+    def read_node_list(self) -> dict[str, str]:
         """Return its list of nodes, id -> entry; empty if this user may not read it."""
         try:
             flat = self.command("HGETALL", nodes_key(self._prefix))

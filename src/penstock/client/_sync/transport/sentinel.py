@@ -44,7 +44,7 @@ FORM = (
 )
 HOST = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]+)(?::(?P<port>\d{1,5}))?"
 PORT = 26379
-OWN = "sentinel_"
+SENTINEL_OPTION_PREFIX = "sentinel_"
 """Prefix of the options of a URL that are for the Sentinels."""
 PATIENCE = 1.0
 """Seconds for each step with a Sentinel, and for connecting to a primary, unless told otherwise."""
@@ -291,8 +291,12 @@ def sentinel_pool(url: str) -> SentinelConnectionPool | None:
         raise _bad(url, f"the form {FORM}")
     secure = {"ssl": True} if scheme == "rediss" else {}
     pairs = parse_qsl(query, keep_blank_values=True)
-    theirs = [(name.removeprefix(OWN), value) for name, value in pairs if name.startswith(OWN)]
-    ours = [pair for pair in pairs if not pair[0].startswith(OWN)]
+    theirs = [
+        (name.removeprefix(SENTINEL_OPTION_PREFIX), value)
+        for name, value in pairs
+        if name.startswith(SENTINEL_OPTION_PREFIX)
+    ]
+    ours = [pair for pair in pairs if not pair[0].startswith(SENTINEL_OPTION_PREFIX)]
     common = [pair for pair in ours if pair[0].startswith("ssl_")]
     kwargs = _options(url, f"{scheme}://{user}@h/{db or 0}", ours)
     sentinel_kwargs = _options(url, f"{scheme}://h", [*common, *theirs])
