@@ -194,7 +194,7 @@ class KeptJobs(Jobs):
 
     def __init__(self, client: Penstock, name: str) -> None:
         super().__init__(client, name)
-        self.node = client.backend.node
+        self.executor = client.topology.executor
         self.queue.configure(results_max=100)
 
     def add(self, n: int) -> None:
@@ -208,7 +208,7 @@ class KeptJobs(Jobs):
         for job in jobs:
             set_result(job, (VALUE, ""))
         results = results_of(jobs, [0.001] * len(jobs))
-        self.node.run(self.queue.ops.ack(jobs, results=results))
+        self.executor.run(self.queue.ops.ack(jobs, results=results))
 
 
 class NamedJobs(Jobs):

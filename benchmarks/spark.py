@@ -184,7 +184,7 @@ class Runs:
         self._timed(BARE, self._bare)
         self._timed(LOOP, self._loop)
         self._timed(XADD, partial(self.frame.foreachPartition, self._by_hand()))
-        self.client.backend.node.command("UNLINK", f"{self.client.prefix}:by-hand")
+        self.client.topology.executor.command("UNLINK", f"{self.client.prefix}:by-hand")
         self._timed(SINK, partial(self._write, self.frame, "sink"))
         plain = self.frame.select("payload")
         self._timed(CONTENT, partial(self._write, plain, "content", commitMode="direct"))
@@ -205,10 +205,10 @@ class Runs:
                 )
         self._triggers(max(4, min(TRIGGERS, self.rows // 100)))
         self.client.clear(["bare", "loop", "sink", "staged", "content", "few"])
-        for key in self.client.backend.node.command(
+        for key in self.client.topology.executor.command(
             "KEYS", f"{self.client.prefix}:{{staged}}:commit:*"
         ):
-            self.client.backend.node.command("UNLINK", key)
+            self.client.topology.executor.command("UNLINK", key)
 
     def _timed(self, name: str, work: Callable[[], Any]) -> None:
         before, begin = self._cpu(), time.perf_counter()
@@ -228,7 +228,7 @@ class Runs:
             with contextlib.suppress(psutil.NoSuchProcess):  # its time is its parent's now
                 used = process.cpu_times()
                 spent += used.user + used.system + used.children_user + used.children_system
-        server = self.client.backend.node.command("INFO", "cpu")
+        server = self.client.topology.executor.command("INFO", "cpu")
         told = dict(line.split(":") for line in str(server, "ascii").splitlines() if ":" in line)
         return spent + float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
 

@@ -103,7 +103,7 @@ class Producer:
         """Return the answered jobs that the server does not have."""
         with Penstock(self.url) as client:
             queue = client.queue("q")
-            entries = client.backend.node.command("XRANGE", queue.ops.keys["ready"], "-", "+")
+            entries = client.topology.executor.command("XRANGE", queue.ops.keys["ready"], "-", "+")
             there = {int(fields[1].rpartition(b"\n")[2]) for _, fields in entries}
             if queue.stats().enqueued != len(there):
                 raise AssertionError("a call is there in part")

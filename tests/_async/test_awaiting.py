@@ -173,11 +173,11 @@ async def test_a_full_server(make_server: Callable[..., EmbeddedServer]) -> None
     async with AsyncPenstock(url) as ps, AsyncPenstock(url) as theirs:
         q = ps.queue("q")
         job = await q.enqueue(1, result_ttl=60)
-        node = ps.backend.node
-        await node.command("CONFIG", "SET", "maxmemory", "1")
+        executor = ps.topology.executor
+        await executor.command("CONFIG", "SET", "maxmemory", "1")
         waiting = aspawn(outcome, theirs.queue("q"), job.id)
-        while not await node.command("ZCOUNT", q.ops.keys["expiry"], MARKS_FROM, "+inf"):
+        while not await executor.command("ZCOUNT", q.ops.keys["expiry"], MARKS_FROM, "+inf"):
             pass
         await ack(q, job.id)
         assert await waiting.result() is None
-        assert await node.command("XLEN", q.ops.keys["finished"]) == 1
+        assert await executor.command("XLEN", q.ops.keys["finished"]) == 1

@@ -93,12 +93,12 @@ async def ack(q: AsyncQueue, _: Raw) -> None:
 
 
 async def settle(q: AsyncQueue, _: Raw) -> None:
-    await q.backend.node.run(q.ops.settle([await taken(q)], 0))
+    await q.node.executor.run(q.ops.settle([await taken(q)], 0))
 
 
 async def hand_over(q: AsyncQueue, _: Raw) -> None:
     call = q.ops.hand_over([await taken(q)], [(0, b"1\nnext")])
-    assert (await q.backend.node.run(call)).all_done
+    assert (await q.node.executor.run(call)).all_done
     (batch,) = await q.batches.list()
     assert (batch.state, batch.total, batch.done) == ("waiting", 2, 1)
     await (await taken(q)).ack()
@@ -127,7 +127,7 @@ async def cancel_active(q: AsyncQueue, _: Raw) -> None:
 
 
 async def purge(q: AsyncQueue, _: Raw) -> None:
-    await q.backend.node.run(q.ops.purge("ready", "", 0))
+    await q.node.executor.run(q.ops.purge("ready", "", 0))
 
 
 async def expire(q: AsyncQueue, raw: Raw) -> None:
@@ -144,7 +144,7 @@ async def crash(q: AsyncQueue, raw: Raw) -> None:
     await q.configure(max_crashes=1)
     await taken(q)
     raw.zadd(q.ops.keys["active"], {raw.zrange(q.ops.keys["active"], 0, 0)[0]: 4096})
-    await q.backend.node.run(q.ops.reserve(1))
+    await q.node.executor.run(q.ops.reserve(1))
 
 
 async def trim(q: AsyncQueue, _: Raw) -> None:

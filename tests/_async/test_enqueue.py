@@ -83,13 +83,13 @@ async def test_the_id_of_the_result(q: AsyncQueue) -> None:
 @pytest.fixture
 def scripts(q: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the scripts that the client runs."""
-    run, found = q.backend.node.link.run, list[str]()
+    run, found = q.node.executor.connections.run, list[str]()
 
     async def noting(call: Any, **options: Any) -> Any:
         found.append(call.script.name)
         return await run(call, **options)
 
-    monkeypatch.setattr(q.backend.node.link, "run", noting)
+    monkeypatch.setattr(q.node.executor.connections, "run", noting)
     return found
 
 
@@ -355,7 +355,7 @@ async def test_without_enough_replicas(q: AsyncQueue, raw: Raw) -> None:
 async def test_a_call_that_is_repeated_adds_nothing(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """A repeated call number returns the first answer again, for one job and for many."""
     await q.enqueue("make the queue")
-    (caller,) = ps.backend.node.link.idle
+    (caller,) = ps.topology.executor.connections.idle
     one = await q.enqueue("one")
     caller.calls -= 1
     assert await q.enqueue("one") == one
@@ -387,7 +387,7 @@ async def test_a_call_with_an_old_number_does_nothing(
     """A call with a number below the producer's last one came too late and does nothing."""
     for number in range(4):
         await q.enqueue(number)
-    (caller,) = ps.backend.node.link.idle
+    (caller,) = ps.topology.executor.connections.idle
     before = dump(raw)
     caller.calls -= 3
     with pytest.raises(StaleCall, match=r"call \d+ of this producer ran first"):

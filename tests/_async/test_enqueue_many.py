@@ -185,7 +185,7 @@ async def test_jobs_of_several_queues(ps: AsyncPenstock) -> None:
     await queues[1].configure(max_length=1)
     terms = prepared()
     records = [terms.record(b"1"), terms.record(b"2")]
-    ends = await add_each([(queue, records, terms) for queue in queues])
+    ends = await add_each([(queue.route.part, records, terms) for queue in queues])
     assert isinstance(ends[1], QueueFull)
     assert [None if isinstance(end, Exception) else end.count for end in ends] == [
         2, None, *[2] * 8
@@ -193,4 +193,4 @@ async def test_jobs_of_several_queues(ps: AsyncPenstock) -> None:
     assert [(await queue.stats()).ready for queue in queues] == [3, 0, *[2] * 8]
     assert await ps.queues() == [queue.name for queue in queues]
     with pytest.raises(AssertionError, match="two calls of one queue"):
-        await add_each([(queues[0], records, terms)] * 2)
+        await add_each([(queues[0].route.part, records, terms)] * 2)

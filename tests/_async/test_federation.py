@@ -44,8 +44,8 @@ from penstock.client._async.nodes.federation import AsyncFederation
 from penstock.client._async.nodes.hints import replay
 from penstock.client._async.route import parts
 from penstock.client._async.transport import server as transport
+from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client._async.transport.flow_run import AsyncFlowRun  # async only
-from penstock.client._async.transport.node import AsyncNode
 from penstock.core.flows import schedules as schedule_flows
 from penstock.core.jobs import hints
 from penstock.core.jobs.job import number_of, set_result
@@ -59,7 +59,7 @@ from tests.support.twins import aspawn
 
 def federation_of(ps: AsyncPenstock) -> AsyncFederation:
     """Return the nodes of a client."""
-    federation = ps.backend.federation
+    federation = ps.topology.federation
     assert federation is not None
     return federation
 
@@ -549,9 +549,9 @@ async def test_info_covers_all_nodes(three: Nodes, ps: AsyncPenstock) -> None:
     assert (info.registered_jobs, info.waiting_jobs) == (3, 3)
     assert [one[:8] for one in info.node.split()] == await prefixes(ps)
     with pytest.raises(ConfigurationError):
-        await ps.backend.node.command("PING")
+        await ps.topology.executor.command("PING")
     with pytest.raises(ConfigurationError):
-        await ps.backend.node.server_facts()
+        await ps.topology.executor.server_facts()
 
 
 async def test_a_missing_node_is_named(three: Nodes) -> None:
@@ -604,7 +604,7 @@ async def test_acks_of_any_queue_while_a_node_is_down(three: Nodes, ps: AsyncPen
     async with three.of(0) as single:
         own = (await single.queue("own").enqueue(1)).id
         part = (await single.queue("parts", partitions=2).enqueue(1)).id
-    down = federation_of(ps).home_of(parse_id(own).node, own)
+    down = federation_of(ps).find_node(parse_id(own).node, own)
     down.note_failure(redis.ConnectionError("gone"))
     down.state.until = math.inf  # no look at it in the background
     ps.queue("parts", partitions=2)
@@ -653,8 +653,8 @@ async def test_a_result_that_a_hint_does_not_carry(three: Nodes, q: AsyncQueue) 
         assert hint
         keeper = three.backends[number - 1].sync_client()
         keeper.hset("penstock:hints", hint.field, hint.value)
-    for home in q.backend.homes:
-        await replay(q.backend, home)
+    for node in q.route.federation.nodes:
+        await replay(q.route.federation, node)
     assert [await q.result(job_id, timeout=0) for job_id in ids[1:]] == [None, None]
     with pytest.raises(ResultGone, match="its node was down"):
         await q.result(ids[0], timeout=0)
@@ -705,12 +705,12 @@ async def test_nodes_that_refuse_hints_are_named(
     job = (await q.reserve(3, block=0))[0]
     for one in three.backends:
         one.sync_client().set("penstock:hints", "x")
-    home = federation_of(ps).home_of(parse_id(job.id).node, job.id)
+    home = federation_of(ps).find_node(parse_id(job.id).node, job.id)
     home.note_failure(redis.ConnectionError("gone"))
     home.state.until = math.inf  # no look at it in the background
     caplog.clear()
     assert list(await q.ack([job])) == [Outcome.DONE]
-    others = {one.address for one in federation_of(ps).homes if one is not home}
+    others = {one.address for one in federation_of(ps).nodes if one is not home}
     told = [one.getMessage() for one in caplog.records]
     found = {text.partition(" on ")[2].partition(": ")[0] for text in told if "hints can't" in text}
     assert found == others
@@ -753,7 +753,7 @@ async def test_ids_from_before_a_flushall(three: Nodes, ps: AsyncPenstock, q: As
     for one in three.backends:
         one.sync_client().flushdb()
     ids = [(await q.enqueue(i)).id for i in range(2)]
-    for node in federation_of(ps).homes:
+    for node in federation_of(ps).nodes:
         await node.look()
     assert [(await q.show(one)).body for one in ids] == [0, 1]
     with pytest.raises(WrongEpoch):
@@ -766,21 +766,21 @@ async def test_a_flushall_while_a_node_is_recognised(
     """A node whose new id is gone at once is used under this id."""
     former = (await q.enqueue("former")).id
     raws = [one.sync_client() for one in three.backends]
-    inner = AsyncNode.command
+    inner = AsyncExecutor.command
 
-    async def command(node: AsyncNode, *args: Any) -> Any:
+    async def command(node: AsyncExecutor, *args: Any) -> Any:
         reply = await inner(node, *args)
         if args[0] == "HSETNX":
             for raw in raws:
                 raw.flushdb()
         return reply
 
-    monkeypatch.setattr(AsyncNode, "command", command)
+    monkeypatch.setattr(AsyncExecutor, "command", command)
     for raw in raws:
         raw.flushdb()
-    for node in federation_of(ps).homes:
+    for node in federation_of(ps).nodes:
         await node.look()
-    assert parse_id(former).node not in [node.id for node in federation_of(ps).homes]
+    assert parse_id(former).node not in [node.id for node in federation_of(ps).nodes]
 
 
 @pytest.mark.parametrize(

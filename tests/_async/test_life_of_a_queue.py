@@ -21,7 +21,7 @@ from penstock import (
     parse_id,
 )
 from penstock.client._async.client import twin_of
-from penstock.client._async.transport.node import AsyncNode
+from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.core.flows.sweeping import IDLE_MS
 from penstock.core.jobs.job import number_of
 from tests.support.backends import Backend
@@ -143,14 +143,14 @@ async def test_the_node_has_an_id_for_good(backend: Backend, raw: Raw) -> None:
 
 async def test_the_version_of_a_server(backend: Backend, ps: AsyncPenstock) -> None:
     """The version of the server is known, except for fakeredis, which has no INFO."""
-    facts = await ps.backend.node.server_facts()
+    facts = await ps.topology.executor.server_facts()
     if backend.is_fake:
         assert (facts.version, facts.name) == ((), "unknown server")
     else:
         assert facts.version[:2] >= (6, 2)
         assert backend.version in facts.name
     assert facts.warnings() == []
-    assert await ps.backend.node.command("GET", "nothing") is None
+    assert await ps.topology.executor.command("GET", "nothing") is None
 
 
 async def test_a_client_outlives_a_flushall(q: AsyncQueue, raw: Raw) -> None:
@@ -174,9 +174,9 @@ async def test_a_flushall_between_two_steps(
     The fields are the id of the node and the number of partitions.
     """
     await ps.connect()
-    inner, flushes, most = AsyncNode.command, list[Any](), 4 if rival else 1
+    inner, flushes, most = AsyncExecutor.command, list[Any](), 4 if rival else 1
 
-    async def command(node: AsyncNode, *args: Any) -> Any:
+    async def command(node: AsyncExecutor, *args: Any) -> Any:
         strikes = args[0] == "HSETNX" and len(flushes) < most
         if strikes and rival:
             raw.hset(*args[1:])
@@ -186,7 +186,7 @@ async def test_a_flushall_between_two_steps(
             flushes.append(args)
         return reply
 
-    monkeypatch.setattr(AsyncNode, "command", command)
+    monkeypatch.setattr(AsyncExecutor, "command", command)
     raw.flushdb()
     added = await ps.queue("q", partitions=partitions).enqueue(1)
     assert len(flushes) == most
@@ -421,14 +421,14 @@ async def test_a_lost_race_to_create_a_queue_leaves_no_entry(
     q: AsyncQueue, ps: AsyncPenstock, raw: Raw, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Another client creates the queue between our registration and our creation."""
-    register = ps.backend.driver._register
+    register = ps.topology.driver._register
 
     async def slowly(effect: Any) -> None:
         await register(effect)
         async with twin_of(ps) as quicker:
             await quicker.queue("q").enqueue("quicker")
 
-    monkeypatch.setattr(ps.backend.driver, "_register", slowly)
+    monkeypatch.setattr(ps.topology.driver, "_register", slowly)
     if first == "enqueue":
         await q.enqueue("x")
     elif first == "configure":

@@ -14,13 +14,13 @@ from penstock.core.calls.operations.base import CALLS_BEFORE_PLAIN
 def scripts(q: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the scripts that the client calls."""
     found: list[str] = []
-    run = q.backend.node.link.run
+    run = q.node.executor.connections.run
 
     async def noting(call: Any, **options: Any) -> Any:
         found.append(call.script.name)
         return await run(call, **options)
 
-    monkeypatch.setattr(q.backend.node.link, "run", noting)
+    monkeypatch.setattr(q.node.executor.connections, "run", noting)
     return found
 
 

@@ -711,18 +711,18 @@ async def confirm_jobs_of_several_queues(trio: Replicated, client: AsyncPenstock
     await queues[1].configure(replicas=2)
     asked, unset = prepared(durable=Durable(2, timeout=10)), prepared(durable=Durable(timeout=10))
     for terms in (asked, unset):
-        ends = await add_each([(queue, [terms.record(b"x")], terms) for queue in queues])
+        ends = await add_each([(queue.route.part, [terms.record(b"x")], terms) for queue in queues])
         assert not [end for end in ends if isinstance(end, Exception)]
     assert [raw.hget("penstock:{other}:meta", "enqueued") for raw in trio.copies] == [b"2"] * 2
     before, start = trio.calls(), time.monotonic()
     many = [client.queue(f"many-{number}") for number in range(30)]
-    await add_each([(queue, [asked.record(b"x")], asked) for queue in many])
+    await add_each([(queue.route.part, [asked.record(b"x")], asked) for queue in many])
     scripts, waits = (after - count for after, count in zip(trio.calls(), before, strict=True))
     assert scripts >= len(many)
     assert waits <= 1 + slices_since(start)  # one for all, as one trip has sent them
     trio.cut(0)
     brief = prepared(durable=Durable(2, timeout=0.05))
     for _ in range(2):  # in the second call the lost one is known
-        ends = await add_each([(queue, [brief.record(b"y")], brief) for queue in queues])
+        ends = await add_each([(queue.route.part, [brief.record(b"y")], brief) for queue in queues])
         assert [type(end) for end in ends] == [NotReplicated] * 2
         assert [(await queue.stats()).ready for queue in queues] == [2, 2]

@@ -56,7 +56,7 @@ async def test_a_repeat_on_a_primary_without_the_call_keeps_it(
     (old,) = await q.reserve(1, block=0)
     await old.ack()
     drop_producers(raw, q.ops)  # as a lagging replica: it has neither the job nor the call
-    await q.backend.node.run(sent[-1])
+    await q.node.executor.run(sent[-1])
     (new,) = await q.reserve(1, block=0)
     assert new.id != old.id == told.id
     assert new.stable_id == old.stable_id == told.stable_id

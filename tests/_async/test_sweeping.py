@@ -17,7 +17,7 @@ TEN_MINUTES = 660
 
 def hurried(client: AsyncPenstock) -> None:
     """Make the client sweep at each wait from its second one."""
-    client.backend.driver._turns = SweepSchedule(lambda: 0.0)
+    client.topology.driver._turns = SweepSchedule(lambda: 0.0)
 
 
 async def used_up(client: AsyncPenstock, raw: Raw, name: str) -> None:
@@ -97,8 +97,8 @@ async def test_used_up_queues_of_others_are_removed(ps: AsyncPenstock, raw: Raw)
         if len(await ps.queues()) == 1:
             break
         assert await q.reserve(block=MOMENT) == []
-        if ps.backend.driver._turns._listed_at is not None:  # the next sweep is due
-            ps.backend.driver._turns._listed_at = 0.0
+        if ps.topology.driver._turns._listed_at is not None:  # the next sweep is due
+            ps.topology.driver._turns._listed_at = 0.0
     assert await ps.queues() == ["waited for"]
     assert raw.hlen("penstock:queues") == 1
     assert raw.keys("penstock:{used*") == []
@@ -127,7 +127,7 @@ async def test_damaged_queues_do_not_stop_the_sweep(ps: AsyncPenstock, raw: Raw,
             raw.hset("penstock:queues", f"{other.ops.crc:08x}00000001", "other")
         else:
             raw.hset(other.ops.keys["meta"], "v", "4")
-    removed = sum([await ps.backend.driver.sweep_listed(1) for _ in range(6)])
+    removed = sum([await ps.topology.driver.sweep_listed(1) for _ in range(6)])
     assert removed == 1
     assert not raw.exists(ps.queue("used").ops.keys["meta"])
     raw.flushdb()  # the damage is intended
@@ -140,7 +140,7 @@ async def test_an_entry_of_an_earlier_epoch_is_removed(
     await q.enqueue("x")
     raw.hset("penstock:queues", f"{q.ops.crc:08x}00000001", q.name)
     for _ in range(4):
-        await ps.backend.driver.sweep_listed(1)
+        await ps.topology.driver.sweep_listed(1)
     assert raw.hlen("penstock:queues") == 1
     assert await ps.queues() == [q.name]
 
@@ -215,7 +215,7 @@ async def test_a_paused_queue_is_not_compacted(
 async def test_a_survey_keeps_jobs_in_their_places(real_q: AsyncQueue, real_raw: Raw) -> None:
     """For ten minutes after a survey jobs stay in place, as it reads the structures in turn."""
     await sparse(real_q)
-    await real_q.backend.node.run(real_q.ops.call("survey", "", "scheduled", "", "", 10, 0))
+    await real_q.node.executor.run(real_q.ops.call("survey", "", "scheduled", "", "", 10, 0))
     for seconds, left in ((0, 200), (590, 200), (120, 0)):
         advance(real_raw, real_q.ops, seconds)
         await real_q.sweep()

@@ -805,7 +805,7 @@ async def test_an_idle_worker_sweeps_its_queues(
     async with AsyncWorker(ps, "q", handler) as worker:
         await q.enqueue(1)
         await await_for(lambda: worker.status().stats.counts == {"rejected": 1})
-        raw = ps.backend.node
+        raw = ps.topology.executor
         end = time.monotonic() + 60
         while await raw.command("ZCARD", q.ops.keys["dead"]):
             assert time.monotonic() < end

@@ -174,11 +174,11 @@ def test_a_full_server(make_server: Callable[..., EmbeddedServer]) -> None:
     with Penstock(url) as ps, Penstock(url) as theirs:
         q = ps.queue("q")
         job = q.enqueue(1, result_ttl=60)
-        node = ps.backend.node
-        node.command("CONFIG", "SET", "maxmemory", "1")
+        executor = ps.topology.executor
+        executor.command("CONFIG", "SET", "maxmemory", "1")
         waiting = spawn(outcome, theirs.queue("q"), job.id)
-        while not node.command("ZCOUNT", q.ops.keys["expiry"], MARKS_FROM, "+inf"):
+        while not executor.command("ZCOUNT", q.ops.keys["expiry"], MARKS_FROM, "+inf"):
             pass
         ack(q, job.id)
         assert waiting.result() is None
-        assert node.command("XLEN", q.ops.keys["finished"]) == 1
+        assert executor.command("XLEN", q.ops.keys["finished"]) == 1

@@ -94,12 +94,12 @@ def ack(q: Queue, _: Raw) -> None:
 
 
 def settle(q: Queue, _: Raw) -> None:
-    q.backend.node.run(q.ops.settle([taken(q)], 0))
+    q.node.executor.run(q.ops.settle([taken(q)], 0))
 
 
 def hand_over(q: Queue, _: Raw) -> None:
     call = q.ops.hand_over([taken(q)], [(0, b"1\nnext")])
-    assert q.backend.node.run(call).all_done
+    assert q.node.executor.run(call).all_done
     (batch,) = q.batches.list()
     assert (batch.state, batch.total, batch.done) == ("waiting", 2, 1)
     taken(q).ack()
@@ -128,7 +128,7 @@ def cancel_active(q: Queue, _: Raw) -> None:
 
 
 def purge(q: Queue, _: Raw) -> None:
-    q.backend.node.run(q.ops.purge("ready", "", 0))
+    q.node.executor.run(q.ops.purge("ready", "", 0))
 
 
 def expire(q: Queue, raw: Raw) -> None:
@@ -145,7 +145,7 @@ def crash(q: Queue, raw: Raw) -> None:
     q.configure(max_crashes=1)
     taken(q)
     raw.zadd(q.ops.keys["active"], {raw.zrange(q.ops.keys["active"], 0, 0)[0]: 4096})
-    q.backend.node.run(q.ops.reserve(1))
+    q.node.executor.run(q.ops.reserve(1))
 
 
 def trim(q: Queue, _: Raw) -> None:

@@ -83,13 +83,13 @@ def test_the_id_of_the_result(q: Queue) -> None:
 @pytest.fixture
 def scripts(q: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the scripts that the client runs."""
-    run, found = q.backend.node.link.run, list[str]()
+    run, found = q.node.executor.connections.run, list[str]()
 
     def noting(call: Any, **options: Any) -> Any:
         found.append(call.script.name)
         return run(call, **options)
 
-    monkeypatch.setattr(q.backend.node.link, "run", noting)
+    monkeypatch.setattr(q.node.executor.connections, "run", noting)
     return found
 
 
@@ -351,7 +351,7 @@ def test_without_enough_replicas(q: Queue, raw: Raw) -> None:
 def test_a_call_that_is_repeated_adds_nothing(ps: Penstock, q: Queue) -> None:
     """A repeated call number returns the first answer again, for one job and for many."""
     q.enqueue("make the queue")
-    (caller,) = ps.backend.node.link.idle
+    (caller,) = ps.topology.executor.connections.idle
     one = q.enqueue("one")
     caller.calls -= 1
     assert q.enqueue("one") == one
@@ -366,7 +366,7 @@ def test_a_call_with_an_old_number_does_nothing(ps: Penstock, q: Queue, raw: Raw
     """A call with a number below the producer's last one came too late and does nothing."""
     for number in range(4):
         q.enqueue(number)
-    (caller,) = ps.backend.node.link.idle
+    (caller,) = ps.topology.executor.connections.idle
     before = dump(raw)
     caller.calls -= 3
     with pytest.raises(StaleCall, match=r"call \d+ of this producer ran first"):

@@ -182,7 +182,7 @@ def test_jobs_of_several_queues(ps: Penstock) -> None:
     queues[1].configure(max_length=1)
     terms = prepared()
     records = [terms.record(b"1"), terms.record(b"2")]
-    ends = add_each([(queue, records, terms) for queue in queues])
+    ends = add_each([(queue.route.part, records, terms) for queue in queues])
     assert isinstance(ends[1], QueueFull)
     assert [None if isinstance(end, Exception) else end.count for end in ends] == [
         2, None, *[2] * 8
@@ -190,4 +190,4 @@ def test_jobs_of_several_queues(ps: Penstock) -> None:
     assert [queue.stats().ready for queue in queues] == [3, 0, *[2] * 8]
     assert ps.queues() == [queue.name for queue in queues]
     with pytest.raises(AssertionError, match="two calls of one queue"):
-        add_each([(queues[0], records, terms)] * 2)
+        add_each([(queues[0].route.part, records, terms)] * 2)

@@ -44,7 +44,7 @@ from penstock.client._sync.nodes.federation import Federation
 from penstock.client._sync.nodes.hints import replay
 from penstock.client._sync.route import parts
 from penstock.client._sync.transport import server as transport
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.core.flows import schedules as schedule_flows
 from penstock.core.jobs import hints
 from penstock.core.jobs.job import number_of, set_result
@@ -58,7 +58,7 @@ from tests.support.twins import spawn
 
 def federation_of(ps: Penstock) -> Federation:
     """Return the nodes of a client."""
-    federation = ps.backend.federation
+    federation = ps.topology.federation
     assert federation is not None
     return federation
 
@@ -542,9 +542,9 @@ def test_info_covers_all_nodes(three: Nodes, ps: Penstock) -> None:
     assert (info.registered_jobs, info.waiting_jobs) == (3, 3)
     assert [one[:8] for one in info.node.split()] == prefixes(ps)
     with pytest.raises(ConfigurationError):
-        ps.backend.node.command("PING")
+        ps.topology.executor.command("PING")
     with pytest.raises(ConfigurationError):
-        ps.backend.node.server_facts()
+        ps.topology.executor.server_facts()
 
 
 def test_a_missing_node_is_named(three: Nodes) -> None:
@@ -597,7 +597,7 @@ def test_acks_of_any_queue_while_a_node_is_down(three: Nodes, ps: Penstock) -> N
     with three.of(0) as single:
         own = single.queue("own").enqueue(1).id
         part = single.queue("parts", partitions=2).enqueue(1).id
-    down = federation_of(ps).home_of(parse_id(own).node, own)
+    down = federation_of(ps).find_node(parse_id(own).node, own)
     down.note_failure(redis.ConnectionError("gone"))
     down.state.until = math.inf  # no look at it in the background
     ps.queue("parts", partitions=2)
@@ -646,8 +646,8 @@ def test_a_result_that_a_hint_does_not_carry(three: Nodes, q: Queue) -> None:
         assert hint
         keeper = three.backends[number - 1].sync_client()
         keeper.hset("penstock:hints", hint.field, hint.value)
-    for home in q.backend.homes:
-        replay(q.backend, home)
+    for node in q.route.federation.nodes:
+        replay(q.route.federation, node)
     assert [q.result(job_id, timeout=0) for job_id in ids[1:]] == [None, None]
     with pytest.raises(ResultGone, match="its node was down"):
         q.result(ids[0], timeout=0)
@@ -698,12 +698,12 @@ def test_nodes_that_refuse_hints_are_named(
     job = q.reserve(3, block=0)[0]
     for one in three.backends:
         one.sync_client().set("penstock:hints", "x")
-    home = federation_of(ps).home_of(parse_id(job.id).node, job.id)
+    home = federation_of(ps).find_node(parse_id(job.id).node, job.id)
     home.note_failure(redis.ConnectionError("gone"))
     home.state.until = math.inf  # no look at it in the background
     caplog.clear()
     assert list(q.ack([job])) == [Outcome.DONE]
-    others = {one.address for one in federation_of(ps).homes if one is not home}
+    others = {one.address for one in federation_of(ps).nodes if one is not home}
     told = [one.getMessage() for one in caplog.records]
     found = {text.partition(" on ")[2].partition(": ")[0] for text in told if "hints can't" in text}
     assert found == others
@@ -746,7 +746,7 @@ def test_ids_from_before_a_flushall(three: Nodes, ps: Penstock, q: Queue) -> Non
     for one in three.backends:
         one.sync_client().flushdb()
     ids = [q.enqueue(i).id for i in range(2)]
-    for node in federation_of(ps).homes:
+    for node in federation_of(ps).nodes:
         node.look()
     assert [q.show(one).body for one in ids] == [0, 1]
     with pytest.raises(WrongEpoch):
@@ -759,21 +759,21 @@ def test_a_flushall_while_a_node_is_recognised(
     """A node whose new id is gone at once is used under this id."""
     former = q.enqueue("former").id
     raws = [one.sync_client() for one in three.backends]
-    inner = Node.command
+    inner = Executor.command
 
-    def command(node: Node, *args: Any) -> Any:
+    def command(node: Executor, *args: Any) -> Any:
         reply = inner(node, *args)
         if args[0] == "HSETNX":
             for raw in raws:
                 raw.flushdb()
         return reply
 
-    monkeypatch.setattr(Node, "command", command)
+    monkeypatch.setattr(Executor, "command", command)
     for raw in raws:
         raw.flushdb()
-    for node in federation_of(ps).homes:
+    for node in federation_of(ps).nodes:
         node.look()
-    assert parse_id(former).node not in [node.id for node in federation_of(ps).homes]
+    assert parse_id(former).node not in [node.id for node in federation_of(ps).nodes]
 
 
 @pytest.mark.parametrize(

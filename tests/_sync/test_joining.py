@@ -20,7 +20,7 @@ from penstock import (
     WrongNode,
     parse_id,
 )
-from penstock.client._sync import backend as client_backend
+from penstock.client._sync import topology
 from penstock.client._sync.nodes import federation
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Stub
@@ -54,7 +54,7 @@ def listed(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> Urls:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make clients read the list of nodes before each call and each wait."""
-    monkeypatch.setattr(client_backend, "NODE_LIST_MAX_AGE", 0.05)
+    monkeypatch.setattr(topology, "NODE_LIST_MAX_AGE", 0.05)
     monkeypatch.setattr(federation, "NODE_LIST_MAX_AGE", 0.05)
 
 

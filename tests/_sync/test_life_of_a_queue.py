@@ -22,7 +22,7 @@ from penstock import (
     parse_id,
 )
 from penstock.client._sync.client import twin_of
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.core.flows.sweeping import IDLE_MS
 from penstock.core.jobs.job import number_of
 from tests.support.backends import Backend
@@ -144,14 +144,14 @@ def test_the_node_has_an_id_for_good(backend: Backend, raw: Raw) -> None:
 
 def test_the_version_of_a_server(backend: Backend, ps: Penstock) -> None:
     """The version of the server is known, except for fakeredis, which has no INFO."""
-    facts = ps.backend.node.server_facts()
+    facts = ps.topology.executor.server_facts()
     if backend.is_fake:
         assert (facts.version, facts.name) == ((), "unknown server")
     else:
         assert facts.version[:2] >= (6, 2)
         assert backend.version in facts.name
     assert facts.warnings() == []
-    assert ps.backend.node.command("GET", "nothing") is None
+    assert ps.topology.executor.command("GET", "nothing") is None
 
 
 def test_a_client_outlives_a_flushall(q: Queue, raw: Raw) -> None:
@@ -175,9 +175,9 @@ def test_a_flushall_between_two_steps(
     The fields are the id of the node and the number of partitions.
     """
     ps.connect()
-    inner, flushes, most = Node.command, list[Any](), 4 if rival else 1
+    inner, flushes, most = Executor.command, list[Any](), 4 if rival else 1
 
-    def command(node: Node, *args: Any) -> Any:
+    def command(node: Executor, *args: Any) -> Any:
         strikes = args[0] == "HSETNX" and len(flushes) < most
         if strikes and rival:
             raw.hset(*args[1:])
@@ -187,7 +187,7 @@ def test_a_flushall_between_two_steps(
             flushes.append(args)
         return reply
 
-    monkeypatch.setattr(Node, "command", command)
+    monkeypatch.setattr(Executor, "command", command)
     raw.flushdb()
     added = ps.queue("q", partitions=partitions).enqueue(1)
     assert len(flushes) == most
@@ -418,14 +418,14 @@ def test_a_lost_race_to_create_a_queue_leaves_no_entry(
     q: Queue, ps: Penstock, raw: Raw, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Another client creates the queue between our registration and our creation."""
-    register = ps.backend.driver._register
+    register = ps.topology.driver._register
 
     def slowly(effect: Any) -> None:
         register(effect)
         with twin_of(ps) as quicker:
             quicker.queue("q").enqueue("quicker")
 
-    monkeypatch.setattr(ps.backend.driver, "_register", slowly)
+    monkeypatch.setattr(ps.topology.driver, "_register", slowly)
     if first == "enqueue":
         q.enqueue("x")
     elif first == "configure":

@@ -15,13 +15,13 @@ from penstock.core.calls.operations.base import CALLS_BEFORE_PLAIN
 def scripts(q: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the scripts that the client calls."""
     found: list[str] = []
-    run = q.backend.node.link.run
+    run = q.node.executor.connections.run
 
     def noting(call: Any, **options: Any) -> Any:
         found.append(call.script.name)
         return run(call, **options)
 
-    monkeypatch.setattr(q.backend.node.link, "run", noting)
+    monkeypatch.setattr(q.node.executor.connections, "run", noting)
     return found
 
 

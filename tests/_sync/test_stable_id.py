@@ -57,7 +57,7 @@ def test_a_repeat_on_a_primary_without_the_call_keeps_it(
     (old,) = q.reserve(1, block=0)
     old.ack()
     drop_producers(raw, q.ops)  # as a lagging replica: it has neither the job nor the call
-    q.backend.node.run(sent[-1])
+    q.node.executor.run(sent[-1])
     (new,) = q.reserve(1, block=0)
     assert new.id != old.id == told.id
     assert new.stable_id == old.stable_id == told.stable_id

@@ -25,7 +25,7 @@ def test_a_client_shows_its_nodes_and_no_password() -> None:
 def test_a_client_of_several_nodes_shows_which_are_down() -> None:
     """The repr of a federation marks nodes that did not answer."""
     ps = Penstock([URL, "redis://localhost:6391"])
-    ps.backend.home.homes[0].state.failed(0, OSError("refused"))  # type: ignore[union-attr]  # a federation
+    ps.topology.current.nodes[0].state.failed(0, OSError("refused"))  # type: ignore[union-attr]  # a federation
     assert repr(ps) == "<Penstock at localhost:6390 (down), localhost:6391>"
 
 
@@ -165,10 +165,10 @@ def test_options_that_belong_together_are_one(call: Callable[..., Any], wanted: 
 
 
 def test_a_client_has_few_members() -> None:
-    """Internal attributes for the worker, Spark and the command line are in `backend`."""
+    """Internal attributes for the worker, Spark and the command line are in `topology`."""
     names = {name for name in dir(Penstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
-        "ack backend clear clear_all close connect hello info jobs middleware nodes open owner"  # noqa: SIM905
+        "ack clear clear_all close connect hello info jobs middleware nodes open owner"  # noqa: SIM905
         " prefix queue queues reserve result scan_queues scan_queues_iter show sweep"
-        " workers".split()
+        " topology workers".split()
     )

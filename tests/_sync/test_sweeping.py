@@ -18,7 +18,7 @@ TEN_MINUTES = 660
 
 def hurried(client: Penstock) -> None:
     """Make the client sweep at each wait from its second one."""
-    client.backend.driver._turns = SweepSchedule(lambda: 0.0)
+    client.topology.driver._turns = SweepSchedule(lambda: 0.0)
 
 
 def used_up(client: Penstock, raw: Raw, name: str) -> None:
@@ -96,8 +96,8 @@ def test_used_up_queues_of_others_are_removed(ps: Penstock, raw: Raw) -> None:
         if len(ps.queues()) == 1:
             break
         assert q.reserve(block=MOMENT) == []
-        if ps.backend.driver._turns._listed_at is not None:  # the next sweep is due
-            ps.backend.driver._turns._listed_at = 0.0
+        if ps.topology.driver._turns._listed_at is not None:  # the next sweep is due
+            ps.topology.driver._turns._listed_at = 0.0
     assert ps.queues() == ["waited for"]
     assert raw.hlen("penstock:queues") == 1
     assert raw.keys("penstock:{used*") == []
@@ -126,7 +126,7 @@ def test_damaged_queues_do_not_stop_the_sweep(ps: Penstock, raw: Raw, why: str) 
             raw.hset("penstock:queues", f"{other.ops.crc:08x}00000001", "other")
         else:
             raw.hset(other.ops.keys["meta"], "v", "4")
-    removed = sum([ps.backend.driver.sweep_listed(1) for _ in range(6)])
+    removed = sum([ps.topology.driver.sweep_listed(1) for _ in range(6)])
     assert removed == 1
     assert not raw.exists(ps.queue("used").ops.keys["meta"])
     raw.flushdb()  # the damage is intended
@@ -137,7 +137,7 @@ def test_an_entry_of_an_earlier_epoch_is_removed(ps: Penstock, q: Queue, raw: Ra
     q.enqueue("x")
     raw.hset("penstock:queues", f"{q.ops.crc:08x}00000001", q.name)
     for _ in range(4):
-        ps.backend.driver.sweep_listed(1)
+        ps.topology.driver.sweep_listed(1)
     assert raw.hlen("penstock:queues") == 1
     assert ps.queues() == [q.name]
 
@@ -208,7 +208,7 @@ def test_a_paused_queue_is_not_compacted(real_q: Queue, real_raw: Raw, side: str
 def test_a_survey_keeps_jobs_in_their_places(real_q: Queue, real_raw: Raw) -> None:
     """For ten minutes after a survey jobs stay in place, as it reads the structures in turn."""
     sparse(real_q)
-    real_q.backend.node.run(real_q.ops.call("survey", "", "scheduled", "", "", 10, 0))
+    real_q.node.executor.run(real_q.ops.call("survey", "", "scheduled", "", "", 10, 0))
     for seconds, left in ((0, 200), (590, 200), (120, 0)):
         advance(real_raw, real_q.ops, seconds)
         real_q.sweep()

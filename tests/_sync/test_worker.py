@@ -781,7 +781,7 @@ def test_an_idle_worker_sweeps_its_queues(
     with Worker(ps, "q", handler) as worker:
         q.enqueue(1)
         wait_for(lambda: worker.status().stats.counts == {"rejected": 1})
-        raw = ps.backend.node
+        raw = ps.topology.executor
         end = time.monotonic() + 60
         while raw.command("ZCARD", q.ops.keys["dead"]):
             assert time.monotonic() < end

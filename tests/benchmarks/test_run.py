@@ -479,7 +479,8 @@ def test_copies_are_confirmed_by_two_replicas(bed: Bed) -> None:
             with Redis(port=port) as replica, Penstock(replica, prefix=primary.prefix) as client:
                 assert replica.info("replication")["role"] == "slave"
                 assert (
-                    client.backend.node.command("XLEN", f"{primary.prefix}:{{copies}}:ready") == 30
+                    client.topology.executor.command("XLEN", f"{primary.prefix}:{{copies}}:ready")
+                    == 30
                 )
     for port in ports:
         with Redis(port=port) as replica, pytest.raises(RedisConnectionError):

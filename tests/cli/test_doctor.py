@@ -558,7 +558,7 @@ def test_unknown_keys(cli: Cli, client: Penstock, real_backend: Backend) -> None
 
 def test_staged_writes(cli: Cli, client: Penstock, real_backend: Backend) -> None:
     """Staged rows are reported until they expire; a warning if they were committed long ago."""
-    raw, ops, node = real_backend.sync_client(), client.queue("q").ops, client.backend.node
+    raw, ops, node = real_backend.sync_client(), client.queue("q").ops, client.topology.executor
     at = Staged(node.id, "0a", 7)
     for number in range(2):
         chunk = staged_chunk(0, [b"1;d=%d\nx" % number])

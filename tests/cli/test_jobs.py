@@ -349,7 +349,7 @@ def test_result_prints_the_value(cli: Cli, client: Penstock) -> None:
     ops = client.queue("q").ops
     set_result(taken, ('{"ü":"y"}'.encode(), ""))
     text = results_of([taken], [0.25])
-    client.queue("q").backend.node.run(ops.ack([taken], results=text))
+    client.queue("q").node.executor.run(ops.ack([taken], results=text))
     assert cli("result", job).out == '{"ü": "y"}\n'
     assert cli("result", "q", job, "--json").document == {"ü": "y"}
     assert cli("show", job, "--json").document["state"] == "done"

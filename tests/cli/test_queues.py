@@ -164,7 +164,7 @@ def test_stats_shows_results_and_cancelled_jobs(cli: Cli, client: Penstock) -> N
 
 def test_stats_shows_staged_rows(cli: Cli, client: Penstock) -> None:
     """Rows of staged writes have columns while there are any, also if there is no queue yet."""
-    ops, node = client.queue("q").ops, client.backend.node
+    ops, node = client.queue("q").ops, client.topology.executor
     assert "staged" not in cli("stats", "q").out
     at, chunk = Staged("node", "0a", 7), staged_chunk(0, [b"1;d=a\nx", b"1;d=b\nx"])
     node.run(about_staged(ops, "stage", at, at.batch, "one:0", 60_000, chunk))

@@ -68,7 +68,7 @@ def test_info_without_permission(run_cli: Cli, make_server: Callable[..., Embedd
     server = make_server(tcp=True)
     with Penstock(server.url) as client:
         client.queue("q").enqueue("x")
-        client.backend.node.command(
+        client.topology.executor.command(
             "ACL", "SETUSER", "shy", "on", ">pw", "~*", "&*", "+@all", "-info"
         )
     url = f"redis://shy:pw@127.0.0.1:{server.port}/0"

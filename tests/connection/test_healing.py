@@ -22,7 +22,7 @@ from redis.retry import Retry
 from penstock import AsyncPenstock, Penstock
 from penstock.client._async.transport import blocking as tasks
 from penstock.client._sync.transport import blocking as threads
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.support.keyspace import check_invariant, evalshas, load_scripts
@@ -148,11 +148,11 @@ def test_a_server_is_tried_once_for_a_call(call: str, monkeypatch: pytest.Monkey
     """A call to a server that is down is tried for `retry_for`, not for twice as long."""
     tried = []
 
-    def prepare(node: Node) -> None:
+    def prepare(node: Executor) -> None:
         tried.append(node)
         raise RedisConnectionError("down")
 
-    monkeypatch.setattr(Node, "prepare", prepare)
+    monkeypatch.setattr(Executor, "prepare", prepare)
     ps = Penstock("redis://127.0.0.1:1/0")
     q = ps.queue("q")
     calls = {"enqueue": lambda: q.enqueue(1), "reserve": q.reserve, "stats": q.stats}

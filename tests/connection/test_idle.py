@@ -37,9 +37,9 @@ def proxy(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
 def drop(proxy: Proxy, client: Any) -> None:
     """Let the client's connections have been idle for long, and drop them."""
-    for connection in client.backend.node.link.idle:
+    for connection in client.topology.executor.connections.idle:
         connection.used = 0.0
-    for waiter in client.backend.node.link._waiters:
+    for waiter in client.topology.executor.connections._waiters:
         waiter._since = 0.0
     assert proxy.strand()
 
@@ -101,8 +101,8 @@ def test_other_idle_connections(
         for _ in range(2):
             drop(proxy, ps)
             ps.queue("q").enqueue(b"x")
-        link: Any = ps.backend.node.link
-        assert (link.lost_at == 0) == is_busy
+        connections: Any = ps.topology.executor.connections
+        assert (connections.lost_at == 0) == is_busy
     assert caplog.text.count("on an idle connection") == 1
 
 

@@ -114,7 +114,7 @@ def test_a_job_that_no_reply_can_hold(
         reserve = partial(q.ops.reserve, 20, provisional=True)  # as a worker does
 
         def is_dead() -> bool:
-            for job in ps.backend.node.run(reserve()).deliveries:
+            for job in ps.topology.executor.run(reserve()).deliveries:
                 if job.ack():
                     done.add(job.id)
             return q.stats().dead == 1 and done == small

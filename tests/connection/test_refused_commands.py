@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Handlers, NotPermitted, Penstock, UnsupportedServer, Worker
-from penstock.client._sync.transport import finished, node
+from penstock.client._sync.transport import executor, finished
 from penstock.core.calls.failures import refuses_command
 from penstock.core.calls.unavailable import LONGEST_COMMAND_PAUSE, UnavailableCommands
 from penstock.core.flows import waiting
@@ -34,7 +34,7 @@ def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (finished, waiting, state):
         monkeypatch.setattr(module, "POLL_INTERVAL", POLL)
     monkeypatch.setattr(loop, "FOLLOWED_WAIT_SECONDS", POLL)
-    monkeypatch.setattr(node, "LOOK_PAUSE", 0.001)
+    monkeypatch.setattr(executor, "LOOK_PAUSE", 0.001)
 
 
 def refusals(server: EmbeddedServer) -> int:
@@ -212,7 +212,7 @@ def test_a_server_without_a_command_that_is_needed(
     """The error names the server and the command, and says what to do."""
     server = make_server(tcp=True, args=("--rename-command", command, ""))
     with Penstock(server.url) as ps:
-        address = ps.backend.node.address
+        address = ps.topology.executor.address
         text = rf"{address} refuses the command {named}[: ].*connect to a Redis server itself"
         with pytest.raises(NotPermitted, match=text):
             ps.queue("q").enqueue(1)

@@ -147,7 +147,7 @@ def test_a_call_that_is_interrupted(make_server: Server, monkeypatch: pytest.Mon
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         q.enqueue("first")
-        connection = ps.backend.node.link.idle[-1]
+        connection = ps.topology.executor.connections.idle[-1]
         producer = connection.producer
 
         def interrupted(own: Socket, packed: bytes) -> None:
@@ -161,7 +161,7 @@ def test_a_call_that_is_interrupted(make_server: Server, monkeypatch: pytest.Mon
         done = q.enqueue("second")
         assert [view.body for view in q.peek()] == ["first", "second"]
         assert q.peek()[1].id == done.id
-        assert producer not in {one.producer for one in ps.backend.node.link.idle}
+        assert producer not in {one.producer for one in ps.topology.executor.connections.idle}
 
 
 async def test_a_call_that_is_cancelled(make_server: Server) -> None:

@@ -49,7 +49,7 @@ def test_the_kernel_ends_a_wait(begin: bytes) -> None:
     """The socket has no time-out of Python, and a call to a silent server ends all the same."""
     answers = Silent(begin)
     with Stub(answers) as stub, Penstock(f"{stub.url}?socket_timeout={LIMIT}") as client:
-        connection = client.backend.node.link.take()
+        connection = client.topology.executor.connections.take()
         assert connection.command("PING") == b"PONG"
         sock = connection._conn._sock
         assert isinstance(sock, socket.socket)
@@ -68,7 +68,7 @@ async def test_a_timer_ends_a_wait(begin: bytes) -> None:
     answers = Silent(begin)
     with Stub(answers) as stub:
         async with AsyncPenstock(f"{stub.url}?socket_timeout={LIMIT}") as client:
-            connection = client.backend.node.link.take()
+            connection = client.topology.executor.connections.take()
             for _ in range(3):
                 assert await connection.command("PING") == b"PONG"
             answers.is_silent = True
@@ -93,7 +93,7 @@ def test_a_long_command_has_time_for_its_way(monkeypatch: pytest.MonkeyPatch) ->
     """The time-out counts from the end of sending; the next short command has the usual one."""
     monkeypatch.setattr(sockets, "SLOW_LINE_BYTES_PER_SECOND", 1000)
     with Stub(late) as stub, Penstock(f"{stub.url}?socket_timeout={LIMIT}") as client:
-        connection = client.backend.node.link.take()
+        connection = client.topology.executor.connections.take()
         for _ in range(2):  # the first one opens the connection
             assert connection.command("ECHO", b"x" * 20_000) == b"OK"
         with pytest.raises(RedisTimeoutError):
@@ -107,7 +107,7 @@ async def test_a_long_command_of_asyncio_has_time_for_its_way(
     monkeypatch.setattr(sockets, "SLOW_LINE_BYTES_PER_SECOND", 1000)
     with Stub(late) as stub:
         async with AsyncPenstock(f"{stub.url}?socket_timeout={LIMIT}") as client:
-            connection = client.backend.node.link.take()
+            connection = client.topology.executor.connections.take()
             for _ in range(2):
                 assert await connection.command("ECHO", b"x" * 20_000) == b"OK"
             with pytest.raises(RedisTimeoutError):
@@ -174,7 +174,7 @@ def test_a_connection_in_garbage_is_closed(server: EmbeddedServer) -> None:
     gc.collect()
     gc.disable()
     try:
-        connection = client.backend.node.link.take()
+        connection = client.topology.executor.connections.take()
         assert connection.command("PING") == b"PONG"
         gc.collect()  # moves the connection behind its socket, as only `connection` leads to it
         ring: list[object] = [connection]

@@ -19,7 +19,7 @@ from penstock import (
     OutcomeUnknown,
     Penstock,
 )
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.core.values.confirmations import Wait
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
@@ -105,16 +105,16 @@ def test_bodies_that_are_too_large_together(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are sent in several calls."""
-    run = Node.run
+    run = Executor.run
 
-    def limited(node: Node, call: Any, **options: Any) -> Any:
+    def limited(node: Executor, call: Any, **options: Any) -> Any:
         if sum(len(arg) for arg in call.args) > 1000:
             raise BodyTooLarge("a hosted service")
         return run(node, call, **options)
 
     with Penstock(server.url) as ps:
         q = ps.queue("q")
-        monkeypatch.setattr(Node, "run", limited)
+        monkeypatch.setattr(Executor, "run", limited)
         added = q.enqueue_many([b"%0300d" % n for n in range(10)])
         assert [view.body for view in q.peek(10)] == [b"%0300d" % n for n in range(10)]
         assert [one.id for one in added] == [view.id for view in q.peek(10)]
@@ -169,10 +169,10 @@ def test_a_cut_is_no_sign_of_the_size_while_the_server_is_down() -> None:
         return info(redis_version="7.0.0") if alive[0] else b""
 
     with Stub(answer) as stub, Penstock(stub.url, retry_for=2) as ps:
-        link, opened = ps.backend.node.link, stub.connections
-        link.send_once()
+        connections, opened = ps.topology.executor.connections, stub.connections
+        connections.send_once()
         with pytest.raises(redis.ConnectionError) as caught:
-            link.run(ps.queue("q").ops.enqueue([MUCH]))
+            connections.run(ps.queue("q").ops.enqueue([MUCH]))
         assert not isinstance(caught.value, OutcomeUnknown)
         assert stub.connections <= opened + 2
 
@@ -187,4 +187,4 @@ def test_a_refused_login_is_not_hidden_by_a_lost_confirmation() -> None:
     with Stub(answer) as stub, Penstock(stub.url, retry_for=0) as ps:
         call = ps.queue("q").ops.enqueue([b"a"], wait=Wait(1, 100, expected=1))
         with pytest.raises(AccessDenied):
-            ps.backend.node.link.run(call)
+            ps.topology.executor.connections.run(call)

@@ -164,7 +164,7 @@ def test_settings_that_would_repeat_calls_are_not_taken_over(make_server: Server
     with redis.Redis.from_url(
         make_server().url, retry=retry, retry_on_timeout=True, health_check_interval=5, protocol=3
     ) as lent:
-        conn = Penstock(lent).backend.node.link.factory()
+        conn = Penstock(lent).topology.executor.connections.factory()
         assert conn.retry.get_retries() == 0
         assert conn.health_check_interval == 0
         assert conn.get_protocol() in (2, "2")
@@ -176,7 +176,7 @@ async def test_settings_of_an_asyncio_client_are_treated_alike(make_server: Serv
     retry = redis.asyncio.retry.Retry(ExponentialBackoff(), 9)
     url = make_server().url
     async with redis.asyncio.Redis.from_url(url, retry=retry, health_check_interval=5) as lent:
-        conn = AsyncPenstock(lent).backend.node.link.factory()
+        conn = AsyncPenstock(lent).topology.executor.connections.factory()
         assert conn.retry.get_retries() == 0
         assert conn.health_check_interval == 0
         assert conn.socket_timeout

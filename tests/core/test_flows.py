@@ -35,9 +35,9 @@ from penstock.core.flows import (
     Listen,
     Register,
     ReserveJobs,
+    ReserveRules,
     Rest,
     Run,
-    Sources,
     SweepDue,
     Unregister,
     WaitResult,
@@ -263,12 +263,12 @@ def test_waiting_for_room() -> None:
     flow = enqueue(clock, bound=5, block=30.0)
     assert args(flow.effect, "enqueue")[3] == b"%d" % (POLL_INTERVAL * 2000)
     waited = flow.answer([-3, b"1", 5, 5, 0])
-    assert waited == Listen(waited.sources, clock.now + POLL_INTERVAL, "space")
-    assert waited.sources[0].keys["space"] == b"penstock:{q}:space"
+    assert waited == Listen(waited.queues, clock.now + POLL_INTERVAL, "space")
+    assert waited.queues[0].keys["space"] == b"penstock:{q}:space"
     clock.now += 1
-    args(flow.answer(WaitResult(waited.sources)), "enqueue")
+    args(flow.answer(WaitResult(waited.queues)), "enqueue")
     waited = flow.answer([-3, b"1", 5, 5, 0])
-    assert waited == Listen(waited.sources, clock.now + POLL_INTERVAL, "space")
+    assert waited == Listen(waited.queues, clock.now + POLL_INTERVAL, "space")
     args(flow.answer(WaitResult()), "enqueue")
     assert flow.answer(ADDED) == EndWait()
     assert flow.ends_with(WaitResult()) == ADDED
@@ -280,7 +280,7 @@ def test_a_token_taken_on_leaving_is_passed_on() -> None:
     waited = flow.answer([-3, b"1", 5, 5, 0])
     flow.answer(WaitResult())
     flow.answer(ADDED)
-    handed = flow.answer(WaitResult(waited.sources))
+    handed = flow.answer(WaitResult(waited.queues))
     assert args(handed, "enqueue")[5:] == ()
     assert flow.ends_with(ADDED) == ADDED
 
@@ -329,7 +329,7 @@ def test_a_producer_that_waited_leaves_in_order() -> None:
     waited = flow.answer([-3, b"1", 5, 5, 0])
     flow.answer(WaitResult())
     assert flow.answer([-14, b"1"]) == EndWait()
-    args(flow.answer(WaitResult(waited.sources)), "enqueue")
+    args(flow.answer(WaitResult(waited.queues)), "enqueue")
     with pytest.raises(QueueClosed):
         flow.answer([-14, b"1"])
 
@@ -367,8 +367,8 @@ def reserve(
 ) -> tuple[Driven, list[QueueOps]]:
     """Return a reserve on queues of these names."""
     queues = [ops(name) for name in names or ("q",)]
-    sources = Sources(lambda: (queues, eager), clock, is_transient, noted, apart)
-    return Driven(flows.reserve(sources, n, block)), queues
+    rules = ReserveRules(lambda: (queues, eager), clock, is_transient, noted, apart)
+    return Driven(flows.reserve(rules, n, block)), queues
 
 
 def test_a_reserve_that_finds_a_job_does_not_wait() -> None:
@@ -466,14 +466,14 @@ def test_a_wait_begins_with_a_sweep() -> None:
     """A wait starts with a sweep, each time no job was found; a call that may not
     wait never sweeps.
     """
-    flow, sources = reserve(Clock(), "a", "b", block=None)
+    flow, queues = reserve(Clock(), "a", "b", block=None)
     assert flow.swept == []
     flow.answer(NOTHING)
     assert isinstance(flow.answer(NOTHING), Listen)
-    assert flow.swept == [SweepDue(tuple(sources))]
-    flow.answer(WaitResult((sources[0],)))
+    assert flow.swept == [SweepDue(tuple(queues))]
+    flow.answer(WaitResult((queues[0],)))
     assert isinstance(flow.answer(NOTHING), Listen)
-    assert flow.swept == [SweepDue(tuple(sources))] * 2
+    assert flow.swept == [SweepDue(tuple(queues))] * 2
 
 
 def test_creating_a_queue_sweeps_others() -> None:
@@ -607,11 +607,11 @@ def test_a_drained_queue_is_not_waited_for() -> None:
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b", block=None)
     flow.answer(OVER)
-    assert flow.answer(NOTHING).sources == (b,)
+    assert flow.answer(NOTHING).queues == (b,)
     clock.now += POLL_INTERVAL
     assert flow.answer(WaitResult()) == ReserveJobs(a, 1, True)
     flow.answer(NOTHING)  # it was reopened
-    assert flow.answer(NOTHING).sources == (a, b)
+    assert flow.answer(NOTHING).queues == (a, b)
 
 
 def test_several_drained_queues() -> None:

@@ -16,8 +16,8 @@ from penstock.core.flows import (
     EndWait,
     Listen,
     ReserveJobs,
+    ReserveRules,
     Run,
-    Sources,
     SweepDue,
     WaitResult,
 )
@@ -44,10 +44,10 @@ class Node(str):  # noqa: SLOT000  # it has a state
         self.state = NodeState(met=True)
 
 
-def part(home: object, name: str = "q") -> QueueOps:
+def part(node: object, name: str = "q") -> QueueOps:
     """Return one shard of a queue."""
     ops = QueueOps(QueueKeys(name), "me", ["00000000"])
-    ops.home = home
+    ops.node = node
     return ops
 
 
@@ -72,7 +72,7 @@ class Stage:
         self.parts = {name: part(Node(name)) for name in names}
         self.borne: list[str] = []
         queues = list(self.parts.values())
-        sources = Sources(
+        rules = ReserveRules(
             lambda: (queues, len(queues)),
             self.clock,
             is_transient,
@@ -80,7 +80,7 @@ class Stage:
             apart=True,
             unavailable=lambda: NodesUnavailable("none", {}),
         )
-        self.flow: Generator[Any, Any, Any] = flows.reserve(sources, n, block)
+        self.flow: Generator[Any, Any, Any] = flows.reserve(rules, n, block)
         self.swept: list[SweepDue] = []
         self.effect: Any = self._behind_sweeps(next(self.flow))
 
@@ -90,9 +90,9 @@ class Stage:
             effect = self.flow.send(None)
         return effect
 
-    def asks(self, home: str, n: int = 1, *, idle: bool = False) -> bool:
+    def asks(self, node: str, n: int = 1, *, idle: bool = False) -> bool:
         """Tell if this node is asked now."""
-        return bool(self.effect == ReserveJobs(self.parts[home], n, idle, brief=True))
+        return bool(self.effect == ReserveJobs(self.parts[node], n, idle, brief=True))
 
     def answer(self, value: Any) -> Stage:
         """Answer the last effect."""
@@ -102,9 +102,9 @@ class Stage:
     def fail(self, error: BaseException) -> Stage:
         """Raise an error from the last effect, and record it as a client does."""
         if isinstance(self.effect, ReserveJobs) and is_transient(error):
-            home = self.effect.ops.home
-            home.state.failed(self.clock(), error)
-            self.borne.append(home)
+            node = self.effect.ops.node
+            node.state.failed(self.clock(), error)
+            self.borne.append(node)
         self.effect = self._behind_sweeps(self.flow.throw(error))
         return self
 
@@ -114,14 +114,14 @@ class Stage:
             self.answer(value)
         return end.value.value
 
-    def waits(self, *homes: str) -> bool:
+    def waits(self, *nodes: str) -> bool:
         """Tell if the call listens to exactly these nodes."""
-        wanted = tuple(self.parts[home] for home in homes)
-        return isinstance(self.effect, Listen) and self.effect.sources == wanted
+        wanted = tuple(self.parts[node] for node in nodes)
+        return isinstance(self.effect, Listen) and self.effect.queues == wanted
 
-    def token(self, *homes: str) -> WaitResult:
+    def token(self, *nodes: str) -> WaitResult:
         """Return tokens of these nodes."""
-        return WaitResult(tuple(self.parts[home] for home in homes))
+        return WaitResult(tuple(self.parts[node] for node in nodes))
 
 
 def test_settings_stored_last_go_to_the_others() -> None:
@@ -199,7 +199,7 @@ def test_a_token_that_comes_while_it_leaves() -> None:
     assert stage.effect.until == stage.clock.now + 2.5
     stage.answer(stage.token("a")).answer(Taken(-1, ["job"]))
     assert isinstance(stage.effect, EndWait)
-    found = {stage.answer(stage.token("c")).effect.ops.home, stage.answer(NOTHING).effect.ops.home}
+    found = {stage.answer(stage.token("c")).effect.ops.node, stage.answer(NOTHING).effect.ops.node}
     assert found == {"b", "c"}
     assert stage.end(NOTHING) == ["job"]
 
@@ -211,7 +211,7 @@ def test_a_node_that_fails_is_left_to_the_others() -> None:
     assert stage.answer(NOTHING).waits("b")
     assert stage.borne == ["a"]
     stage.clock.now += 1
-    stage.parts["a"].home.state.note_answer(0.0, leaving=False)
+    stage.parts["a"].node.state.note_answer(0.0, leaving=False)
     assert stage.answer(WaitResult()).asks("a", idle=True)
     assert stage.answer(NOTHING).waits("a", "b")
 
@@ -223,7 +223,7 @@ def test_a_node_that_is_back_before_the_wait_is_asked_again() -> None:
     stage.clock.now += POLL_INTERVAL
     stage.answer(WaitResult())
     assert stage.fail(ConnectionError("gone")).asks("b", idle=True)
-    stage.parts["a"].home.state.note_answer(0.0, leaving=False)
+    stage.parts["a"].node.state.note_answer(0.0, leaving=False)
     assert stage.answer(NOTHING).waits("a", "b")
     assert stage.answer(WaitResult()).asks("a", idle=True)
 
@@ -261,7 +261,7 @@ def test_other_errors_than_failures_of_nodes_are_raised() -> None:
     stage.answer(Taken(-1, [job]))
     stage.fail(PenstockError("damaged"))
     assert isinstance(stage.effect, Run)
-    assert stage.effect.ops.home == "a"
+    assert stage.effect.ops.node == "a"
     assert stage.effect.call.script.name == "release"
     with pytest.raises(PenstockError, match="damaged"):
         stage.answer([1, b"1", 1])

@@ -68,7 +68,7 @@ def script_of(operation: str, queue: Queue) -> tuple[str, int]:
     """
     if operation in SCRIPTS:
         return SCRIPTS[operation]
-    is_ahead = queue.backend.node.command("HGET", queue.ops.keys["meta"], "off")
+    is_ahead = queue.node.executor.command("HGET", queue.ops.keys["meta"], "off")
     return (operation if is_ahead else f"{operation}_plain"), 0
 
 

@@ -127,7 +127,7 @@ def test_enqueue_to_a_new_queue_is_refused(
 
 
 def _ran(queue: Queue, call: Call[Any]) -> Any:
-    return queue.backend.node.run(call)
+    return queue.node.executor.run(call)
 
 
 def _staged(queue: Queue, field: str) -> Call[Any]:
@@ -601,7 +601,7 @@ def test_a_client_with_evict_false(client: Penstock, raw: redis.Redis) -> None:
         with pytest.raises(OutOfMemory):
             queue.enqueue_many([b"new"])
     assert dump(raw) == before
-    assert not twin_of(client).backend.config.evict
+    assert not twin_of(client).topology.config.evict
 
 
 def test_an_evicted_job_is_gone_for_its_holder(evicting: Penstock, raw: redis.Redis) -> None:

@@ -78,7 +78,7 @@ def test_numbers_of_a_thawed_server(call: Callable[..., list[Any]], queue: Queue
 def test_client_reports_a_stale_call(queue: Queue, raw: redis.Redis) -> None:
     """A client whose call came too late raises, and no key changes."""
     queue.enqueue(b"1")
-    (connection,) = queue.backend.node.link.idle
+    (connection,) = queue.node.executor.connections.idle
     connection.calls -= 5
     before = dump(raw)
     with pytest.raises(StaleCall):

@@ -39,7 +39,7 @@ class Awaiting(SideBySide):
         looked: Any
         _, looked, _ = self.both(
             lambda: None,
-            lambda: self.client.backend.node.run(self.ops.results(given, awaited=True)),
+            lambda: self.client.topology.executor.run(self.ops.results(given, awaited=True)),
         )
         self.set_model_clock()
         for (number, _), found in zip(named, looked.jobs, strict=True):

@@ -62,7 +62,7 @@ class Consuming(Producing):
         """Reserve jobs as a worker does; return if the queue is drained."""
         self.client.connect()  # ids need the node's
         while True:
-            taken = self.client.backend.node.run(self.ops.reserve(n, provisional=True))
+            taken = self.client.topology.executor.run(self.ops.reserve(n, provisional=True))
             if taken.deliveries or taken.next_ms != 0:
                 return taken.deliveries, taken.is_over and not taken.deliveries
 
@@ -151,7 +151,7 @@ class Consuming(Producing):
         self.fault = ""
         (outcomes, added), got, _ = self.both(
             lambda: self.model.hand_over(names[0], bodies, keys, delay),
-            lambda: list(self.client.backend.node.run(self.ops.hand_over(jobs, records))),
+            lambda: list(self.client.topology.executor.run(self.ops.hand_over(jobs, records))),
         )
         assert got == outcomes
         epoch = self.raw.hget(self.ops.keys["meta"], "epoch")

@@ -200,7 +200,7 @@ class QueueMachine(Consuming):
         """Evict jobs."""
 
         def evict() -> int:  # only the script: `Queue.sweep` sweeps before
-            reply = self.client.backend.node.run(self.ops.evict(n, letters=dead))
+            reply = self.client.topology.executor.run(self.ops.evict(n, letters=dead))
             return reply.once + reply.dead
 
         wanted, got, _ = self.both(lambda: self.model.evict(n, dead), evict)

@@ -283,7 +283,7 @@ class Producing(Waiting):
         """
         bodies = [self.body() for _ in range(1 + many)]
         self.queue.dedup_status(IDS[0])  # connects; stats would remove expired jobs
-        for connection in self.client.backend.node.link.idle:
+        for connection in self.client.topology.executor.connections.idle:
             connection._followers = int(was_connected)
 
         def model() -> str:
@@ -323,7 +323,7 @@ class Producing(Waiting):
             call = self.ops.enqueue([b"1\n" + body], wait_ms=8_000)
             while True:
                 try:
-                    reply = self.client.backend.node.run(call)
+                    reply = self.client.topology.executor.run(call)
                     break
                 except QueueFull as full:
                     if not full.expired:

@@ -334,7 +334,7 @@ class SideBySide(RuleBasedStateMachine):
         """Compare every known job of this epoch."""
         ids = [known.id for known in self.by_number.values()]
         for start in range(0, len(ids) if self.model.exists else 0, 100):
-            views = self.client.backend.node.run(self.ops.show(ids[start : start + 100]))
+            views = self.client.topology.executor.run(self.ops.show(ids[start : start + 100]))
             for job_id, view in zip(ids[start : start + 100], views, strict=True):
                 number = as_number(parse_id(job_id).number)
                 assert (view is None) == (number not in self.model.jobs), job_id

@@ -161,7 +161,7 @@ class BatchesMachine(RuleBasedStateMachine):
         before = self.present()
         if how == "hand over":
             call = self.queue.ops.hand_over([job], [(0, b"1\nnext")])
-            [outcome] = self.client.backend.node.run(call)
+            [outcome] = self.client.topology.executor.run(call)
         elif how == "settle":
             [outcome], jobs = self.queue.ack_and_reserve([job], 1)
             self.held += jobs

@@ -26,7 +26,7 @@ class Waiting(Awaiting):
     def wait(self, n: int, tag: int) -> None:
         """Let a consumer wait for a moment, and sweep when no job is ready."""
         self.bench.dice.tag, self.fault = tag, ""
-        turns = self.client.backend.driver._turns = SweepSchedule(lambda: 0.0)
+        turns = self.client.topology.driver._turns = SweepSchedule(lambda: 0.0)
         turns.is_due(self.queue.name, 0.0)  # due at the second time
 
         def taken() -> list[ModelJob]:
@@ -106,7 +106,7 @@ class Waiting(Awaiting):
         self.bench.dice.tag, self.fault = tag, ""
         (wanted, _), got, _ = self.both(
             lambda: self.model.reserve(n, tag),
-            lambda: self.client.backend.node.run(self.ops.reserve(n, idle=idle)),
+            lambda: self.client.topology.executor.run(self.ops.reserve(n, idle=idle)),
         )
         self.received(wanted, got.deliveries)
         waits = n > 0 and not wanted and got.next_ms != -2

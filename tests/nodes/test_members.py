@@ -32,7 +32,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
 
 def inside(ps: Penstock) -> Federation:
     """Return the nodes of a client."""
-    found = ps.backend.home
+    found = ps.topology.current
     assert isinstance(found, Federation)
     return found
 
@@ -78,11 +78,11 @@ def test_a_node_that_comes_back_empty(three: Servers) -> None:
         assert job.id == new
         assert job.ack()
         wait_for(lambda: not any(three.raw(i).hlen("penstock:hints") for i in range(3)))
-        began, looks = time.monotonic(), len(inside(ps).homes)
+        began, looks = time.monotonic(), len(inside(ps).nodes)
         held = connections(three, 0)
         while time.monotonic() < began + 3:
             assert q.reserve(1, block=0.1) == []
-        assert len(inside(ps).homes) == looks == 3
+        assert len(inside(ps).nodes) == looks == 3
         assert connections(three, 0) < held + 6  # after 15 looks
 
 
@@ -93,7 +93,7 @@ def test_a_node_that_was_restarted_is_steered(three: Servers) -> None:
         ps.queue("q").reserve(1, block=0)
         node = ps.nodes.list()[0]
         server = three.with_id(ps, node.id)
-        for steer in (ps.nodes.leave, ps.nodes.drained, ps.nodes.join, ps.nodes.forget):
+        for steer in (ps.nodes.leave, ps.nodes.check_drained, ps.nodes.join, ps.nodes.forget):
             server.kill()
             server.restart()
             steer(node)
@@ -108,7 +108,7 @@ def test_a_hint_for_a_node_that_stays_away(three: Servers) -> None:
         three.all[0].kill()
         assert job.ack()
         down = f"127.0.0.1:{three.all[0].port}"
-        keepers = [home for home in inside(ps).homes if home.address != down]
+        keepers = [home for home in inside(ps).nodes if home.address != down]
         until = time.monotonic() + 2
         while time.monotonic() < until:
             assert q.reserve(1, block=0.05) == []
@@ -214,8 +214,8 @@ def test_threads_meet_a_node_at_once(three: Servers) -> None:
         for one in threads:
             one.join()
         # A duplicate object is removed at the next use of the client.
-        wait_for(lambda: bool(ps.queue("q").stats()) and len(inside(ps).homes) == 3)
-        assert len({home.id for home in inside(ps).homes}) == 3
+        wait_for(lambda: bool(ps.queue("q").stats()) and len(inside(ps).nodes) == 3)
+        assert len({home.id for home in inside(ps).nodes}) == 3
     for number in range(3):
         wait_for(lambda number=number: connections(three, number) == 0)
 
@@ -244,16 +244,16 @@ def test_a_node_that_was_met_twice_is_left_out_once(three: Servers) -> None:
     listed(three)
     with Penstock([three.urls[0]]) as ps:
         found = inside(ps)
-        wait_for(lambda: bool(ps.queue("q").stats()) and len(found.homes) == 3)
+        wait_for(lambda: bool(ps.queue("q").stats()) and len(found.nodes) == 3)
         wait_for(lambda: found.is_whole)
-        homes = list(found.homes)
+        homes = list(found.nodes)
         for is_first in (True, False):
             twin = FederatedNode(homes[1].source, found.config, homes[1].whole_id)
             twin.look()
-            found.homes.append(twin)
+            found.nodes.append(twin)
             for home in (twin, homes[1]) if is_first else (homes[1], twin):
                 found.check_id(home)
-            assert found.homes == homes
+            assert found.nodes == homes
             assert twin in found._gone
 
 
@@ -275,7 +275,7 @@ def test_a_forked_child_checks_nodes(three: Servers) -> None:
 
 
 def _is_looked_after(ps: Penstock) -> bool:
-    return any(home.tasks.under_way for home in inside(ps).homes)
+    return any(home.tasks.under_way for home in inside(ps).nodes)
 
 
 def _in_child(ps: Penstock) -> None:

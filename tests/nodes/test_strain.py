@@ -411,8 +411,8 @@ def test_a_producer_without_a_connection_meets_a_node_that_hangs(three: Servers)
         q = ps.queue("q")
         home = home_of(q.enqueue("before").id)
         server = three.with_id(ps, home)
-        [mine] = [one for one in ps.backend.home.homes if one.id == home]  # type: ignore[union-attr]  # a federation
-        mine.node.close()
+        [mine] = [one for one in ps.topology.current.nodes if one.id == home]  # type: ignore[union-attr]  # a federation
+        mine.executor.close()
         time.sleep(FLAG_MAX_AGE)
         server.pause()
         try:
@@ -508,7 +508,7 @@ def test_threads_send_for_a_node_at_once(three: Servers) -> None:
     try:
         assert ps.queue("q").stats().unreachable
         gate, before = threading.Barrier(16), sys.getswitchinterval()
-        home = ps.backend.home
+        home = ps.topology.current
         assert isinstance(home, Federation)
 
         def tend() -> None:

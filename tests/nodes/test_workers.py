@@ -13,9 +13,9 @@ import redis
 from redis.exceptions import RedisError
 
 from penstock import AsyncPenstock, AsyncWorker, BadArgument, Done, Handlers, Penstock, Worker
-from penstock.client._async import backend as async_backend
+from penstock.client._async import topology as async_topology
 from penstock.client._async.nodes import federation as async_federation
-from penstock.client._sync import backend
+from penstock.client._sync import topology
 from penstock.client._sync.nodes import federation
 from tests.nodes.federation import Servers
 from tests.support.twins import await_for, wait_for
@@ -155,7 +155,7 @@ async def test_a_worker_that_runs_joins(
     three: Servers, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A running worker finishes its jobs with renewed leases, and then takes jobs of new nodes."""
-    for module in (backend, federation, async_backend, async_federation):
+    for module in (topology, federation, async_topology, async_federation):
         monkeypatch.setattr(module, "NODE_LIST_MAX_AGE", 0.2)
     add(three, 0, ["held"], lease=8)  # calls of this test delay the loop that renews it
     add(three, 1, ["there"])

@@ -41,7 +41,7 @@ def admin(real_backend: Backend, make_server: Callable[..., EmbeddedServer]) -> 
     assert url is not None
     with redis.Redis.from_url(url, protocol=2) as client:
         rules = acl_rules("worker")
-        if Penstock(client, federation=False).backend.node.server_facts().version < (7,):
+        if Penstock(client, federation=False).topology.executor.server_facts().version < (7,):
             rules.remove("%R~penstock:nodes")  # as the document says
         client.execute_command("ACL", "SETUSER", "worker", *rules)
         yield client
@@ -122,7 +122,7 @@ def test_a_whole_life_of_jobs(admin: Raw) -> None:
         assert queue.purge() == 1
         assert queue.sweep() == 0
         assert "life" in ours.queues()
-        assert ours.backend.node.server_facts().version >= (6, 2)
+        assert ours.topology.executor.server_facts().version >= (6, 2)
 
 
 def _moved(ours: Penstock) -> None:
@@ -185,7 +185,7 @@ def test_the_list_of_nodes_is_for_reading(admin: Raw) -> None:
     """A client reads it if the server has such a right, and works without it."""
     admin.hset("penstock:nodes", "e" * 40, "1 redis://127.0.0.1:1/0")
     with Penstock(as_worker(admin), node_hosts=["127.0.0.1"]) as ps:
-        may_read = ps.backend.node.server_facts().version >= (7,)
+        may_read = ps.topology.executor.server_facts().version >= (7,)
         ps.queue("q").enqueue("x")
         assert len(ps.hello().nodes) == 1 + may_read
         if may_read:

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from penstock import Job, Penstock
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.errors import QueueMissing
 from penstock.spark import OptionError
 from penstock.spark.options import STATES
@@ -129,20 +129,20 @@ def test_every_column_equals_show(client: Penstock) -> None:
     for row in held:
         number, _ = queue.ops.number_of(row["id"])
         call = queue.ops.call("ack", "", row["receipt"], "", number)
-        assert client.backend.node.run(call).acked == 1
+        assert client.topology.executor.run(call).acked == 1
 
 
 def test_nothing_is_taken(client: Penstock) -> None:
     """Reading changes nothing."""
     filled(client)
-    raw = client.backend.node.command("DBSIZE")
+    raw = client.topology.executor.command("DBSIZE")
     before = client.queue("q").stats()
     rows()
     after = client.queue("q").stats()
     assert (before.ready, before.active, before.deliveries) == (
         after.ready, after.active, after.deliveries,
     )  # fmt: skip
-    assert client.backend.node.command("DBSIZE") == raw
+    assert client.topology.executor.command("DBSIZE") == raw
 
 
 @pytest.mark.parametrize("states", [*STATES, "ready,dead"])
@@ -380,14 +380,14 @@ def at_a_cut(
     monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any], name: str = "ZRANGE", number: int = 10
 ) -> None:
     """Call a function in the middle of a plan: when the tenth place in a sorted set is read."""
-    asked, command = itertools.count(1), Node.command
+    asked, command = itertools.count(1), Executor.command
 
-    def spied(self: Node, *args: Any) -> Any:
+    def spied(self: Executor, *args: Any) -> Any:
         if args[0] == name and next(asked) == number:
             do()
         return command(self, *args)
 
-    monkeypatch.setattr(Node, "command", spied)
+    monkeypatch.setattr(Executor, "command", spied)
 
 
 def test_slices_do_not_overlap_if_jobs_come_meanwhile(
@@ -436,15 +436,15 @@ def test_a_job_that_is_delivered_after_it_was_read_comes_once(client: Penstock) 
 
 def test_a_plan_needs_few_commands(client: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream is divided by a number of commands that depends on that of the slices."""
-    asked, command = list[Any](), Node.command
+    asked, command = list[Any](), Executor.command
 
-    def counted(self: Node, *args: Any) -> Any:
+    def counted(self: Executor, *args: Any) -> Any:
         asked.append(args[0])
         return command(self, *args)
 
     for _ in range(50):
         client.queue("q").enqueue_many([b"x"] * 100)
-    monkeypatch.setattr(Node, "command", counted)
+    monkeypatch.setattr(Executor, "command", counted)
     options = {"queue": "q", "url": URL, "numPartitions": "10"}
     assert len(SnapshotReader(options, schema("id string")).partitions()) == 10
     assert len(asked) < 10 + 2 * PIECES_PER_SLICE * 10

@@ -153,7 +153,7 @@ def test_offsets_of_one_node_are_read_with_several(make: Make) -> None:
     """A checkpoint of one server continues when others are added."""
     ground = make(2)
     ground.add(4, at=0)
-    one, other = (client.connect().backend.node.id for client in ground.clients)
+    one, other = (client.connect().topology.executor.id for client in ground.clients)
     offset = {"consumer": "00112233445566ff", "nodes": {one: 6}}
     older = QuietReader({"queue": "q", "url": ground.urls[0]}, schema("id string"))
     noted = older.latest(offset, 10)
@@ -592,7 +592,7 @@ def test_a_task_that_outlives_its_batch_ends(
             assert ground.read(parts, failOnLostBatch=fails) == []
         assert len(asked) == 1
         key = ground.queues[0].ops.keys.checkpoint(end["consumer"])
-        ground.clients[0].backend.node.command("DEL", key)
+        ground.clients[0].topology.executor.command("DEL", key)
     life.stop()
 
 

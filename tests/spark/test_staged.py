@@ -25,7 +25,7 @@ from penstock import (
     QueueFull,
     QueuePaused,
 )
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.core.flows.sweeping import IDLE_MS
 from penstock.embedded import EmbeddedServer
 from penstock.spark import OptionError
@@ -84,12 +84,12 @@ def consume_and_forget(ps: Penstock) -> None:
     """Do all jobs; then the idle queue is removed."""
     queue = ps.queue("mail")
     queue.ack(queue.reserve(1000, block=0))
-    ps.backend.node.command(
+    ps.topology.executor.command(
         "DEL", "penstock:{mail}:windows", "penstock:{mail}:dedup"
     )  # their time is over
-    seconds, micros = ps.backend.node.command("TIME")
+    seconds, micros = ps.topology.executor.command("TIME")
     long_ago = int(seconds) * 1000 + int(micros) // 1000 - IDLE_MS
-    ps.backend.node.command("HSET", "penstock:{mail}:meta", "seen", long_ago)
+    ps.topology.executor.command("HSET", "penstock:{mail}:meta", "seen", long_ago)
     queue.sweep()
     assert not queue.stats().exists
 
@@ -156,14 +156,14 @@ def test_a_task_of_a_known_write_sends_one_chunk(ps: Penstock, options: Any) -> 
 @contextmanager
 def watched() -> Iterator[list[Any]]:
     """List the calls."""
-    real, calls = Node.run, list[Any]()
+    real, calls = Executor.run, list[Any]()
 
-    def run(self: Node, call: Any, **kwargs: Any) -> Any:
+    def run(self: Executor, call: Any, **kwargs: Any) -> Any:
         calls.append(call)
         return real(self, call, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Node, "run", run)
+        patch.setattr(Executor, "run", run)
         yield calls
 
 
@@ -193,8 +193,8 @@ def test_how_long_a_write_is_known(
 
 def hours_left(ps: Penstock, kind: str) -> int:
     """Return the hours until the only key of this kind expires."""
-    [key] = ps.backend.node.command("KEYS", f"penstock:{{mail}}:{kind}:*")
-    return round(ps.backend.node.command("PTTL", key) / 3_600_000)
+    [key] = ps.topology.executor.command("KEYS", f"penstock:{{mail}}:{kind}:*")
+    return round(ps.topology.executor.command("PTTL", key) / 3_600_000)
 
 
 def test_a_lost_reply_of_a_commit(
@@ -267,7 +267,7 @@ def test_a_queue_that_is_emptied_while_a_write_is_published(
         staged(given, ROWS)
     assert bodies(ps) == []
     assert "was cleared or purged during this write" in caplog.text
-    assert ps.backend.node.command("KEYS", "penstock:{mail}:stage:*") == []
+    assert ps.topology.executor.command("KEYS", "penstock:{mail}:stage:*") == []
     staged(given, ROWS)
     assert len(bodies(ps)) == 6
 
@@ -275,10 +275,10 @@ def test_a_queue_that_is_emptied_while_a_write_is_published(
 @contextmanager
 def between_publishes(happen: Callable[[], object]) -> Iterator[None]:
     """Run a callback before the third chunk of a write is published."""
-    real = Node.run
+    real = Executor.run
     seen = 0
 
-    def run(self: Node, call: Any, **kwargs: Any) -> Any:
+    def run(self: Executor, call: Any, **kwargs: Any) -> Any:
         nonlocal seen
         seen += call.script.name == "publish"
         if call.script.name == "publish" and seen == 3:
@@ -286,7 +286,7 @@ def between_publishes(happen: Callable[[], object]) -> Iterator[None]:
         return real(self, call, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Node, "run", run)
+        patch.setattr(Executor, "run", run)
         yield
 
 
@@ -294,9 +294,9 @@ def test_a_purge_leaves_jobs_promised_during_it(ps: Penstock, options: Any) -> N
     """Promised jobs stay in a purge of other states, so a repeat adds nothing."""
     ps.queue("mail").enqueue_many([b"old"] * 10, delay=60)
     given = options(commitMode="staged", writeId="load")
-    real, told = Node.run, []
+    real, told = Executor.run, []
 
-    def run(self: Node, call: Any, **kwargs: Any) -> Any:
+    def run(self: Executor, call: Any, **kwargs: Any) -> Any:
         if call.script.name == "purge":
             told.append(call)
             if len(told) == 2:
@@ -304,7 +304,7 @@ def test_a_purge_leaves_jobs_promised_during_it(ps: Penstock, options: Any) -> N
         return real(self, call, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Node, "run", run)
+        patch.setattr(Executor, "run", run)
         ps.queue("mail").purge()
     assert len(bodies(ps)) == 6
     staged(given, ROWS)
@@ -334,7 +334,7 @@ def test_a_checkpoint_older_than_the_staged_batches(
     assert abs(age) < timedelta(hours=1)
     writer.commit([late], 3)
     assert bodies(ps) == [b"0", b"5"]
-    assert ps.backend.node.command("KEYS", "penstock:{mail}:stage:*") == []
+    assert ps.topology.executor.command("KEYS", "penstock:{mail}:stage:*") == []
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
@@ -386,8 +386,8 @@ def test_a_staged_stream_continues_where_it_was_killed(ps: Penstock, options: An
     assert late.chunks == 0
     StreamWriter(given, schema(PLAIN), False).commit([late], 0)
     lost = staged(2, [b"e"])
-    keys = ps.backend.node.command("KEYS", "penstock:{mail}:stage:*")
-    ps.backend.node.command("DEL", *keys)
+    keys = ps.topology.executor.command("KEYS", "penstock:{mail}:stage:*")
+    ps.topology.executor.command("DEL", *keys)
     with pytest.raises(StagesLost, match="No row is in the queue"):
         StreamWriter(given, schema(PLAIN), False).commit([lost], 2)
     assert len(bodies(ps)) == 4
@@ -497,9 +497,9 @@ class Crash(BaseException):
 def cut_after(calls: int, *, answered: bool = True) -> Iterator[None]:
     """End the process after this many scripts; the last reply may be lost."""
     left = calls
-    real = Node.run
+    real = Executor.run
 
-    def run(self: Node, call: Any, **kwargs: Any) -> Any:
+    def run(self: Executor, call: Any, **kwargs: Any) -> Any:
         nonlocal left
         if left == 0 and answered:
             raise Crash
@@ -510,7 +510,7 @@ def cut_after(calls: int, *, answered: bool = True) -> Iterator[None]:
         return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Node, "run", run)
+        patch.setattr(Executor, "run", run)
         yield
 
 
@@ -535,7 +535,7 @@ class Load:
     def keys(self, kind: str) -> list[bytes]:
         """Return keys of this kind."""
         return list(
-            self.ps.backend.node.command("KEYS", f"penstock:{{{self.queue.name}}}:{kind}:*")
+            self.ps.topology.executor.command("KEYS", f"penstock:{{{self.queue.name}}}:{kind}:*")
         )
 
     def writer(self) -> BatchWriter:

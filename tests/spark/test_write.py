@@ -79,7 +79,7 @@ def test_a_write_that_fails_for_good(spark: Any, ps: Penstock, redis_url: str) -
         with pytest.raises(Exception, match=r"column 'id', row \d+ of its partition"):
             bad.write.format("penstock").mode("append").options(**given).save()
         assert (ps.queue("mail").stats().ready > 0) is some
-        assert ps.backend.node.command("KEYS", "penstock:{mail}:stage:*") == []
+        assert ps.topology.executor.command("KEYS", "penstock:{mail}:stage:*") == []
     frame.write.format("penstock").mode("append").options(**given).save()
     assert waiting(ps) == expected()
 
@@ -188,7 +188,7 @@ def test_a_driver_that_dies_while_staged_rows_are_moved(
     ps.queue("mail").configure(max_length=None)
     streamed(spark, **given)
     assert waiting(ps) == lines
-    assert ps.backend.node.command("KEYS", "penstock:{mail}:stage:*") == []
+    assert ps.topology.executor.command("KEYS", "penstock:{mail}:stage:*") == []
 
 
 def test_for_each_batch(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:

@@ -325,7 +325,7 @@ def test_an_executor_that_reaches_another_server_raises(options: Any) -> None:
 
 def flush_all(ps: Penstock) -> None:
     """Empty the server; the next client gives it another id."""
-    ps.backend.node.command("FLUSHALL")
+    ps.topology.executor.command("FLUSHALL")
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -385,12 +385,12 @@ def test_ids_of_a_stream_are_those_of_its_batch(ps: Penstock, options: Any) -> N
 
 def test_a_queue_of_a_newer_protocol_is_left_alone(ps: Penstock, options: Any) -> None:
     """With a newer protocol no row is staged or enqueued."""
-    ps.backend.node.command("HSET", "penstock:{mail}:meta", "v", 4, "epoch", "0000000a")
+    ps.topology.executor.command("HSET", "penstock:{mail}:meta", "v", 4, "epoch", "0000000a")
     for mode in ("staged", "direct"):
         writer = BatchWriter(options(commitMode=mode), schema(PLAIN), False)
         with running(), pytest.raises(UnsupportedVersion):
             writer.write(iter(arrow({"payload": [b"x"]})))
-    assert ps.backend.node.command("KEYS", "penstock:{mail}:*") == [b"penstock:{mail}:meta"]
+    assert ps.topology.executor.command("KEYS", "penstock:{mail}:*") == [b"penstock:{mail}:meta"]
 
 
 def test_rows_work_as_arrow_does(ps: Penstock, options: Any) -> None:
@@ -478,13 +478,13 @@ def test_many_delays_and_queues_take_few_calls(
     text = ", ".join(f"{name} string" for name in rows) + f", {column} {kind}"
     more = {"queueColumn": "queue"} if column == "queue" else {}
     writer = BatchWriter(options(commitMode=mode, batchSize=100, **more), schema(text), False)
-    ps.backend.node.command("CONFIG", "RESETSTAT")
+    ps.topology.executor.command("CONFIG", "RESETSTAT")
     with running(0):
         report = writer.write(iter(arrow({**rows, column: values}, delay=pa.int32())))
     writer.commit([report])
-    info = ps.backend.node.command("INFO", "commandstats").decode()
+    info = ps.topology.executor.command("INFO", "commandstats").decode()
     calls = sum(int(one) for one in re.findall(r"cmdstat_evalsha:calls=(\d+)", info))
-    reads = ps.backend.node.server_facts().number("total_reads_processed")
+    reads = ps.topology.executor.server_facts().number("total_reads_processed")
     if column == "delay":
         jobs = list(ps.queue("mail").jobs())
         delays = {job.raw.decode(): round(job.due - job.created) for job in jobs}
@@ -510,7 +510,7 @@ def test_a_refusal_of_one_queue_stops_no_other(ps: Penstock, options: Any) -> No
     """Rows of the other queues are added, and a repeat adds the rest."""
     ps.queue("b").configure(max_length=2)
     ps.queue("c").pause("in")
-    ps.backend.node.command("SET", ps.queue("d").ops.keys["ready"], "no stream")
+    ps.topology.executor.command("SET", ps.queue("d").ops.keys["ready"], "no stream")
     writer = BatchWriter(options(queueColumn="to", onFull="fail"), schema(TO), False)
     for error, queue in ((QueueFull, "b"), (QueuePaused, "c"), (QueueDamaged, "d")):
         with running(0), pytest.raises(error, match=f"{queue}"):
@@ -519,7 +519,7 @@ def test_a_refusal_of_one_queue_stops_no_other(ps: Penstock, options: Any) -> No
         ps.clear(["a"])
     ps.queue("b").configure(max_length=None)
     ps.queue("c").resume()
-    ps.backend.node.command("DEL", ps.queue("d").ops.keys["ready"])
+    ps.topology.executor.command("DEL", ps.queue("d").ops.keys["ready"])
     with running(0):
         report = writer.write(iter(spread(QUEUES)))
     assert report.counts == {"rows": 12, "added": 10, "duplicates": 2}

@@ -123,8 +123,10 @@ def test_a_queue_counts_staged_rows(ps: Penstock, page: Browser) -> None:
     ps.queue("other").enqueue("x")
     at, chunk = Staged("node", "0a", 7), staged_chunk(0, [b"1;d=a\nx", b"1;d=b\nx"])
     for one in (at, at._replace(batch=8)):
-        ps.backend.node.run(about_staged(q.ops, "stage", one, one.batch, "one:0", 60_000, chunk))
-    ps.backend.node.run(about_staged(q.ops, "commit", at, at.batch, 60_000, 1, "one", 1))
+        ps.topology.executor.run(
+            about_staged(q.ops, "stage", one, one.batch, "one:0", 60_000, chunk)
+        )
+    ps.topology.executor.run(about_staged(q.ops, "commit", at, at.batch, 60_000, 1, "one", 1))
     assert "staged rows 2 promised rows 1" in page.get("/queues/q").text
     assert "staged" not in page.get("/queues/other").text
 

@@ -191,7 +191,7 @@ class Stage:
             return flows.WaitResult(self._tokens(listened), taken=self._ran_behind())
         if isinstance(effect, flows.SweepDue):
             assert not self.state.held
-            self.swept += [ops.name for ops in effect.sources]
+            self.swept += [ops.name for ops in effect.queues]
             return None
         if isinstance(effect, flows.CloseConnections):
             self.behind = None
@@ -203,7 +203,7 @@ class Stage:
         call, self.behind = self.behind, None
         if call is None or not self.draw(6):  # the script was not loaded
             return None
-        taken = self.client.backend.node.run(call)
+        taken = self.client.topology.executor.run(call)
         self.state.polls[0].asked_at = self.now  # the queue's clock does not run in these tests
         self.now += self.trip
         return taken
@@ -215,7 +215,7 @@ class Stage:
             self.has_failed = True
         if chance == 0:
             raise RedisConnectionError("before it was sent")
-        reply = self.client.backend.node.run(effect.call)
+        reply = self.client.topology.executor.run(effect.call)
         self.now += self.trip
         self.calls.append(effect.call.script.name)
         if chance == 1:
@@ -229,7 +229,7 @@ class Stage:
             return flows.WaitResult()
         if self.behind is None and self.follows and effect.follow is not None:
             self.behind = effect.follow()
-        told = self._tokens(effect.sources)
+        told = self._tokens(effect.queues)
         if not told:
             self._pass(effect.until)
             if self.draw(2):  # the BLPOP has not ended yet
@@ -237,12 +237,12 @@ class Stage:
         if self.behind is not None and self.faults > 0 and not self.draw(12):
             self.faults -= 1
             self._ran_behind()  # its answer is lost, and the token
-            return flows.WaitResult(lost=effect.sources)
+            return flows.WaitResult(lost=effect.queues)
         return flows.WaitResult(told, taken=self._ran_behind())
 
-    def _tokens(self, sources: Sequence[QueueOps]) -> tuple[QueueOps, ...]:
+    def _tokens(self, queues: Sequence[QueueOps]) -> tuple[QueueOps, ...]:
         """The first queue that has a token, which is taken."""
-        return tuple(islice((ops for ops in sources if self.raw.lpop(ops.keys["wake"])), 1))
+        return tuple(islice((ops for ops in queues if self.raw.lpop(ops.keys["wake"])), 1))
 
     def _pass(self, until: float) -> None:
         assert math.isfinite(until)

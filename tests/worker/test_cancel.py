@@ -34,7 +34,7 @@ from tests.support.workers import until
 def queue(worker_server: EmbeddedServer) -> Iterator[Queue]:
     """An empty queue for the worker."""
     with Penstock(worker_server.url) as client:
-        client.backend.node.command("FLUSHALL")
+        client.topology.executor.command("FLUSHALL")
         yield client.queue("work")
 
 
@@ -317,7 +317,7 @@ def test_progress_is_shown(kind: Any, worker_server: EmbeddedServer, queue: Queu
         assert progress.at >= shown(queue, job.id).delivered  # type: ignore[operator]  # it is active
         free.set()
         until(lambda: queue.show(job.id) is None)
-    assert not queue.backend.node.command("EXISTS", queue.ops.keys["tally"])
+    assert not queue.node.executor.command("EXISTS", queue.ops.keys["tally"])
 
 
 def test_failures_are_kept(worker_server: EmbeddedServer, queue: Queue) -> None:

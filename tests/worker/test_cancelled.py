@@ -18,7 +18,7 @@ from tests.support.twins import await_for
 def queue(worker_server: EmbeddedServer) -> Iterator[Queue]:
     """An empty queue for the worker."""
     with Penstock(worker_server.url) as client:
-        client.backend.node.command("FLUSHALL")
+        client.topology.executor.command("FLUSHALL")
         yield client.queue("work")
 
 

@@ -68,7 +68,7 @@ def freed(log: list[logging.Handler]) -> Iterator[Freed]:
 def queue(worker_server: EmbeddedServer) -> Iterator[Queue]:
     """An empty queue, whose failed jobs wait."""
     with Penstock(worker_server.url) as client:
-        client.backend.node.command("FLUSHALL")
+        client.topology.executor.command("FLUSHALL")
         client.queue("work").configure(backoff_base=FOREVER, backoff_cap=FOREVER)
         yield client.queue("work")
 

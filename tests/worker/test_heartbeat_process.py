@@ -396,10 +396,10 @@ def test_a_frozen_program_starts_no_copies_of_itself(
 def test_the_worker_beside_a_helper_uses_one_node(worker_server: EmbeddedServer, how: str) -> None:
     """The helper knows one node, so its worker uses no other one, at any start."""
     worker = Worker(worker_server.url, "work", print, burst=True)
-    assert worker._client.backend.joins
+    assert worker._client.topology.joins
     worker.change(heartbeat="process")
     if how == "restart":
         worker.run()
         with worker:
-            assert not worker._client.backend.joins
-    assert not worker._client.backend.joins
+            assert not worker._client.topology.joins
+    assert not worker._client.topology.joins

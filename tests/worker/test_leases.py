@@ -90,7 +90,7 @@ class Beats:
             polls=(),
         )
         self.beat = heartbeat.Heartbeat(state, cast(Any, None), name="leases")
-        self.beat._nodes[None] = cast(Any, object())
+        self.beat._executors[None] = cast(Any, object())
 
     def _lose(self, jobs: Sequence[Delivery]) -> None:
         self.lost += jobs
@@ -208,7 +208,7 @@ def test_the_helper_renews_the_leases_of_the_other_queues(monkeypatch: pytest.Mo
     bad, good = server.deliver("bad", 1, 30.0), server.deliver("good", 1, 30.0)
     server.damaged = set(bad)
     helper = heartbeat_process._Helper(cast(Any, line))
-    helper._node = cast(Any, object())
+    helper._executor = cast(Any, object())
     helper._held = dict(enumerate([*bad, *good]))
     server.now += 8.0  # a quarter of the lease
     helper._beat()
@@ -224,7 +224,7 @@ def test_the_helper_tries_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = server.deliver("q", 1, 30.0)
     server.damaged = set(jobs)
     helper = heartbeat_process._Helper(cast(Any, line))
-    helper._node = cast(Any, object())
+    helper._executor = cast(Any, object())
     helper._held = dict(enumerate(jobs))
     server.now += 8.0  # a quarter of the lease
     helper._beat()
@@ -250,6 +250,6 @@ def test_a_queue_that_can_not_be_swept_does_not_stop_the_others() -> None:
     driver = Driver(cast(Any, SimpleNamespace(run=run)), "penstock")
     turns = SimpleNamespace(is_due=lambda *_: True, listed=lambda _: 0)
     driver._turns = cast(Any, turns)
-    sources = [QueueOps(QueueKeys(name, "penstock"), "me", ()) for name in ("bad", "good")]
-    driver.answer(SweepDue(tuple(sources)))
+    queues = [QueueOps(QueueKeys(name, "penstock"), "me", ()) for name in ("bad", "good")]
+    driver.answer(SweepDue(tuple(queues)))
     assert swept == ["bad", "good"]

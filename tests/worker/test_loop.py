@@ -262,7 +262,7 @@ def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> Non
 
     def resend(effect: flows.Run) -> Any:
         stage.now += 5
-        reply = stage.client.backend.node.run(effect.call)
+        reply = stage.client.topology.executor.run(effect.call)
         effect.call.resent = stage.now
         return reply
 
@@ -290,7 +290,7 @@ def test_the_lease_of_a_reserve_behind_a_wait_counts_from_its_run(
         effect = flow.send(stage._answer(effect))
     queue.enqueue("second")
     asked_at = stage.now
-    taken = stage.client.backend.node.run(effect.follow())
+    taken = stage.client.topology.executor.run(effect.follow())
     stage.now += 600
     flow.send(flows.WaitResult(taken=taken))
     (job,) = [job for job in stage.state.held if job.body == "second"]
@@ -463,7 +463,7 @@ def test_a_token_without_confirmations_is_handed_on(many: Callable[..., Stage]) 
         effect = next(flow)
         while not isinstance(effect, flows.Listen):
             effect = flow.send(stage._answer(effect))
-        calls = [flow.send(flows.WaitResult(effect.sources))]
+        calls = [flow.send(flows.WaitResult(effect.queues))]
         calls.append(flow.throw(error))
         asked = []
         for effect in calls:

@@ -36,7 +36,7 @@ class Ops:
     """Operations whose calls are named tuples: the kind, the jobs, and the text of a failure."""
 
     name = "q"
-    home = None
+    node = None
 
     def ack(self, jobs: Sequence[Delivery], *_: Any, results: Any = None) -> Any:
         return SimpleNamespace(kind="ack", jobs=jobs, text="", resent=0.0, results=results)

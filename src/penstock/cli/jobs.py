@@ -391,7 +391,7 @@ def _locate(client: Penstock, names: Sequence[str]) -> tuple[Queue, str]:
     if len(job_id) < ID_LENGTH:
         return find_job(client, job_id)
     parsed = parse_id(job_id)
-    name = client.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
+    name = client.topology.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
     if name is None:
         raise Failed(f"no queue has {job_id}: the queue was deleted, or is on another server")
     return client.open(name), job_id

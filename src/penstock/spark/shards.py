@@ -60,7 +60,7 @@ def get_client(options: Connection) -> Penstock:
     if key not in clients:
         clients[key] = new_client(options)
     made = clients[key].connect()
-    if made.backend.node.whole_id()[:8] != made.backend.node.id:
+    if made.topology.executor.whole_id()[:8] != made.topology.executor.id:
         made.close()
         made = clients[key] = new_client(options).connect()
     return made
@@ -152,17 +152,18 @@ class OpenShard:
     def __init__(self, made: Penstock, name: str, address: ShardAddress = ShardAddress()) -> None:
         self.name = name
         self.queue = Queue(name)
-        part = Part(made.backend.member, name, address.number)
-        self.queue.route = BoundRoute(made.backend, part, self.queue)
+        part = Part(made.topology.node, name, address.number)
+        self.part = BoundRoute(made.topology, part, self.queue)
+        self.queue.route = self.part
         self.ops = self.queue.ops
         self.ops.partitions = address.partitions
-        self.node = made.backend.node.id
+        self.node = made.topology.executor.id
         self.address = replace(address, node=self.node)
         self.key = self.node if address.number is None else f"{self.node}/{address.number}"
 
     def run(self, call: Call[R]) -> R:
         """Run a script and return its result."""
-        result: R = self.queue.backend.node.run(call)
+        result: R = self.part.executor.run(call)
         return result
 
 
@@ -194,7 +195,7 @@ class OpenShards(list[OpenShard]):
         reached.unreached = self.unreached
         for options, made in self.clients:
             with reached.leaving_out(options, self.unreached + len(self.clients)):
-                stored.append(made.backend.member.partitions_of(names))
+                stored.append(made.topology.node.partitions_of(names))
                 reached.clients.append((options, made))
         return [
             reached._shards_of(*one) for one in zip(names, zip(*stored, strict=True), strict=True)
@@ -281,8 +282,8 @@ def open_on_driver(options: Connection, *, whole: bool = False) -> OpenShards:
     """Return the shards, for the driver. Its tasks compare the ids of the nodes with theirs."""
     found = open_shards(options)
     found.check(options, whole=whole)
-    node = found[0].queue.backend.node
-    if not options.nodes and (listed := others(node.read_node_list(), node.whole_id())):
+    executor = found[0].part.executor
+    if not options.nodes and (listed := others(executor.read_node_list(), executor.whole_id())):
         text = "queue %r: only one of several nodes is used. Name all by option 'nodes', also %s"
         logger.warning(text, options.queue, ", ".join(map(repr, listed)))
     return found

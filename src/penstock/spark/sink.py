@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 
 from penstock.client._sync.adding import add_each, add_when_room, confirm
-from penstock.client._sync.queue import Queue
+from penstock.client._sync.route.part import Part
 from penstock.core.enqueuing.chunks import CHUNK_BYTES
 from penstock.core.enqueuing.dedup import Dedup
 from penstock.core.enqueuing.options import prepared
@@ -168,22 +168,24 @@ class Sink:
     def _send(self, batches: Mapping[PartitionPlace, RecordBatch]) -> None:
         """Add batches together; then those that were refused, one by one."""
         each = [
-            (self._shards[name].find(node, number).queue, batch)
+            (self._shards[name].find(node, number).part, batch)
             for (node, number, name), batch in batches.items()
         ]
-        ends = add_each([(q, b.records, replace(self._terms, delay=b.delay())) for q, b in each])
-        for (queue, batch), end in zip(each, ends, strict=True):
+        ends = add_each(
+            [(part, b.records, replace(self._terms, delay=b.delay())) for part, b in each]
+        )
+        for (part, batch), end in zip(each, ends, strict=True):
             if isinstance(end, Exception):
-                put_patiently(self._options, len(batch.records), partial(self._put, queue, batch))
+                put_patiently(self._options, len(batch.records), partial(self._put, part, batch))
             else:
                 self._added += end.count
 
-    def _put(self, queue: Queue, batch: RecordBatch, at: int, n: int, block: float) -> int:
+    def _put(self, part: Part, batch: RecordBatch, at: int, n: int, block: float) -> int:
         chunk = batch.records[at : at + n]
         terms = replace(self._terms, delay=batch.delay(at, at + n), block=block)
         with batch.naming_rows():
-            reply, confirmed = add_when_room(queue, chunk, terms, in_parts=False)
-        confirm(queue, reply, confirmed, terms.wait)
+            reply, confirmed = add_when_room(part, chunk, terms, in_parts=False)
+        confirm(part, reply, confirmed, terms.wait)
         self._added += reply.count
         return len(chunk)
 

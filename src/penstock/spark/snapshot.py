@@ -78,7 +78,7 @@ class ShardPlan:
     """
 
     def __init__(self, found: OpenShard, options: Read) -> None:
-        self._command, self._keys = found.queue.backend.node.command, found.ops.keys
+        self._command, self._keys = found.part.executor.command, found.ops.keys
         reply = found.run(found.ops.call("survey", "", "ready", "", "", 1, 0))
         self._origin = (found.address, reply.epoch.decode(), reply.now)
         self._structures = list(self._read_structures(options)) if reply.epoch else []

@@ -187,7 +187,7 @@ class StagedCommit:
                 return call
 
             flow = flows.enqueue(shard.ops, (), make, block=block, in_parts=False, clock=monotonic)
-            reply, confirmed = shard.queue.backend.driver.drive(flow)
+            reply, confirmed = shard.part.driver.drive(flow)
             self._added += reply.count
             wanted = reply.replicas if self._wait.replicas is None else self._wait.replicas
             if self._short is None and confirmed.replicas < wanted:

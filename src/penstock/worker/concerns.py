@@ -147,7 +147,7 @@ def leave_out(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
         raise error
     else:
         poll.unsure = True
-        if poll.home is None or not passing(error):
+        if poll.node is None or not passing(error):
             _leave_alone(state, poll, error, level=logging.WARNING, outage=OUTAGE_SECONDS)
         else:
             poll.failures, poll.error = poll.failures + 1, None

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.job import Delivery, ops_of, set_term, term_of
@@ -204,7 +204,7 @@ class _Helper:
         self._put_off = PutOff(monotonic)
         self._ops: dict[str, QueueOps] = {}
         self._config: dict[str, str] = {}
-        self._node: Node | None = None
+        self._executor: Executor | None = None
 
     def run(self) -> None:
         """Renew leases until the worker has ended."""
@@ -229,9 +229,9 @@ class _Helper:
     def _take(self, message: dict[str, Any]) -> None:
         if "config" in message:
             config = self._config = message["config"]
-            self._node = Node(config["source"], prefix=config["prefix"], retry_for=1)
+            self._executor = Executor(config["source"], prefix=config["prefix"], retry_for=1)
             with suppress(Exception):  # the first renewal tries again
-                self._node.command("SCRIPT", "LOAD", script("extend").source)
+                self._executor.command("SCRIPT", "LOAD", script("extend").source)
             self._line.send([])  # ready
         for key in message.get("drop", ()):
             self._held.pop(key, None)
@@ -254,7 +254,7 @@ class _Helper:
         return state in ("T", "t")
 
     def _beat(self) -> None:
-        assert self._node is not None
+        assert self._executor is not None
         keys = {job: key for key, job in self._held.items()}
         self._put_off.keep(keys)
         first, again = self._put_off.ready_apart(keys)
@@ -263,7 +263,7 @@ class _Helper:
             due(first, now, HELPER_RENEWAL_SHARE), due(again, now, HELPER_RENEWAL_SHARE)
         ):
             ops = ops_of(jobs[0])
-            renewal = renew_each(self._node, lease, jobs)
+            renewal = renew_each(self._executor, lease, jobs)
             if self._put_off.note(ops, renewal):
                 logger.warning(CANNOT_RENEW_TEXT, ops.name, renewal.why)
             if not renewal.is_reached:

@@ -215,7 +215,7 @@ class Isolator:
 
 
 def _place(ops: QueueOps) -> list[str]:
-    return [ops.keys.name, "" if ops.home is None else str(ops.home.id)]
+    return [ops.keys.name, "" if ops.node is None else str(ops.node.id)]
 
 
 class Isolated:

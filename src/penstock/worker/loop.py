@@ -128,7 +128,7 @@ def _run_round(state: WorkerState) -> CountFlow:
             yield from _report_and_leave_out(state, poll, reports, error=error)
         if not reports:
             unsettled.pop(poll, None)
-        elif poll.home is not None and not poll.home.state.is_up:
+        elif poll.node is not None and not poll.node.state.is_up:
             yield from keep_as_hints(state, poll)
     if state.suspects.unbegun and state.suspects.waits:
         yield from _begin_suspect(state)
@@ -307,9 +307,9 @@ def _rest(state: WorkerState) -> CountFlow:
         yield from _stop_waiting(state)
         state.awaited = listened
     state.waiting = True
-    sources = tuple(poll.ops for poll in listened)
+    queues = tuple(poll.ops for poll in listened)
     try:
-        heard = yield Listen(sources, until, follow=_reserve_to_follow(state, listened))
+        heard = yield Listen(queues, until, follow=_reserve_to_follow(state, listened))
     except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
         heard = yield from _find_damaged(state, error)
     return (yield from _reserve_where_woken(state, listened[0], heard))
@@ -472,7 +472,7 @@ def _report_all(state: WorkerState) -> Flow:
             yield from report_all(state, poll, reports)
         if not reports:
             del state.unsettled[poll]
-        elif poll.home is not None and not poll.home.state.is_up:
+        elif poll.node is not None and not poll.node.state.is_up:
             yield from keep_as_hints(state, poll)
 
 

@@ -188,9 +188,9 @@ class QueuePoll:
     lease_ms: int | None = None
 
     @property
-    def home(self) -> Any:
+    def node(self) -> Any:
         """Node of the queue; None if the worker has only one."""
-        return self.ops.home
+        return self.ops.node
 
     @property
     def is_usable(self) -> bool:

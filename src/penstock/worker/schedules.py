@@ -314,7 +314,7 @@ class TickRun:
     def _restore_lost(self, listed: ListedSchedules) -> None:
         """Have schedules stored again that the server has lost, but not those removed."""
         lost, removed = self.ticker.declared.finish_check(listed)
-        elsewhere = "" if self.ops.home is None else ", unless another node has it"
+        elsewhere = "" if self.ops.node is None else ", unless another node has it"
         for new in lost:
             text = "schedule %r of queue %r is gone, or has an older value: it is stored again%s"
             self.log.warning(text, new.name, self.ops.name, elsewhere)
@@ -364,7 +364,7 @@ class TickRun:
         A schedule that is on no node waits until all nodes are up: it may lie on one that is down.
         """
         ticker = self.ticker
-        up = [part for part in self.parts if part.home is None or part.home.state.is_up]
+        up = [part for part in self.parts if part.node is None or part.node.state.is_up]
         has_all, is_stored = len(up) == len(self.parts), False
         refused, waiting = list[NewSchedule](), list[NewSchedule]()
         wanted = ticker.own if len(self.parts) > 1 else (yield from self._split_unstored())

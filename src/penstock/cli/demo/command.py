@@ -50,7 +50,7 @@ def demo(
     with screen(as_json=session.as_json) as told, _server(session) as (url, own):
         ours = Session(url, prefix=f"penstock-demo-{secrets.token_hex(4)}")
         with ours.client() as client:
-            name = client.backend.node.server_facts().name
+            name = client.topology.executor.server_facts().name
             told.say(f"{name}, {'started for this run' if own else 'the server you named'}")
             try:
                 report = DemoRun(client, url, root, listing, workers, told).run()
@@ -72,6 +72,6 @@ def _server(session: Session) -> Iterator[tuple[str, bool]]:
 
 def clean(client: Penstock) -> int:
     """Remove every key under the client's prefix; return how many there were."""
-    client.backend.node.command("PING")  # after it, no call of a dead worker is left to run
+    client.topology.executor.command("PING")  # after it, no call of a dead worker is left to run
     found = list(keys(client))
-    return client.backend.node.command("UNLINK", *found) if found else 0
+    return client.topology.executor.command("UNLINK", *found) if found else 0

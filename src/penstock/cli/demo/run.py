@@ -147,13 +147,13 @@ class DemoRun:
             self._processes.end()
 
     def _memory(self) -> Memory:
-        node = self.client.backend.node
+        executor = self.client.topology.executor
         found = set(keys(self.client, "{*"))  # {files}:... and {results}:..., not those of workers
-        sizes = [node.command("MEMORY", "USAGE", key) or 0 for key in found]
+        sizes = [executor.command("MEMORY", "USAGE", key) or 0 for key in found]
         return Memory(
             keys=len(sizes),
             key_bytes=sum(sizes),
-            server_bytes=node.server_facts().number("used_memory") or 0,
+            server_bytes=executor.server_facts().number("used_memory") or 0,
         )
 
     def _start_workers(self) -> None:
@@ -251,7 +251,7 @@ class DemoRun:
         if self.kill and gathered.redelivered:
             recovered = round(gathered.last_again - self.killed_at, 3)
         return DemoReport(
-            server=self.client.backend.node.server_facts().name,
+            server=self.client.topology.executor.server_facts().name,
             path=str(self.root),
             workers=self.workers,
             files=len(self.listing),
@@ -272,7 +272,7 @@ def keys(client: Penstock, pattern: str = "*") -> Iterator[bytes]:
     """Yield the keys under the client's prefix whose rest matches a pattern, some of them twice."""
     cursor = b"0"
     while True:
-        cursor, page = client.backend.node.command(
+        cursor, page = client.topology.executor.command(
             "SCAN", cursor, "MATCH", f"{client.prefix}:{pattern}", "COUNT", 1000
         )
         yield from page

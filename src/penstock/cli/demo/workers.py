@@ -68,7 +68,7 @@ class DemoWorkers:
 
     def _count_held(self, name: str) -> int:
         # When the server has answered a PING, it has read all that the worker had sent before.
-        self._client.backend.node.command("PING")
+        self._client.topology.executor.command("PING")
         views = self._client.queue(FILES_QUEUE).peek(1000, state="active")
         return sum(view.owner == name for view in views)
 

@@ -45,13 +45,13 @@ async def add(
         OutOfMemory: nothing is left to evict, or the client has `evict=False`.
         BodyTooLarge: the first one alone is, or they have dedup ids.
     """
-    rounds = iter(EVICTED if part.backend.config.evict else ())
+    rounds = iter(EVICTED if part.node.config.evict else ())
     is_tried = is_tried or options.block != 0
     while True:
         try:
             if not is_tried:
                 call = _call_of(part, options)(records)
-                return await part.backend.node.run(call), call.confirmed
+                return await part.executor.run(call), call.confirmed
             return await add_when_room(part, records, options, in_parts=options.dedup is None)
         except (QueueMissing, QueueFull):  # noqa: PERF203  # a few rounds, each a trip
             if is_tried:
@@ -80,8 +80,8 @@ def _call_of(part: AsyncOnePart, options: Prepared) -> Callable[..., Call[Added]
 
 async def _make_room(part: AsyncOnePart, n: int) -> bool:
     """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
-    evicted = await part.backend.node.run(part.ops.evict(n, letters=False))
-    return evicted.once > 0 or await part.backend.driver.sweep_listed(LISTED) > 0
+    evicted = await part.executor.run(part.ops.evict(n, letters=False))
+    return evicted.once > 0 or await part.driver.sweep_listed(LISTED) > 0
 
 
 async def add_when_room(
@@ -107,13 +107,13 @@ async def add_when_room(
             clock=monotonic,
         )
         try:
-            done = await part.backend.driver.drive(flow)
+            done = await part.driver.drive(flow)
         except QueueFull:
             if monotonic() >= until:
                 raise
         else:
             return done
-        await part.backend.check_taking()
+        await part.node.check_taking()
 
 
 async def add_each(
@@ -127,7 +127,7 @@ async def add_each(
     by_driver: dict[AsyncDriver, dict[int, Generator[Any, Any, tuple[Added, Confirmed]]]] = {}
     for at, (part, records, options) in enumerate(batches):
         flow = flow_of(part.ops, records, _call_of(part, options))
-        by_driver.setdefault(part.backend.driver, {})[at] = flow
+        by_driver.setdefault(part.driver, {})[at] = flow
     ends: dict[int, Added | Exception] = {}
     for driver, some in by_driver.items():
         for at, end in zip(some, await driver.drive_each([*some.values()]), strict=True):
@@ -156,5 +156,5 @@ async def confirm(part: AsyncOnePart, reply: Added, got: Confirmed, wait: Wait |
         flow = flows.withdraw(
             part.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
         )
-        raise await part.backend.driver.drive(flow)
+        raise await part.driver.drive(flow)
     return got.replicas

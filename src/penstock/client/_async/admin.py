@@ -105,20 +105,20 @@ class AsyncQueueAdmin:
         return self.route.ops
 
     @property
-    def backend(self) -> Any:
-        """Internal: the client of its node, or the nodes."""
-        return self.route.backend
+    def node(self) -> Any:
+        """Internal: its only node."""
+        return self.route.node
 
     async def _settle(self, jobs: Iterable[JobName], build: BuildCall, **how: Any) -> Settled:
         route = self.route
-        if monotonic() >= route.nodes.look_at:
+        if monotonic() >= route.topology.look_at:
             route = await route.refresh()
         return await route.settle(jobs, build, **how)
 
     def _bind(self, part: AsyncPart) -> Self:
         """Return an object of the queue whose calls stay in one part, for a batch or a role."""
         bound = type(self)(self._name, middleware=self.middleware)
-        bound.route = AsyncBoundRoute(self.route.nodes, part, bound)
+        bound.route = AsyncBoundRoute(self.route.topology, part, bound)
         if self.route.part is None:
             bound.ops.queue = self
         return bound

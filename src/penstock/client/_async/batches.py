@@ -181,7 +181,7 @@ class AsyncQueueBatches(Generic[B]):
 
 async def _read_status(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | None:
     async def read(part: AsyncPart, names: list[JobName]) -> list[BatchStatus | None]:
-        _, found = await part.backend.node.run(part.ops.batches(names=names))
+        _, found = await part.executor.run(part.ops.batches(names=names))
         return [*found] or [None]
 
     route = await queue.route.refresh()
@@ -191,7 +191,7 @@ async def _read_status(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | 
 
 async def _close(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | None:
     async def close(part: AsyncPart, names: list[JobName]) -> list[bool]:
-        return [(await part.backend.node.run(part.ops.close_batch(names[0]))).code > 0]
+        return [(await part.executor.run(part.ops.close_batch(names[0]))).code > 0]
 
     route = await queue.route.refresh()
     await route.call_parts(check_jobs("batch", [batch]), close, False)
@@ -202,7 +202,7 @@ async def _list(part: AsyncPart) -> list[BatchStatus]:
     found: dict[str, BatchStatus] = {}
     cursor = "0"
     while True:
-        cursor, page = await part.backend.node.run(part.ops.batches(cursor))
+        cursor, page = await part.executor.run(part.ops.batches(cursor))
         found |= {status.id: status for status in page}
         if cursor == "0":
             return [*found.values()]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
 
-from penstock.client._async.backend import AsyncBackend
 from penstock.client._async.queue import AsyncJob, AsyncQueue
 from penstock.client._async.settling import check_jobs
+from penstock.client._async.topology import AsyncTopology
 from penstock.core.calls.config import ClientConfig, check_hosts, queue_filter
 from penstock.core.calls.failures import passing
 from penstock.core.jobs.job import Delivery, JobName
@@ -131,13 +131,13 @@ class AsyncPenstock:
             check_flag("evict", evict),
             check_codec(codec),
         )
-        self.backend = AsyncBackend(source, config, federation=federation)
+        self.topology = AsyncTopology(source, config, federation=federation)
         self._queues: dict[str, AsyncQueue] = {}
         self._partitions: dict[str, int] = {}
 
     def __repr__(self) -> str:
         prefix = "" if self.prefix == DEFAULT_PREFIX else f" prefix {self.prefix!r}"
-        return f"<{type(self).__name__} at {self.backend.home.address}{prefix}>"
+        return f"<{type(self).__name__} at {self.topology.current.address}{prefix}>"
 
     @property
     def nodes(self) -> AsyncNodes:
@@ -150,7 +150,7 @@ class AsyncPenstock:
         """
         from penstock.client._async.nodes.nodes import AsyncNodes
 
-        return AsyncNodes(self.backend.join())
+        return AsyncNodes(self.topology.join())
 
     async def connect(self) -> AsyncPenstock:
         """Connect to the server, check it and read its id. Every call does so if needed.
@@ -162,12 +162,12 @@ class AsyncPenstock:
             ConfigurationError: two nodes have the same id.
             redis.exceptions.ConnectionError: the server was not reached within `retry_for`.
         """
-        await self.backend.connect()
+        await self.topology.connect()
         return self
 
     async def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        await self.backend.close()
+        await self.topology.close()
 
     async def __aenter__(self) -> AsyncPenstock:
         try:
@@ -198,7 +198,7 @@ class AsyncPenstock:
                 count = self._partitions.get(name)
             else:
                 self._partitions[name] = count
-            found = self.backend.queue(name, count)
+            found = self.topology.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -210,7 +210,7 @@ class AsyncPenstock:
         Raises:
             BadArgument: not the name of a queue.
         """
-        found = await (await self.backend.current()).partitions(check_queue_name(name))
+        found = await (await self.topology.refresh()).partitions(check_queue_name(name))
         if found == 0:
             self._forget(name)
         return self.queue(name, partitions=found or None)
@@ -230,7 +230,7 @@ class AsyncPenstock:
 
     async def _queue_of(self, job_id: str) -> str | None:
         parsed = parse_id(job_id)
-        return await self.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
+        return await self.topology.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
 
     async def _queue_with(self, job: JobName) -> AsyncQueue | None:
         """Return the queue of a job; None = it was deleted.
@@ -247,13 +247,13 @@ class AsyncPenstock:
             name = await self._queue_of(job)
         except NodesMissed:
             parsed = parse_id(job)
-            federation = self.backend.federation
-            if federation is None or not any(parsed.node in one.known for one in federation.homes):
+            federation = self.topology.federation
+            if federation is None or not any(parsed.node in one.known for one in federation.nodes):
                 raise
             known = self._known(list(self._queues), parsed.crc)
             if known is not None:
                 return known
-            name = await self.backend.name_of(parsed.crc)
+            name = await self.topology.name_of(parsed.crc)
             if name is None:
                 raise
         return None if name is None else await self.open(name)
@@ -312,7 +312,7 @@ class AsyncPenstock:
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
-        return await self.backend.reserve(chosen, n, wait, confirm=confirm)
+        return await self.topology.reserve(chosen, n, wait, confirm=confirm)
 
     async def ack(self, jobs: Iterable[JobName]) -> Settled:
         """Finish jobs of any queues, as `AsyncQueue.ack` does for those of one.
@@ -363,7 +363,7 @@ class AsyncPenstock:
                 done, _, failure = told(error)
                 answers.note(where, done)
                 answers.failure = answers.failure or failure
-                if passing(error if failure is None else failure) and not self.backend.is_apart:
+                if passing(error if failure is None else failure) and not self.topology.is_apart:
                     break
         with with_outcomes(names):
             return Settled(names, answers.checked(names))
@@ -376,7 +376,7 @@ class AsyncPenstock:
         """
         if not isinstance(pattern, str):
             raise BadArgument("pattern", pattern, "must be a str")
-        return await (await self.backend.current()).queues(pattern)
+        return await (await self.topology.refresh()).queues(pattern)
 
     async def scan_queues(
         self,
@@ -400,7 +400,7 @@ class AsyncPenstock:
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
-        return await (await self.backend.current()).scan_queues(cursor, n, is_wanted)
+        return await (await self.topology.refresh()).scan_queues(cursor, n, is_wanted)
 
     async def scan_queues_iter(
         self,
@@ -459,8 +459,8 @@ class AsyncPenstock:
         from penstock.client._async import workers
 
         check_flag("jobs", jobs)
-        answers, missed = await self.backend.each(
-            lambda client: workers.read_workers(client.node, self.prefix)
+        answers, missed = await self.topology.each(
+            lambda node: workers.read_workers(node.executor, self.prefix)
         )
         found = workers.merged_workers(answers)
         if jobs:
@@ -474,14 +474,14 @@ class AsyncPenstock:
 
     async def hello(self) -> Hello:
         """Return the version of the protocol, and the nodes with their ids."""
-        return await (await self.backend.current()).hello()
+        return await (await self.topology.refresh()).hello()
 
     async def info(self) -> Info:
         """Return the state of the node and its number of queues and jobs; add up several nodes.
 
         It reads the figures of every queue.
         """
-        return await (await self.backend.current()).info()
+        return await (await self.topology.refresh()).info()
 
     async def clear(self, queues: Iterable[AsyncQueue | str]) -> list[str]:
         """Remove queues and all their contents.
@@ -562,10 +562,10 @@ def twin_of(
     """
     twin = copy(client)  # both learn of the same queues' partitions
     twin.owner = check_owner(client.owner if owner is None else owner)
-    twin.backend = AsyncBackend(
-        client.backend.source,
-        replace(client.backend.config, owner=twin.owner),
-        federation=client.backend.joins if federation is None else federation,
+    twin.topology = AsyncTopology(
+        client.topology.source,
+        replace(client.topology.config, owner=twin.owner),
+        federation=client.topology.joins if federation is None else federation,
     )
     twin._queues = {}
     return twin

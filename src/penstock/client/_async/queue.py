@@ -130,7 +130,7 @@ class AsyncQueue(AsyncQueueHandlers):
 
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
-        return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self.route.backend.address}>"
+        return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self.route.address}>"
 
     @property
     def schedules(self) -> AsyncQueueSchedules:
@@ -340,13 +340,13 @@ class AsyncQueue(AsyncQueueHandlers):
             ({'to': 'ada'}, 1)
         """
         route = self.route
-        part, is_usual = route.part, durable is None and monotonic() < route.nodes.look_at
+        part, is_usual = route.part, durable is None and monotonic() < route.topology.look_at
         if part is None or type(n) is not int or not 0 < n <= BATCH or not is_usual:
             check_count("n", n)
             wait, confirm = check_block(block), delivery_wait(durable)
             return await (await route.refresh()).reserve(n, wait, confirm=confirm)
         span = block if type(block) is int and 0 <= block < 1000 else check_block(block)
-        taken = await part.backend.node.run(part.ops.reserve(n))
+        taken = await part.executor.run(part.ops.reserve(n))
         if taken.deliveries:
             return taken.deliveries
         if taken.is_over:
@@ -415,7 +415,7 @@ class AsyncQueue(AsyncQueueHandlers):
         async def recover_some(part: AsyncPart) -> None:
             if len(jobs) < n:
                 flow = flows.recover(part.ops, n - len(jobs), span)
-                jobs.extend(await part.backend.driver.drive(flow))
+                jobs.extend(await part.driver.drive(flow))
 
         await (await self.route.refresh()).ask_parts(recover_some)
         return jobs

@@ -109,15 +109,15 @@ class AsyncRoleOf(Generic[Q]):
         """
         if self._role_lease is not None and not self.lost:
             raise BadArgument("role", self._role, "the role is held already: release it first")
-        await self._given.route.nodes.look()
+        await self._given.route.topology.look()
         part = self._part = _check_part(self._given)
-        await part.backend.connect()
+        await part.connect()
         # Popped, so that two callers at once use two leases.
         owed = self._unanswered
         role_lease = owed.pop() if owed else RoleLease(self._role, self._lease_ms)
         flow = flows.acquire(part.ops, role_lease, block=self._block, clock=monotonic)
         try:
-            role_lease.fence = await part.backend.driver.drive(flow)
+            role_lease.fence = await part.driver.drive(flow)
         except QueueInUse:  # an answer
             raise
         except BaseException:
@@ -139,7 +139,7 @@ class AsyncRoleOf(Generic[Q]):
             RoleLost: the role has ended.
         """
         ops, role_lease = self._part.ops, self._held
-        await self._part.backend.node.run(ops.acquire(role_lease, fence=role_lease.fence))
+        await self._part.executor.run(ops.acquire(role_lease, fence=role_lease.fence))
         return role_lease.until - monotonic()
 
     async def release(self) -> bool:
@@ -159,7 +159,7 @@ class AsyncRoleOf(Generic[Q]):
     async def _resign(self, role_lease: RoleLease) -> bool:
         ops = self._part.ops
         call = ops.resign(role_lease)
-        reply = await self._part.backend.node.run(call)
+        reply = await self._part.executor.run(call)
         role_lease.is_refused = True
         return bool(reply.given) or call.resent > 0
 

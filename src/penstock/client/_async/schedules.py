@@ -134,7 +134,7 @@ class AsyncQueueSchedules:
         check_party("name", name)
 
         async def remove_from(part: AsyncPart) -> bool:
-            return (await part.backend.node.run(part.ops.unschedule(name))).code > 0
+            return (await part.executor.run(part.ops.unschedule(name))).code > 0
 
         return any(await ask_all(self._queue, remove_from))
 
@@ -150,7 +150,7 @@ class AsyncQueueSchedules:
         check_party("name", name)
 
         async def pause_in(part: AsyncPart) -> bool:
-            return (await part.backend.node.run(part.ops.pause_schedule(name))).code > 0
+            return (await part.executor.run(part.ops.pause_schedule(name))).code > 0
 
         if not any(await ask_all(self._queue, pause_in)):
             raise _missing(name)
@@ -171,7 +171,7 @@ class AsyncQueueSchedules:
             if entry is None:
                 return False
             call = part.ops.resume_schedule(name, entry.first_tick(listed.now_ms))
-            return (await part.backend.node.run(call)).code > 0
+            return (await part.executor.run(call)).code > 0
 
         if not any(await ask_all(self._queue, resume_in)):
             raise _missing(name)
@@ -205,7 +205,7 @@ def _missing(name: str) -> BadArgument:
 
 
 async def _read_entry(part: AsyncPart, name: str) -> tuple[StoredSchedule | None, ListedSchedules]:
-    listed = await part.backend.node.run(part.ops.schedules(names=[name]))
+    listed = await part.executor.run(part.ops.schedules(names=[name]))
     if listed.unread:
         raise BadArgument("name", name, f"it can't be read: {listed.unread[name]}")
     return (listed.entries[0] if listed.entries else None), listed
@@ -217,7 +217,7 @@ async def _run(part: AsyncPart, name: str) -> Enqueued | None:
         if entry is None:
             return None
         record = entry.record_at(listed.now_ms)
-        reply = await part.backend.node.run(part.ops.trigger(entry, record))
+        reply = await part.executor.run(part.ops.trigger(entry, record))
         if reply is not None:  # otherwise it was replaced meanwhile
             job_id = part.ops.id_of(reply.first, reply.epoch, entry.spec.ttl_code)
             return Enqueued(job_id, "ready", stable_id=stable_id_of(record))
@@ -226,11 +226,11 @@ async def _run(part: AsyncPart, name: str) -> Enqueued | None:
 async def _list(part: AsyncPart) -> list[ScheduleView]:
     from penstock.core.enqueuing.schedules import view
 
-    await part.backend.connect()
+    await part.connect()
     cursor = "0"
     entries: dict[str, StoredSchedule] = {}
     while True:
-        listed = await part.backend.node.run(part.ops.schedules(cursor))
+        listed = await part.executor.run(part.ops.schedules(cursor))
         entries.update((entry.name, entry) for entry in listed.entries)  # a page may repeat some
         cursor = listed.cursor
         if cursor == "0":

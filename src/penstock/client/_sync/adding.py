@@ -46,13 +46,13 @@ def add(
         OutOfMemory: nothing is left to evict, or the client has `evict=False`.
         BodyTooLarge: the first one alone is, or they have dedup ids.
     """
-    rounds = iter(EVICTED if part.backend.config.evict else ())
+    rounds = iter(EVICTED if part.node.config.evict else ())
     is_tried = is_tried or options.block != 0
     while True:
         try:
             if not is_tried:
                 call = _call_of(part, options)(records)
-                return part.backend.node.run(call), call.confirmed
+                return part.executor.run(call), call.confirmed
             return add_when_room(part, records, options, in_parts=options.dedup is None)
         except (QueueMissing, QueueFull):  # noqa: PERF203  # a few rounds, each a trip
             if is_tried:
@@ -81,8 +81,8 @@ def _call_of(part: OnePart, options: Prepared) -> Callable[..., Call[Added]]:
 
 def _make_room(part: OnePart, n: int) -> bool:
     """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
-    evicted = part.backend.node.run(part.ops.evict(n, letters=False))
-    return evicted.once > 0 or part.backend.driver.sweep_listed(LISTED) > 0
+    evicted = part.executor.run(part.ops.evict(n, letters=False))
+    return evicted.once > 0 or part.driver.sweep_listed(LISTED) > 0
 
 
 def add_when_room(
@@ -108,13 +108,13 @@ def add_when_room(
             clock=monotonic,
         )
         try:
-            done = part.backend.driver.drive(flow)
+            done = part.driver.drive(flow)
         except QueueFull:
             if monotonic() >= until:
                 raise
         else:
             return done
-        part.backend.check_taking()
+        part.node.check_taking()
 
 
 def add_each(
@@ -128,7 +128,7 @@ def add_each(
     by_driver: dict[Driver, dict[int, Generator[Any, Any, tuple[Added, Confirmed]]]] = {}
     for at, (part, records, options) in enumerate(batches):
         flow = flow_of(part.ops, records, _call_of(part, options))
-        by_driver.setdefault(part.backend.driver, {})[at] = flow
+        by_driver.setdefault(part.driver, {})[at] = flow
     ends: dict[int, Added | Exception] = {}
     for driver, some in by_driver.items():
         for at, end in zip(some, driver.drive_each([*some.values()]), strict=True):
@@ -157,5 +157,5 @@ def confirm(part: OnePart, reply: Added, got: Confirmed, wait: Wait | None) -> i
         flow = flows.withdraw(
             part.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
         )
-        raise part.backend.driver.drive(flow)
+        raise part.driver.drive(flow)
     return got.replicas

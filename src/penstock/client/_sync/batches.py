@@ -182,7 +182,7 @@ class QueueBatches(Generic[B]):
 
 def _read_status(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
     def read(part: Part, names: list[JobName]) -> list[BatchStatus | None]:
-        _, found = part.backend.node.run(part.ops.batches(names=names))
+        _, found = part.executor.run(part.ops.batches(names=names))
         return [*found] or [None]
 
     route = queue.route.refresh()
@@ -192,7 +192,7 @@ def _read_status(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
 
 def _close(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
     def close(part: Part, names: list[JobName]) -> list[bool]:
-        return [part.backend.node.run(part.ops.close_batch(names[0])).code > 0]
+        return [part.executor.run(part.ops.close_batch(names[0])).code > 0]
 
     route = queue.route.refresh()
     route.call_parts(check_jobs("batch", [batch]), close, False)
@@ -203,7 +203,7 @@ def _list(part: Part) -> list[BatchStatus]:
     found: dict[str, BatchStatus] = {}
     cursor = "0"
     while True:
-        cursor, page = part.backend.node.run(part.ops.batches(cursor))
+        cursor, page = part.executor.run(part.ops.batches(cursor))
         found |= {status.id: status for status in page}
         if cursor == "0":
             return [*found.values()]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from redis import Redis
 
-from penstock.client._sync.backend import Backend
 from penstock.client._sync.queue import Job, Queue
 from penstock.client._sync.settling import check_jobs
+from penstock.client._sync.topology import Topology
 from penstock.core.calls.config import ClientConfig, check_hosts, queue_filter
 from penstock.core.calls.failures import passing
 from penstock.core.jobs.job import Delivery, JobName
@@ -132,13 +132,13 @@ class Penstock:
             check_flag("evict", evict),
             check_codec(codec),
         )
-        self.backend = Backend(source, config, federation=federation)
+        self.topology = Topology(source, config, federation=federation)
         self._queues: dict[str, Queue] = {}
         self._partitions: dict[str, int] = {}
 
     def __repr__(self) -> str:
         prefix = "" if self.prefix == DEFAULT_PREFIX else f" prefix {self.prefix!r}"
-        return f"<{type(self).__name__} at {self.backend.home.address}{prefix}>"
+        return f"<{type(self).__name__} at {self.topology.current.address}{prefix}>"
 
     @property
     def nodes(self) -> Nodes:
@@ -151,7 +151,7 @@ class Penstock:
         """
         from penstock.client._sync.nodes.nodes import Nodes
 
-        return Nodes(self.backend.join())
+        return Nodes(self.topology.join())
 
     def connect(self) -> Penstock:
         """Connect to the server, check it and read its id. Every call does so if needed.
@@ -163,12 +163,12 @@ class Penstock:
             ConfigurationError: two nodes have the same id.
             redis.exceptions.ConnectionError: the server was not reached within `retry_for`.
         """
-        self.backend.connect()
+        self.topology.connect()
         return self
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        self.backend.close()
+        self.topology.close()
 
     def __enter__(self) -> Penstock:
         try:
@@ -199,7 +199,7 @@ class Penstock:
                 count = self._partitions.get(name)
             else:
                 self._partitions[name] = count
-            found = self.backend.queue(name, count)
+            found = self.topology.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -211,7 +211,7 @@ class Penstock:
         Raises:
             BadArgument: not the name of a queue.
         """
-        found = self.backend.current().partitions(check_queue_name(name))
+        found = self.topology.refresh().partitions(check_queue_name(name))
         if found == 0:
             self._forget(name)
         return self.queue(name, partitions=found or None)
@@ -231,7 +231,7 @@ class Penstock:
 
     def _queue_of(self, job_id: str) -> str | None:
         parsed = parse_id(job_id)
-        return self.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
+        return self.topology.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
 
     def _queue_with(self, job: JobName) -> Queue | None:
         """Return the queue of a job; None = it was deleted.
@@ -248,13 +248,13 @@ class Penstock:
             name = self._queue_of(job)
         except NodesMissed:
             parsed = parse_id(job)
-            federation = self.backend.federation
-            if federation is None or not any(parsed.node in one.known for one in federation.homes):
+            federation = self.topology.federation
+            if federation is None or not any(parsed.node in one.known for one in federation.nodes):
                 raise
             known = self._known(list(self._queues), parsed.crc)
             if known is not None:
                 return known
-            name = self.backend.name_of(parsed.crc)
+            name = self.topology.name_of(parsed.crc)
             if name is None:
                 raise
         return None if name is None else self.open(name)
@@ -313,7 +313,7 @@ class Penstock:
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
-        return self.backend.reserve(chosen, n, wait, confirm=confirm)
+        return self.topology.reserve(chosen, n, wait, confirm=confirm)
 
     def ack(self, jobs: Iterable[JobName]) -> Settled:
         """Finish jobs of any queues, as `Queue.ack` does for those of one.
@@ -364,7 +364,7 @@ class Penstock:
                 done, _, failure = told(error)
                 answers.note(where, done)
                 answers.failure = answers.failure or failure
-                if passing(error if failure is None else failure) and not self.backend.is_apart:
+                if passing(error if failure is None else failure) and not self.topology.is_apart:
                     break
         with with_outcomes(names):
             return Settled(names, answers.checked(names))
@@ -377,7 +377,7 @@ class Penstock:
         """
         if not isinstance(pattern, str):
             raise BadArgument("pattern", pattern, "must be a str")
-        return self.backend.current().queues(pattern)
+        return self.topology.refresh().queues(pattern)
 
     def scan_queues(
         self,
@@ -401,7 +401,7 @@ class Penstock:
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
-        return self.backend.current().scan_queues(cursor, n, is_wanted)
+        return self.topology.refresh().scan_queues(cursor, n, is_wanted)
 
     def scan_queues_iter(
         self,
@@ -460,8 +460,8 @@ class Penstock:
         from penstock.client._sync import workers
 
         check_flag("jobs", jobs)
-        answers, missed = self.backend.each(
-            lambda client: workers.read_workers(client.node, self.prefix)
+        answers, missed = self.topology.each(
+            lambda node: workers.read_workers(node.executor, self.prefix)
         )
         found = workers.merged_workers(answers)
         if jobs:
@@ -475,14 +475,14 @@ class Penstock:
 
     def hello(self) -> Hello:
         """Return the version of the protocol, and the nodes with their ids."""
-        return self.backend.current().hello()
+        return self.topology.refresh().hello()
 
     def info(self) -> Info:
         """Return the state of the node and its number of queues and jobs; add up several nodes.
 
         It reads the figures of every queue.
         """
-        return self.backend.current().info()
+        return self.topology.refresh().info()
 
     def clear(self, queues: Iterable[Queue | str]) -> list[str]:
         """Remove queues and all their contents.
@@ -563,10 +563,10 @@ def twin_of(
     """
     twin = copy(client)  # both learn of the same queues' partitions
     twin.owner = check_owner(client.owner if owner is None else owner)
-    twin.backend = Backend(
-        client.backend.source,
-        replace(client.backend.config, owner=twin.owner),
-        federation=client.backend.joins if federation is None else federation,
+    twin.topology = Topology(
+        client.topology.source,
+        replace(client.topology.config, owner=twin.owner),
+        federation=client.topology.joins if federation is None else federation,
     )
     twin._queues = {}
     return twin

@@ -131,7 +131,7 @@ class Queue(QueueHandlers):
 
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
-        return f"<{Queue.__name__} {self.name!r}{parts} at {self.route.backend.address}>"
+        return f"<{Queue.__name__} {self.name!r}{parts} at {self.route.address}>"
 
     @property
     def schedules(self) -> QueueSchedules:
@@ -341,13 +341,13 @@ class Queue(QueueHandlers):
             ({'to': 'ada'}, 1)
         """
         route = self.route
-        part, is_usual = route.part, durable is None and monotonic() < route.nodes.look_at
+        part, is_usual = route.part, durable is None and monotonic() < route.topology.look_at
         if part is None or type(n) is not int or not 0 < n <= BATCH or not is_usual:
             check_count("n", n)
             wait, confirm = check_block(block), delivery_wait(durable)
             return route.refresh().reserve(n, wait, confirm=confirm)
         span = block if type(block) is int and 0 <= block < 1000 else check_block(block)
-        taken = part.backend.node.run(part.ops.reserve(n))
+        taken = part.executor.run(part.ops.reserve(n))
         if taken.deliveries:
             return taken.deliveries
         if taken.is_over:
@@ -416,7 +416,7 @@ class Queue(QueueHandlers):
         def recover_some(part: Part) -> None:
             if len(jobs) < n:
                 flow = flows.recover(part.ops, n - len(jobs), span)
-                jobs.extend(part.backend.driver.drive(flow))
+                jobs.extend(part.driver.drive(flow))
 
         self.route.refresh().ask_parts(recover_some)
         return jobs

@@ -110,15 +110,15 @@ class RoleOf(Generic[Q]):
         """
         if self._role_lease is not None and not self.lost:
             raise BadArgument("role", self._role, "the role is held already: release it first")
-        self._given.route.nodes.look()
+        self._given.route.topology.look()
         part = self._part = _check_part(self._given)
-        part.backend.connect()
+        part.connect()
         # Popped, so that two callers at once use two leases.
         owed = self._unanswered
         role_lease = owed.pop() if owed else RoleLease(self._role, self._lease_ms)
         flow = flows.acquire(part.ops, role_lease, block=self._block, clock=monotonic)
         try:
-            role_lease.fence = part.backend.driver.drive(flow)
+            role_lease.fence = part.driver.drive(flow)
         except QueueInUse:  # an answer
             raise
         except BaseException:
@@ -140,7 +140,7 @@ class RoleOf(Generic[Q]):
             RoleLost: the role has ended.
         """
         ops, role_lease = self._part.ops, self._held
-        self._part.backend.node.run(ops.acquire(role_lease, fence=role_lease.fence))
+        self._part.executor.run(ops.acquire(role_lease, fence=role_lease.fence))
         return role_lease.until - monotonic()
 
     def release(self) -> bool:
@@ -160,7 +160,7 @@ class RoleOf(Generic[Q]):
     def _resign(self, role_lease: RoleLease) -> bool:
         ops = self._part.ops
         call = ops.resign(role_lease)
-        reply = self._part.backend.node.run(call)
+        reply = self._part.executor.run(call)
         role_lease.is_refused = True
         return bool(reply.given) or call.resent > 0
 

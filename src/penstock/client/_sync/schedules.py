@@ -135,7 +135,7 @@ class QueueSchedules:
         check_party("name", name)
 
         def remove_from(part: Part) -> bool:
-            return part.backend.node.run(part.ops.unschedule(name)).code > 0
+            return part.executor.run(part.ops.unschedule(name)).code > 0
 
         return any(ask_all(self._queue, remove_from))
 
@@ -151,7 +151,7 @@ class QueueSchedules:
         check_party("name", name)
 
         def pause_in(part: Part) -> bool:
-            return part.backend.node.run(part.ops.pause_schedule(name)).code > 0
+            return part.executor.run(part.ops.pause_schedule(name)).code > 0
 
         if not any(ask_all(self._queue, pause_in)):
             raise _missing(name)
@@ -172,7 +172,7 @@ class QueueSchedules:
             if entry is None:
                 return False
             call = part.ops.resume_schedule(name, entry.first_tick(listed.now_ms))
-            return part.backend.node.run(call).code > 0
+            return part.executor.run(call).code > 0
 
         if not any(ask_all(self._queue, resume_in)):
             raise _missing(name)
@@ -206,7 +206,7 @@ def _missing(name: str) -> BadArgument:
 
 
 def _read_entry(part: Part, name: str) -> tuple[StoredSchedule | None, ListedSchedules]:
-    listed = part.backend.node.run(part.ops.schedules(names=[name]))
+    listed = part.executor.run(part.ops.schedules(names=[name]))
     if listed.unread:
         raise BadArgument("name", name, f"it can't be read: {listed.unread[name]}")
     return (listed.entries[0] if listed.entries else None), listed
@@ -218,7 +218,7 @@ def _run(part: Part, name: str) -> Enqueued | None:
         if entry is None:
             return None
         record = entry.record_at(listed.now_ms)
-        reply = part.backend.node.run(part.ops.trigger(entry, record))
+        reply = part.executor.run(part.ops.trigger(entry, record))
         if reply is not None:  # otherwise it was replaced meanwhile
             job_id = part.ops.id_of(reply.first, reply.epoch, entry.spec.ttl_code)
             return Enqueued(job_id, "ready", stable_id=stable_id_of(record))
@@ -227,11 +227,11 @@ def _run(part: Part, name: str) -> Enqueued | None:
 def _list(part: Part) -> list[ScheduleView]:
     from penstock.core.enqueuing.schedules import view
 
-    part.backend.connect()
+    part.connect()
     cursor = "0"
     entries: dict[str, StoredSchedule] = {}
     while True:
-        listed = part.backend.node.run(part.ops.schedules(cursor))
+        listed = part.executor.run(part.ops.schedules(cursor))
         entries.update((entry.name, entry) for entry in listed.entries)  # a page may repeat some
         cursor = listed.cursor
         if cursor == "0":

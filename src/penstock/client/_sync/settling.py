@@ -75,9 +75,9 @@ def settle_each(
         AckNotReplicated: a chunk was not confirmed; all chunks have run.
         IncompleteSettle: a chunk failed after others had run.
     """
-    node = part.backend.node
-    if not node.id:
-        part.backend.connect()
+    executor = part.executor
+    if not executor.id:
+        part.connect()
     names = check_jobs("jobs", jobs, ops=part.ops)
     if not names:
         return Settled(names)
@@ -88,7 +88,7 @@ def settle_each(
             call = build(part.ops, names[at : at + BATCH])
             if wait is not None and short is None:
                 call.wait = wait
-            settled = node.run(call)
+            settled = executor.run(call)
             got = call.confirmed
             settled.replicas = got.replicas
             if call.resent:
@@ -131,12 +131,12 @@ def extend_each(
         span: ms, 0 = each job's own lease.
         late: whether jobs in the second half of their ttl are extended.
     """
-    part.backend.connect()
+    part.connect()
     names = check_jobs("jobs", jobs, ops=part.ops)
     results: list[float | Outcome] = []
     for start in range(0, len(names), BATCH):
         call = part.ops.extend(names[start : start + BATCH], span, late=late)
-        reply = part.backend.node.run(call)
+        reply = part.executor.run(call)
         results += [
             OUTCOME_OF_CODE[until] if until <= Code.DIED else (until - reply.now) / 1000
             for until in reply.untils

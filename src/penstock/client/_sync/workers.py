@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.core.jobs.views import JobView
 from penstock.core.jobs.workers import WorkerView, is_worker_id, read_worker
 from penstock.wire.keys import worker_key, workers_key
@@ -19,19 +19,19 @@ HELD = 1000
 """Most jobs that are read of a queue."""
 
 
-def read_workers(node: Node, prefix: str) -> list[WorkerView]:
+def read_workers(executor: Executor, prefix: str) -> list[WorkerView]:
     """Return the workers in the registry of one node. Nothing is written."""
     key = workers_key(prefix)
     found = dict[str, WorkerView]()
     start, skip = b"-inf", 0
     while True:
-        page = node.command(
+        page = executor.command(
             *("ZRANGE", key, start, "+inf", "BYSCORE", "LIMIT", skip, PAGE, "WITHSCORES")
         )
         scores = page[1::2]
         names = [one.decode("utf-8", "replace") for one in page[::2]]
         ids = [one for one in names if is_worker_id(one)]
-        texts = node.command("MGET", *(worker_key(prefix, one) for one in ids)) if ids else []
+        texts = executor.command("MGET", *(worker_key(prefix, one) for one in ids)) if ids else []
         for worker_id, text in zip(ids, texts, strict=True):
             view = None if text is None else read_worker(worker_id, text)
             if view is not None:

@@ -7,7 +7,7 @@ protocol/core.md says what a crash after each step leaves.
 from penstock.core.flows.consuming import (
     EXPIRED_JOBS_GRACE,
     SILENT_QUEUE_PAUSE,
-    Sources,
+    ReserveRules,
     recover,
     reserve,
 )
@@ -48,9 +48,9 @@ __all__ = [
     "Listen",
     "Register",
     "ReserveJobs",
+    "ReserveRules",
     "Rest",
     "Run",
-    "Sources",
     "StoreHint",
     "SweepDue",
     "Unregister",

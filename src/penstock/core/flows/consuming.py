@@ -27,7 +27,7 @@ from penstock.core.values.confirmations import Wait
 from penstock.errors import CannotSync, DeliveryNotReplicated, PenstockError, ServerError
 from penstock.wire import replies
 
-__all__ = ["EXPIRED_JOBS_GRACE", "SILENT_QUEUE_PAUSE", "Sources", "recover", "reserve"]
+__all__ = ["EXPIRED_JOBS_GRACE", "SILENT_QUEUE_PAUSE", "ReserveRules", "recover", "reserve"]
 
 SILENT_QUEUE_PAUSE = 8.0
 """Seconds for which a consumer does not ask a queue that did not answer, while others do."""
@@ -36,8 +36,8 @@ EXPIRED_JOBS_GRACE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
-    """The queues of a consuming call.
+class ReserveRules:
+    """The queues of a consuming call, and how to ask them.
 
     Args:
         order: returns the queues in the order in which to ask them, and how many of them to ask for
@@ -62,7 +62,7 @@ class Sources:
 
 
 def reserve(
-    sources: Sources, n: int, block: float | None, seen: Taken | None = None
+    rules: ReserveRules, n: int, block: float | None, seen: Taken | None = None
 ) -> Generator[Effect, Any, list[Any]]:
     """Take up to n jobs from queues, the first queue first; wait until there is one.
 
@@ -81,9 +81,9 @@ def reserve(
             were taken.
         DeliveryNotReplicated, CannotSync: a server can't confirm any, and no other one has jobs.
     """
-    clock = sources.clock
+    clock = rules.clock
     deadline = math.inf if block is None else clock() + block
-    watch = _Watch(sources, n, max(deadline, clock() + EXPIRED_JOBS_GRACE), seen)
+    watch = _Watch(rules, n, max(deadline, clock() + EXPIRED_JOBS_GRACE), seen)
     asked, lap = watch.queues, clock() + poll_interval(watch.queues, "consumer")
     while True:
         yield from watch.ask(asked)
@@ -105,8 +105,8 @@ def reserve(
             yield from watch.leave()
     if watch.is_over:
         raise watch.queues[0].drained()
-    if sources.unavailable is not None and not (watch.jobs or watch.is_answered):
-        raise sources.unavailable() from watch.failure
+    if rules.unavailable is not None and not (watch.jobs or watch.is_answered):
+        raise rules.unavailable() from watch.failure
     return watch.jobs
 
 
@@ -114,7 +114,7 @@ class _Watch:
     """State of one `reserve`.
 
     Args:
-        sources, n, seen: as in `reserve`.
+        rules, n, seen: as in `reserve`.
         until: time until which to look for jobs behind expired ones.
 
     Attributes:
@@ -125,8 +125,8 @@ class _Watch:
         failure: the last failure of a connection.
     """
 
-    def __init__(self, sources: Sources, n: int, until: float, seen: Taken | None) -> None:
-        self._sources = sources
+    def __init__(self, rules: ReserveRules, n: int, until: float, seen: Taken | None) -> None:
+        self._rules = rules
         self._n = n
         self._until = until
         self._seen = seen
@@ -146,7 +146,7 @@ class _Watch:
         self._read_order()
 
     def _read_order(self) -> None:
-        self.queues, eager = self._sources.order()
+        self.queues, eager = self._rules.order()
         self._eager = frozenset(self.queues[:eager])
 
     @property
@@ -172,14 +172,14 @@ class _Watch:
             raise
 
     def _ask(self, asked: Sequence[QueueOps]) -> Generator[Effect, Any, None]:
-        now, apart = self._sources.clock(), self._sources.apart
+        now, apart = self._rules.clock(), self._rules.apart
         up = [ops for ops in asked if ops.is_up]
         failures = 0
         for ops in [ops for ops in up if self._barred.get(ops, 0.0) <= now] or up:
             if len(self.jobs) >= self._n or (self.jobs and ops not in self._eager):
                 return
             failures += not (yield from self._ask_queue(ops, brief=apart))
-        if failures == len(self.queues) and self._sources.unavailable is None and not self.jobs:
+        if failures == len(self.queues) and self._rules.unavailable is None and not self.jobs:
             yield from self._ask_queue(
                 asked[0], brief=False
             )  # no server answers: be patient with one
@@ -197,13 +197,13 @@ class _Watch:
         raised now and the jobs are released; unless one of them is delivered at most once, as it
         would be lost.
         """
-        sources, clock, had = self._sources, self._sources.clock, len(self.jobs)
+        rules, clock, had = self._rules, self._rules.clock, len(self.jobs)
         had_token = ops in self._tokens
         self._tokens.discard(ops)
         try:
             while True:
                 wanted = min(self._n - len(self.jobs), BATCH)
-                ask = ReserveJobs(ops, wanted, self.idle, brief, sources.wait)
+                ask = ReserveJobs(ops, wanted, self.idle, brief, rules.wait)
                 taken = self._seen or (yield ask)
                 self._seen = None
                 self.jobs += taken.deliveries
@@ -215,19 +215,19 @@ class _Watch:
         except (DeliveryNotReplicated, CannotSync) as error:
             return self._continue_without(ops, error, had_token=had_token, brief=brief)
         except Exception as error:
-            if brief and sources.transient(error):
+            if brief and rules.transient(error):
                 self._note_failure(ops, error)
                 return False
             if not self.jobs:
                 raise
-            if not (sources.transient(error) or any(job.at_most_once for job in self.jobs)):
+            if not (rules.transient(error) or any(job.at_most_once for job in self.jobs)):
                 yield from _give_back(self.jobs)
                 raise
             self._n = len(self.jobs)  # the caller gets these, and takes no more
             return True
         self.is_answered = True
         given = len(self.jobs) - had
-        sources.noted(ops, given)
+        rules.noted(ops, given)
         is_near = not given and taken.next_ms > 0
         self._due[ops] = clock() + taken.next_ms / 1000 if is_near else math.inf
         self._over.discard(ops)
@@ -267,9 +267,9 @@ class _Watch:
     def _note_failure(self, ops: QueueOps, error: BaseException) -> None:
         self.failure = error
         self._due.pop(ops, None)  # it may be up again before the wait
-        if ops.home is None:  # else the state of its node says when to ask it again
-            self._barred[ops] = self._due[ops] = self._sources.clock() + SILENT_QUEUE_PAUSE
-            self._sources.noted(ops, None)
+        if ops.node is None:  # else the state of its node says when to ask it again
+            self._barred[ops] = self._due[ops] = self._rules.clock() + SILENT_QUEUE_PAUSE
+            self._rules.noted(ops, None)
 
     def wait(self, until: float) -> Generator[Effect, Any, WaitResult]:
         """Wait for tokens, a due time or this time.
@@ -292,17 +292,17 @@ class _Watch:
 
     def leave(self) -> Generator[Effect, Any, None]:
         """End the wait; hand on its tokens, and near events that only this consumer knows of."""
-        sources = self._sources
-        next_poll = sources.clock() + POLL_INTERVAL
+        rules = self._rules
+        next_poll = rules.clock() + POLL_INTERVAL
         self._tokens.update((yield EndWait()).told)
         for ops in self.queues:
             if ops.is_up and (ops in self._tokens or self._due.get(ops, math.inf) <= next_poll):
                 # If one refuses or does not answer, the others are still told.
                 try:
-                    yield ReserveJobs(ops, 0, True, sources.apart)
+                    yield ReserveJobs(ops, 0, True, rules.apart)
                 except Exception as error:
                     is_refusal = isinstance(error, PenstockError)
-                    if not sources.apart and (isinstance(error, ServerError) or not is_refusal):
+                    if not rules.apart and (isinstance(error, ServerError) or not is_refusal):
                         raise
 
 

@@ -104,7 +104,7 @@ class SweepDue(Effect):
         made: whether one of these was made just now: a client that makes queues sweeps others.
     """
 
-    sources: tuple[QueueOps, ...]
+    queues: tuple[QueueOps, ...]
     made: bool = False
 
 
@@ -120,14 +120,14 @@ class Listen(Effect):
     empty answer means that the flow's owner has set its signal.
 
     Attributes:
-        sources: the queues.
+        queues: the queues.
         until: point of the clock.
         kind: kind of the tokens, as a name of a key: `wake` or `space`.
         follow: builds a reserve of the only queue, which the server runs as soon as the wait has
             ended: a token costs no further trip. It may not be possible; then it is left out.
     """
 
-    sources: tuple[QueueOps, ...]
+    queues: tuple[QueueOps, ...]
     until: float
     kind: str = "wake"
     follow: Callable[[], Call[Taken]] | None = None

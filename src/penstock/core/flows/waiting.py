@@ -15,7 +15,7 @@ POLL_INTERVAL = 4.0
 """Seconds after which an idle consumer or producer calls again, without a token."""
 
 
-def poll_interval(sources: Sequence[QueueOps], role: str) -> float:
+def poll_interval(queues: Sequence[QueueOps], role: str) -> float:
     """Return the seconds until a waiting client calls again, few enough to keep its roles."""
-    thirds = [ops.role_leases[role].lease_ms / 3000 for ops in sources if role in ops.role_leases]
+    thirds = [ops.role_leases[role].lease_ms / 3000 for ops in queues if role in ops.role_leases]
     return min([POLL_INTERVAL, *thirds])

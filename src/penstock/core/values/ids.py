@@ -63,7 +63,7 @@ def encode_id(node: str, place: bytes, number: bytes, ttl: str) -> str:
     """Return the id of a job.
 
     Args:
-        node: 8 hex digits of the home node's id.
+        node: 8 hex digits of its node's id.
         place: crc32 of the queue's name and the queue's epoch, 4 bytes each.
         number: the job number, `<ms>-<seq>`.
         ttl: the four digits of `ttl_code`.

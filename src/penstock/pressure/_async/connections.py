@@ -25,7 +25,7 @@ from penstock.client._acompat import (
 )
 from penstock.client._async.transport.blocking import FAKE_SLICE
 from penstock.client._async.transport.connection import AsyncProducerConnection
-from penstock.client._async.transport.node import forget_after_fork
+from penstock.client._async.transport.executor import forget_after_fork
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT, connection_factory
 from penstock.client.clock import monotonic

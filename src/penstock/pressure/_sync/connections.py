@@ -26,7 +26,7 @@ from penstock.client._acompat import (
 )
 from penstock.client._sync.transport.blocking import FAKE_SLICE
 from penstock.client._sync.transport.connection import ProducerConnection
-from penstock.client._sync.transport.node import forget_after_fork
+from penstock.client._sync.transport.executor import forget_after_fork
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT, connection_factory
 from penstock.client.clock import monotonic

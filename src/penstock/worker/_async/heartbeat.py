@@ -15,9 +15,9 @@ from itertools import chain
 from typing import Any
 
 from penstock.client._acompat import Signal
-from penstock.client._async.backend import AsyncBackend
+from penstock.client._async.topology import AsyncTopology
 from penstock.client._async.transport.driver import AsyncDriver
-from penstock.client._async.transport.node import AsyncNode
+from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import about_server
 from penstock.core.jobs.job import (
@@ -69,7 +69,7 @@ class AsyncHeartbeat:
 
     Args:
         state: the state of the worker.
-        backend: the connections of the client. The heartbeat makes others to the same nodes.
+        topology: the nodes of the client. The heartbeat makes others to the same nodes.
         name: the name of the thread.
         registration: the entry of the worker in the registry; None = it has none.
         overdue: called once if the worker does not end long after its grace; it may end the
@@ -79,15 +79,15 @@ class AsyncHeartbeat:
     def __init__(
         self,
         state: WorkerState,
-        backend: AsyncBackend,
+        topology: AsyncTopology,
         *,
         name: str,
         registration: AsyncRegistration | None = None,
         overdue: Callable[[], None] | None = None,
     ) -> None:
         self._state = state
-        self._backend = backend
-        self._nodes: dict[Any, AsyncNode] = {}
+        self._topology = topology
+        self._executors: dict[Any, AsyncExecutor] = {}
         self._name = name
         self._registration = registration
         self._overdue = overdue
@@ -124,26 +124,26 @@ class AsyncHeartbeat:
         finally:
             if self._registration is not None:
                 await self._registration.remove()
-            for node in self._nodes.values():
-                await node.close()
+            for executor in self._executors.values():
+                await executor.close()
 
-    def _node(self, home: Any) -> AsyncNode:
-        """Return a separate connection to a node; None = the only node."""
-        node: AsyncNode | None = self._nodes.get(home)
-        if node is None:
-            if home is None:
-                node = self._backend.node.twin(retry_for=1, socket_timeout=2)
+    def _executor(self, node: Any) -> AsyncExecutor:
+        """Return an executor with connections of its own to a node; None = the only node."""
+        executor: AsyncExecutor | None = self._executors.get(node)
+        if executor is None:
+            if node is None:
+                executor = self._topology.executor.twin(retry_for=1, socket_timeout=2)
             else:
-                node = home.node.twin(retry_for=0, socket_timeout=1)
-                node.link.send_once()
-            self._nodes[home] = node
-        return node
+                executor = node.executor.twin(retry_for=0, socket_timeout=1)
+                executor.connections.send_once()
+            self._executors[node] = executor
+        return executor
 
     async def _warm_up(self) -> None:
         """Connect early: connecting takes long while a handler keeps the interpreter busy."""
-        for home in dict.fromkeys(poll.home for poll in list(self._state.polls)):
+        for node in dict.fromkeys(poll.node for poll in list(self._state.polls)):
             with suppress(Exception):  # the first beat with something to do tries again
-                await self._node(home).command("SCRIPT", "LOAD", script("extend").source)
+                await self._executor(node).command("SCRIPT", "LOAD", script("extend").source)
 
     async def _beat(self) -> None:
         """Do what is due. Each step may wait seconds for the server; a closed heartbeat stops."""
@@ -165,7 +165,7 @@ class AsyncHeartbeat:
             ops = ops_of(jobs[0])
             if ops in unreached:
                 continue
-            renewal = await renew_each(self._node(ops.home), lease, jobs)
+            renewal = await renew_each(self._executor(ops.node), lease, jobs)
             if self._put_off.note(ops, renewal):
                 self._state.log.warning(CANNOT_RENEW_TEXT, ops.name, renewal.why)
             if not renewal.is_reached:
@@ -176,12 +176,14 @@ class AsyncHeartbeat:
 
     async def _register(self) -> None:
         if self._registration is not None and monotonic() >= self._registration.at:
-            await self._registration.renew(self._reachable_nodes())
+            await self._registration.renew(self._reachable_executors())
 
-    def _reachable_nodes(self) -> list[AsyncNode]:
-        homes = dict.fromkeys(poll.home for poll in list(self._state.polls))
+    def _reachable_executors(self) -> list[AsyncExecutor]:
+        nodes = dict.fromkeys(poll.node for poll in list(self._state.polls))
         is_up = not self._is_silent
-        return [self._node(home) for home in homes if (is_up if home is None else home.state.is_up)]
+        return [
+            self._executor(node) for node in nodes if (is_up if node is None else node.state.is_up)
+        ]
 
     async def _ask_for_cancelled(self) -> None:
         """Store the progress of jobs, and learn which are cancelled: one call for each queue."""
@@ -199,13 +201,13 @@ class AsyncHeartbeat:
                 await self._look_at(jobs[start : start + BATCH])
 
     async def _look_at(self, jobs: Sequence[Delivery]) -> None:
-        node = self._node(ops_of(jobs[0]).home)
+        executor = self._executor(ops_of(jobs[0]).node)
         try:
-            outcomes = await send_progress(node, jobs)
+            outcomes = await send_progress(executor, jobs)
         except Exception as error:  # noqa: BLE001  # it asks again soon
             logger.debug("cancelled jobs are not known: %s: %s", type(error).__name__, error)
             if about_server(error):
-                await node.close()
+                await executor.close()
             return
         pairs = zip(jobs, outcomes, strict=True)
         cancelled = [job for job, outcome in pairs if outcome is Outcome.CANCELLED]
@@ -227,8 +229,8 @@ class AsyncHeartbeat:
             return
         self._has_left = True
         # Of several nodes, and of a server that does not answer, the leases end by themselves.
-        if self._state.polls[0].home is None and not self._is_silent:
-            driver = AsyncDriver(self._node(None), self._backend.config.prefix)
+        if self._state.polls[0].node is None and not self._is_silent:
+            driver = AsyncDriver(self._executor(None), self._topology.config.prefix)
             await driver.drive(leave(self._state))
 
     def _drop_ended_leases(self) -> list[Delivery]:
@@ -270,17 +272,17 @@ class AsyncHeartbeat:
         return min(max(nearest - monotonic(), shortest), CANCELLATION_LOOK_INTERVAL)
 
 
-async def send_progress(node: AsyncNode, jobs: Sequence[Delivery]) -> Settled:
+async def send_progress(executor: AsyncExecutor, jobs: Sequence[Delivery]) -> Settled:
     """Store the progress of deliveries of one queue; return the outcome of `beat` for each."""
     ops, texts = ops_of(jobs[0]), [progress_of(job) for job in jobs]
-    outcomes: Settled = await node.run(ops.beat(jobs, texts))
+    outcomes: Settled = await executor.run(ops.beat(jobs, texts))
     for job, text in zip(jobs, texts, strict=True):
         if text:
             sent_progress(job, text)
     return outcomes
 
 
-async def renew_each(node: AsyncNode, lease: float, jobs: Sequence[Delivery]) -> Renewal:
+async def renew_each(executor: AsyncExecutor, lease: float, jobs: Sequence[Delivery]) -> Renewal:
     """Renew the leases of jobs of one queue. If that is refused, renew those of each half.
 
     So a job whose lease can't be renewed does not end those of the others. After a refusal the
@@ -288,7 +290,7 @@ async def renew_each(node: AsyncNode, lease: float, jobs: Sequence[Delivery]) ->
     time, and the largest finds the jobs beside many such jobs.
 
     Args:
-        node: of the queue.
+        executor: of the queue's node.
         lease: seconds.
         jobs: of one epoch.
     """
@@ -297,7 +299,7 @@ async def renew_each(node: AsyncNode, lease: float, jobs: Sequence[Delivery]) ->
         parts.sort(key=len)
         part = parts.pop(0 if refusals % 2 else -1)
         try:
-            renewal.lost += await renew_leases(node, lease, part)
+            renewal.lost += await renew_leases(executor, lease, part)
         except Exception as error:  # noqa: BLE001  # tried again, until the leases end
             renewal.why = f"{type(error).__name__}: {error}"
             if about_server(error):
@@ -316,7 +318,7 @@ async def renew_each(node: AsyncNode, lease: float, jobs: Sequence[Delivery]) ->
 
 
 async def renew_leases(
-    node: AsyncNode, lease: float, jobs: Sequence[Delivery]
+    executor: AsyncExecutor, lease: float, jobs: Sequence[Delivery]
 ) -> Sequence[Delivery]:
     """Renew the leases of jobs of one queue; return the jobs that are lost.
 
@@ -325,12 +327,12 @@ async def renew_leases(
     ops, sent = ops_of(jobs[0]), monotonic()
     try:
         call = ops.extend(jobs, round(lease * 1000), late=True)
-        reply = await node.run(call)
+        reply = await executor.run(call)
     except WrongEpoch:  # the queue was deleted and re-created: it has none of these jobs
         return jobs
     except Exception as error:
         if about_server(error):
-            await node.close()
+            await executor.close()
         raise
     begun = call.resent or sent
     return renew(jobs, reply.untils, now_ms=reply.now, sent=begun, heard=monotonic())
@@ -338,5 +340,5 @@ async def renew_leases(
 
 def _is_away(job: Delivery) -> bool:
     """Return True if the job's node, one of several, is down. It must not delay the others."""
-    home = ops_of(job).home
-    return home is not None and not home.state.is_up
+    node = ops_of(job).node
+    return node is not None and not node.state.is_up

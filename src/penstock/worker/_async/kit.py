@@ -128,7 +128,7 @@ class AsyncPenstockKit(AsyncPenstock):
                     clock=monotonic,
                     log=logger,
                 )
-                await self.backend.driver.drive(ticks.run())
+                await self.topology.driver.drive(ticks.run())
         try:
             return await self.reserve(names, n, block=0) if names else []
         except QueueClosed:
@@ -140,7 +140,7 @@ class AsyncPenstockKit(AsyncPenstock):
         if kind != "none":
             results = results_of(jobs, done.times) if kind == "ack" else None
             call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results=results)
-            outcomes = await self.backend.node.run(call)
+            outcomes = await self.topology.executor.run(call)
         names = {Outcome.DONE: OUTCOME_OF_KIND[kind]} | UNUSUAL_OUTCOMES
         for outcome in outcomes:
             name = names.get(outcome, "lost")

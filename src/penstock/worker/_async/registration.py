@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 
-from penstock.client._async.transport.node import AsyncNode
+from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client.clock import monotonic
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.workers import WORKER_ENTRY_MS
@@ -46,24 +46,24 @@ class AsyncRegistration:
         self._began = monotonic()
         self._tidy_at = 0.0
         self._since_ms = 0
-        self._nodes: set[AsyncNode] = set()
-        self._ahead_ms: dict[AsyncNode, int] = {}
+        self._executors: set[AsyncExecutor] = set()
+        self._ahead_ms: dict[AsyncExecutor, int] = {}
         self._has_failed = False
         self.at = self._began + REGISTRATION_DELAY
 
-    async def renew(self, nodes: Iterable[AsyncNode]) -> None:
+    async def renew(self, nodes: Iterable[AsyncExecutor]) -> None:
         """Write the entry to nodes: one command for each, and rarely the list."""
         self.at = monotonic() + ENTRY_INTERVAL
         is_tidy = monotonic() < self._tidy_at
-        for node in nodes:
+        for executor in nodes:
             try:
-                was_there = await self._write(node)
-                if not (was_there and is_tidy and node in self._nodes):
-                    await self._tidy(node)
-                    self._nodes.add(node)
+                was_there = await self._write(executor)
+                if not (was_there and is_tidy and executor in self._executors):
+                    await self._tidy(executor)
+                    self._executors.add(executor)
             except Exception as error:  # noqa: BLE001, PERF203  # a worker works without an entry
-                self._nodes.discard(node)
-                await node.close()
+                self._executors.discard(executor)
+                await executor.close()
                 if not self._has_failed:
                     self._has_failed = True
                     text = "the list of workers can't be written: %s: %s"
@@ -71,31 +71,31 @@ class AsyncRegistration:
         if not is_tidy:
             self._tidy_at = monotonic() + LIST_INTERVAL
 
-    async def _write(self, node: AsyncNode) -> bool:
+    async def _write(self, executor: AsyncExecutor) -> bool:
         """Write the entry; return False if there was none, so that its id may not be listed."""
-        if node not in self._nodes:  # else its clock is known
-            self._ahead_ms[node] = await node.time_ms() - int(monotonic() * 1000)
-        now_ms = self._ahead_ms[node] + int(monotonic() * 1000)
+        if executor not in self._executors:  # else its clock is known
+            self._ahead_ms[executor] = await executor.time_ms() - int(monotonic() * 1000)
+        now_ms = self._ahead_ms[executor] + int(monotonic() * 1000)
         self._since_ms = self._since_ms or now_ms - int((monotonic() - self._began) * 1000)
         entry = self._entry(since_ms=self._since_ms, seen_ms=now_ms)
         key = worker_key(self._prefix, self._id)
-        return await node.command("SET", key, entry, "PX", WORKER_ENTRY_MS, "GET") is not None
+        return await executor.command("SET", key, entry, "PX", WORKER_ENTRY_MS, "GET") is not None
 
-    async def _tidy(self, node: AsyncNode) -> None:
+    async def _tidy(self, executor: AsyncExecutor) -> None:
         """List its id as a new one, and remove old ones."""
-        now_ms = await node.time_ms()
-        self._ahead_ms[node] = now_ms - int(monotonic() * 1000)
+        now_ms = await executor.time_ms()
+        self._ahead_ms[executor] = now_ms - int(monotonic() * 1000)
         key, old = workers_key(self._prefix), now_ms - LISTED_MS
-        await node.command("ZADD", key, now_ms, self._id)
-        await node.command("ZREMRANGEBYSCORE", key, "-inf", old)
-        await node.command("PEXPIRE", key, LISTED_MS)
+        await executor.command("ZADD", key, now_ms, self._id)
+        await executor.command("ZREMRANGEBYSCORE", key, "-inf", old)
+        await executor.command("PEXPIRE", key, LISTED_MS)
 
     async def remove(self) -> None:
         """Remove the entry where it was written."""
-        for node in self._nodes:
+        for executor in self._executors:
             try:
-                await node.link.give_up_soon()
-                await node.command("DEL", worker_key(self._prefix, self._id))
-                await node.command("ZREM", workers_key(self._prefix), self._id)
+                await executor.connections.give_up_soon()
+                await executor.command("DEL", worker_key(self._prefix, self._id))
+                await executor.command("ZREM", workers_key(self._prefix), self._id)
             except Exception as error:  # noqa: BLE001, PERF203  # it ends by itself
                 logger.debug("the entry of a worker stays: %s: %s", type(error).__name__, error)

@@ -16,9 +16,9 @@ from itertools import chain
 from typing import Any
 
 from penstock.client._acompat import Signal
-from penstock.client._sync.backend import Backend
+from penstock.client._sync.topology import Topology
 from penstock.client._sync.transport.driver import Driver
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import about_server
 from penstock.core.jobs.job import (
@@ -70,7 +70,7 @@ class Heartbeat:
 
     Args:
         state: the state of the worker.
-        backend: the connections of the client. The heartbeat makes others to the same nodes.
+        topology: the nodes of the client. The heartbeat makes others to the same nodes.
         name: the name of the thread.
         registration: the entry of the worker in the registry; None = it has none.
         overdue: called once if the worker does not end long after its grace; it may end the
@@ -80,15 +80,15 @@ class Heartbeat:
     def __init__(
         self,
         state: WorkerState,
-        backend: Backend,
+        topology: Topology,
         *,
         name: str,
         registration: Registration | None = None,
         overdue: Callable[[], None] | None = None,
     ) -> None:
         self._state = state
-        self._backend = backend
-        self._nodes: dict[Any, Node] = {}
+        self._topology = topology
+        self._executors: dict[Any, Executor] = {}
         self._name = name
         self._registration = registration
         self._overdue = overdue
@@ -125,26 +125,26 @@ class Heartbeat:
         finally:
             if self._registration is not None:
                 self._registration.remove()
-            for node in self._nodes.values():
-                node.close()
+            for executor in self._executors.values():
+                executor.close()
 
-    def _node(self, home: Any) -> Node:
-        """Return a separate connection to a node; None = the only node."""
-        node: Node | None = self._nodes.get(home)
-        if node is None:
-            if home is None:
-                node = self._backend.node.twin(retry_for=1, socket_timeout=2)
+    def _executor(self, node: Any) -> Executor:
+        """Return an executor with connections of its own to a node; None = the only node."""
+        executor: Executor | None = self._executors.get(node)
+        if executor is None:
+            if node is None:
+                executor = self._topology.executor.twin(retry_for=1, socket_timeout=2)
             else:
-                node = home.node.twin(retry_for=0, socket_timeout=1)
-                node.link.send_once()
-            self._nodes[home] = node
-        return node
+                executor = node.executor.twin(retry_for=0, socket_timeout=1)
+                executor.connections.send_once()
+            self._executors[node] = executor
+        return executor
 
     def _warm_up(self) -> None:
         """Connect early: connecting takes long while a handler keeps the interpreter busy."""
-        for home in dict.fromkeys(poll.home for poll in list(self._state.polls)):
+        for node in dict.fromkeys(poll.node for poll in list(self._state.polls)):
             with suppress(Exception):  # the first beat with something to do tries again
-                self._node(home).command("SCRIPT", "LOAD", script("extend").source)
+                self._executor(node).command("SCRIPT", "LOAD", script("extend").source)
 
     def _beat(self) -> None:
         """Do what is due. Each step may wait seconds for the server; a closed heartbeat stops."""
@@ -166,7 +166,7 @@ class Heartbeat:
             ops = ops_of(jobs[0])
             if ops in unreached:
                 continue
-            renewal = renew_each(self._node(ops.home), lease, jobs)
+            renewal = renew_each(self._executor(ops.node), lease, jobs)
             if self._put_off.note(ops, renewal):
                 self._state.log.warning(CANNOT_RENEW_TEXT, ops.name, renewal.why)
             if not renewal.is_reached:
@@ -177,12 +177,14 @@ class Heartbeat:
 
     def _register(self) -> None:
         if self._registration is not None and monotonic() >= self._registration.at:
-            self._registration.renew(self._reachable_nodes())
+            self._registration.renew(self._reachable_executors())
 
-    def _reachable_nodes(self) -> list[Node]:
-        homes = dict.fromkeys(poll.home for poll in list(self._state.polls))
+    def _reachable_executors(self) -> list[Executor]:
+        nodes = dict.fromkeys(poll.node for poll in list(self._state.polls))
         is_up = not self._is_silent
-        return [self._node(home) for home in homes if (is_up if home is None else home.state.is_up)]
+        return [
+            self._executor(node) for node in nodes if (is_up if node is None else node.state.is_up)
+        ]
 
     def _ask_for_cancelled(self) -> None:
         """Store the progress of jobs, and learn which are cancelled: one call for each queue."""
@@ -200,13 +202,13 @@ class Heartbeat:
                 self._look_at(jobs[start : start + BATCH])
 
     def _look_at(self, jobs: Sequence[Delivery]) -> None:
-        node = self._node(ops_of(jobs[0]).home)
+        executor = self._executor(ops_of(jobs[0]).node)
         try:
-            outcomes = send_progress(node, jobs)
+            outcomes = send_progress(executor, jobs)
         except Exception as error:  # noqa: BLE001  # it asks again soon
             logger.debug("cancelled jobs are not known: %s: %s", type(error).__name__, error)
             if about_server(error):
-                node.close()
+                executor.close()
             return
         pairs = zip(jobs, outcomes, strict=True)
         cancelled = [job for job, outcome in pairs if outcome is Outcome.CANCELLED]
@@ -228,8 +230,8 @@ class Heartbeat:
             return
         self._has_left = True
         # Of several nodes, and of a server that does not answer, the leases end by themselves.
-        if self._state.polls[0].home is None and not self._is_silent:
-            driver = Driver(self._node(None), self._backend.config.prefix)
+        if self._state.polls[0].node is None and not self._is_silent:
+            driver = Driver(self._executor(None), self._topology.config.prefix)
             driver.drive(leave(self._state))
 
     def _drop_ended_leases(self) -> list[Delivery]:
@@ -271,17 +273,17 @@ class Heartbeat:
         return min(max(nearest - monotonic(), shortest), CANCELLATION_LOOK_INTERVAL)
 
 
-def send_progress(node: Node, jobs: Sequence[Delivery]) -> Settled:
+def send_progress(executor: Executor, jobs: Sequence[Delivery]) -> Settled:
     """Store the progress of deliveries of one queue; return the outcome of `beat` for each."""
     ops, texts = ops_of(jobs[0]), [progress_of(job) for job in jobs]
-    outcomes: Settled = node.run(ops.beat(jobs, texts))
+    outcomes: Settled = executor.run(ops.beat(jobs, texts))
     for job, text in zip(jobs, texts, strict=True):
         if text:
             sent_progress(job, text)
     return outcomes
 
 
-def renew_each(node: Node, lease: float, jobs: Sequence[Delivery]) -> Renewal:
+def renew_each(executor: Executor, lease: float, jobs: Sequence[Delivery]) -> Renewal:
     """Renew the leases of jobs of one queue. If that is refused, renew those of each half.
 
     So a job whose lease can't be renewed does not end those of the others. After a refusal the
@@ -289,7 +291,7 @@ def renew_each(node: Node, lease: float, jobs: Sequence[Delivery]) -> Renewal:
     time, and the largest finds the jobs beside many such jobs.
 
     Args:
-        node: of the queue.
+        executor: of the queue's node.
         lease: seconds.
         jobs: of one epoch.
     """
@@ -298,7 +300,7 @@ def renew_each(node: Node, lease: float, jobs: Sequence[Delivery]) -> Renewal:
         parts.sort(key=len)
         part = parts.pop(0 if refusals % 2 else -1)
         try:
-            renewal.lost += renew_leases(node, lease, part)
+            renewal.lost += renew_leases(executor, lease, part)
         except Exception as error:  # noqa: BLE001  # tried again, until the leases end
             renewal.why = f"{type(error).__name__}: {error}"
             if about_server(error):
@@ -316,7 +318,7 @@ def renew_each(node: Node, lease: float, jobs: Sequence[Delivery]) -> Renewal:
     return renewal
 
 
-def renew_leases(node: Node, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
+def renew_leases(executor: Executor, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
     """Renew the leases of jobs of one queue; return the jobs that are lost.
 
     If the server was not reached, the connection is closed.
@@ -324,12 +326,12 @@ def renew_leases(node: Node, lease: float, jobs: Sequence[Delivery]) -> Sequence
     ops, sent = ops_of(jobs[0]), monotonic()
     try:
         call = ops.extend(jobs, round(lease * 1000), late=True)
-        reply = node.run(call)
+        reply = executor.run(call)
     except WrongEpoch:  # the queue was deleted and re-created: it has none of these jobs
         return jobs
     except Exception as error:
         if about_server(error):
-            node.close()
+            executor.close()
         raise
     begun = call.resent or sent
     return renew(jobs, reply.untils, now_ms=reply.now, sent=begun, heard=monotonic())
@@ -337,5 +339,5 @@ def renew_leases(node: Node, lease: float, jobs: Sequence[Delivery]) -> Sequence
 
 def _is_away(job: Delivery) -> bool:
     """Return True if the job's node, one of several, is down. It must not delay the others."""
-    home = ops_of(job).home
-    return home is not None and not home.state.is_up
+    node = ops_of(job).node
+    return node is not None and not node.state.is_up

@@ -127,7 +127,7 @@ class PenstockKit(Penstock):
                     clock=monotonic,
                     log=logger,
                 )
-                self.backend.driver.drive(ticks.run())
+                self.topology.driver.drive(ticks.run())
         try:
             return self.reserve(names, n, block=0) if names else []
         except QueueClosed:
@@ -139,7 +139,7 @@ class PenstockKit(Penstock):
         if kind != "none":
             results = results_of(jobs, done.times) if kind == "ack" else None
             call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results=results)
-            outcomes = self.backend.node.run(call)
+            outcomes = self.topology.executor.run(call)
         names = {Outcome.DONE: OUTCOME_OF_KIND[kind]} | UNUSUAL_OUTCOMES
         for outcome in outcomes:
             name = names.get(outcome, "lost")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.workers import WORKER_ENTRY_MS
@@ -47,24 +47,24 @@ class Registration:
         self._began = monotonic()
         self._tidy_at = 0.0
         self._since_ms = 0
-        self._nodes: set[Node] = set()
-        self._ahead_ms: dict[Node, int] = {}
+        self._executors: set[Executor] = set()
+        self._ahead_ms: dict[Executor, int] = {}
         self._has_failed = False
         self.at = self._began + REGISTRATION_DELAY
 
-    def renew(self, nodes: Iterable[Node]) -> None:
+    def renew(self, nodes: Iterable[Executor]) -> None:
         """Write the entry to nodes: one command for each, and rarely the list."""
         self.at = monotonic() + ENTRY_INTERVAL
         is_tidy = monotonic() < self._tidy_at
-        for node in nodes:
+        for executor in nodes:
             try:
-                was_there = self._write(node)
-                if not (was_there and is_tidy and node in self._nodes):
-                    self._tidy(node)
-                    self._nodes.add(node)
+                was_there = self._write(executor)
+                if not (was_there and is_tidy and executor in self._executors):
+                    self._tidy(executor)
+                    self._executors.add(executor)
             except Exception as error:  # noqa: BLE001, PERF203  # a worker works without an entry
-                self._nodes.discard(node)
-                node.close()
+                self._executors.discard(executor)
+                executor.close()
                 if not self._has_failed:
                     self._has_failed = True
                     text = "the list of workers can't be written: %s: %s"
@@ -72,31 +72,31 @@ class Registration:
         if not is_tidy:
             self._tidy_at = monotonic() + LIST_INTERVAL
 
-    def _write(self, node: Node) -> bool:
+    def _write(self, executor: Executor) -> bool:
         """Write the entry; return False if there was none, so that its id may not be listed."""
-        if node not in self._nodes:  # else its clock is known
-            self._ahead_ms[node] = node.time_ms() - int(monotonic() * 1000)
-        now_ms = self._ahead_ms[node] + int(monotonic() * 1000)
+        if executor not in self._executors:  # else its clock is known
+            self._ahead_ms[executor] = executor.time_ms() - int(monotonic() * 1000)
+        now_ms = self._ahead_ms[executor] + int(monotonic() * 1000)
         self._since_ms = self._since_ms or now_ms - int((monotonic() - self._began) * 1000)
         entry = self._entry(since_ms=self._since_ms, seen_ms=now_ms)
         key = worker_key(self._prefix, self._id)
-        return node.command("SET", key, entry, "PX", WORKER_ENTRY_MS, "GET") is not None
+        return executor.command("SET", key, entry, "PX", WORKER_ENTRY_MS, "GET") is not None
 
-    def _tidy(self, node: Node) -> None:
+    def _tidy(self, executor: Executor) -> None:
         """List its id as a new one, and remove old ones."""
-        now_ms = node.time_ms()
-        self._ahead_ms[node] = now_ms - int(monotonic() * 1000)
+        now_ms = executor.time_ms()
+        self._ahead_ms[executor] = now_ms - int(monotonic() * 1000)
         key, old = workers_key(self._prefix), now_ms - LISTED_MS
-        node.command("ZADD", key, now_ms, self._id)
-        node.command("ZREMRANGEBYSCORE", key, "-inf", old)
-        node.command("PEXPIRE", key, LISTED_MS)
+        executor.command("ZADD", key, now_ms, self._id)
+        executor.command("ZREMRANGEBYSCORE", key, "-inf", old)
+        executor.command("PEXPIRE", key, LISTED_MS)
 
     def remove(self) -> None:
         """Remove the entry where it was written."""
-        for node in self._nodes:
+        for executor in self._executors:
             try:
-                node.link.give_up_soon()
-                node.command("DEL", worker_key(self._prefix, self._id))
-                node.command("ZREM", workers_key(self._prefix), self._id)
+                executor.connections.give_up_soon()
+                executor.command("DEL", worker_key(self._prefix, self._id))
+                executor.command("ZREM", workers_key(self._prefix), self._id)
             except Exception as error:  # noqa: BLE001, PERF203  # it ends by itself
                 logger.debug("the entry of a worker stays: %s: %s", type(error).__name__, error)

@@ -193,7 +193,7 @@ class Worker:
 
     def _make_client(self) -> Penstock:
         """Return a separate client. Beside a helper process it has one node, like the helper."""
-        has_url = isinstance(self._origin.backend.source, str)
+        has_url = isinstance(self._origin.topology.source, str)
         federation = False if has_url and self.options.heartbeat == "process" else None
         return twin_of(self._origin, owner=self.options.name, federation=federation)
 
@@ -308,7 +308,7 @@ class Worker:
         self.handlers = joined(self._sets)  # some may have been registered meanwhile
         self.handlers.check()
         wake, options = Signal(), self.options
-        codec = self._client.backend.config.codec
+        codec = self._client.topology.config.codec
         self._declared = declared_schedules(self.handlers, options.queues, codec)
         handler_runner = HandlerRunner(self.handlers, self._client.middleware, wake.set)
         handler_runner.client, handler_runner.take = self._client, self.take
@@ -327,7 +327,7 @@ class Worker:
             name=self.name,
         )
         if options.heartbeat == "process":
-            source, prefix = self._client.backend.source, self._client.prefix
+            source, prefix = self._client.topology.source, self._client.prefix
             state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
         if options.isolate is not None:
             kept = {name: options.shown()[name] for name in ISOLATED_OPTIONS}
@@ -475,7 +475,7 @@ class Worker:
         helper, began = state.helper, monotonic()
         heartbeat = Heartbeat(
             state,
-            self._client.backend,
+            self._client.topology,
             name=f"{self.name}-leases",
             registration=None if self._isolated else self._registration(),
             overdue=self._end_process if self._process_end else None,
@@ -531,17 +531,17 @@ class Worker:
         state.answered = monotonic()
 
     def _say_start(self, state: WorkerState) -> None:
-        backend = self._client.backend
-        where = backend.home.address
-        if backend.federation is None:
-            where = f"{backend.node.facts.name} at {where}"
+        topology = self._client.topology
+        where = topology.current.address
+        if topology.federation is None:
+            where = f"{topology.executor.facts.name} at {where}"
         schedules = [new.name for found in self._declared.values() for new in found]
         text = start_text(self.options, where, [one.title for one in self.handlers], schedules)
         state.log.info("penstock %s: %s takes %s", __version__, self.name, text)
 
     def _say_end(self, state: WorkerState, seconds: float) -> None:
         text = end_text(state.statistics.snapshot().counts, seconds)
-        federation = self._client.backend.federation
+        federation = self._client.topology.federation
         if state.options.burst and federation and (down := federation.down):
             text += f". Jobs of nodes that can't be reached are left: {', '.join(down)}"
             state.log.warning("%s has ended: %s", self.name, text)
@@ -558,26 +558,26 @@ class Worker:
 
     def _work(self, state: WorkerState, wake: Signal) -> None:
         while True:
-            home = self._client.backend.home
-            state.has_several_servers, state.moved = home.is_apart, False
-            if state.polls[0].ops.home is not None:
+            nodes = self._client.topology.current
+            state.has_several_servers, state.moved = nodes.is_apart, False
+            if state.polls[0].ops.node is not None:
                 self._add_polls(state)
-            home.drive(work(state, self._end_round), wake)
+            nodes.drive(work(state, self._end_round), wake)
             if not state.moved:
                 return
-            self._client.backend.join()
+            self._client.topology.join()
             try:
                 self._connect(state, wake)
             except BaseException:
                 self.stop(0)
-                shield(home.drive(work(state, self._end_round), wake))  # it leaves at once
+                shield(nodes.drive(work(state, self._end_round), wake))  # it leaves at once
                 raise
             state.log.info("%s takes jobs of several nodes", self.name)
 
     def _look(self) -> None:
         state = self._state
         with suppress(RedisError):  # the loop meets it too
-            if state is not None and self._client.backend.has_others():
+            if state is not None and self._client.topology.has_others():
                 state.moved = True
                 state.wake()
 
@@ -625,12 +625,12 @@ class Worker:
             self._say_stop(state)
         if self._lap != state.lap:  # once a poll interval, and not in every round
             self._lap = state.lap
-            if self._client.backend.is_look_due and not self._looking.under_way:
+            if self._client.topology.is_look_due and not self._looking.under_way:
                 self._looking.begin(self._look)
         learned, state.learned = state.learned, {}
         for name, partitions in learned.items():
             self._client.queue(name, partitions=partitions)
-        if learned or state.polls[0].ops.home is not None:
+        if learned or state.polls[0].ops.node is not None:
             self._add_polls(state)
         if monitor is None:
             return

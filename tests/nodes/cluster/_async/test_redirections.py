@@ -253,7 +253,7 @@ async def test_calls_of_several_queues(ps: AsyncPenstock, cluster: Cluster) -> N
     names = names_apart(cluster, 6)
     queues, terms = [ps.queue(name) for name in names], prepared()
     for turn in range(2):
-        ends = await add_each([(queue, [terms.record(turn)], terms) for queue in queues])
+        ends = await add_each([(queue.route.part, [terms.record(turn)], terms) for queue in queues])
         assert not [end for end in ends if isinstance(end, Exception)]
         for name in names[:3]:
             cluster.move(slot_of_queue(name), cluster.other(slot_of_queue(name)))
@@ -269,9 +269,9 @@ async def test_a_map_that_is_wrong_in_every_place(
     names = names_apart(cluster, 6)
     for name in names:
         await ps.queue(name).enqueue("x")
-    link = ps.backend.node.link
-    link._owners = [link._owners[0]] * SLOT_COUNT
-    link._read_at = -100.0
+    connections = ps.topology.executor.connections
+    connections._owners = [connections._owners[0]] * SLOT_COUNT
+    connections._read_at = -100.0
     before = cluster.errors("MOVED")
     for name in names:
         assert (await ps.queue(name).stats()).ready == 1
@@ -281,12 +281,12 @@ async def test_a_map_that_is_wrong_in_every_place(
 async def test_servers_that_have_gone_for_good(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """Old addresses are forgotten; servers with slots are asked first."""
     await q.enqueue("x")
-    link = ps.backend.node.link
+    connections = ps.topology.executor.connections
     for number in range(100):
-        link._server(Address("127.0.0.2", 10_000 + number))
-    assert {address.host for address in list(link._askable(None))[:3]} == {"127.0.0.1"}
-    link._read_at = -100.0
-    await link._reread(0.0)
-    gone = [address for address in link._servers if address.host == "127.0.0.2"]
+        connections._server(Address("127.0.0.2", 10_000 + number))
+    assert {address.host for address in list(connections._askable(None))[:3]} == {"127.0.0.1"}
+    connections._read_at = -100.0
+    await connections._reread(0.0)
+    gone = [address for address in connections._servers if address.host == "127.0.0.2"]
     assert gone == [Address("127.0.0.2", 10_084 + number) for number in range(16)]
     assert (await q.stats()).ready == 1

@@ -229,11 +229,11 @@ async def test_errors_that_a_person_meets(cluster: Cluster) -> None:
     """Errors of a cluster's servers have the same texts as those of a single server."""
     text = "no node of the cluster has answered where the slots are: 127.0.0.1:1 can't be reached"
     async with AsyncPenstock(cluster.url, retry_for=0.1) as ps:
-        link = ps.backend.node.link
-        await link.close()
-        link._servers.clear()
-        link._owners = [None] * SLOT_COUNT
-        link._places = [Address("127.0.0.1", 1)]
+        connections = ps.topology.executor.connections
+        await connections.close()
+        connections._servers.clear()
+        connections._owners = [None] * SLOT_COUNT
+        connections._places = [Address("127.0.0.1", 1)]
         with pytest.raises(ServerUnreachable, match=text):
             await ps.queue("q").enqueue("x")
     for member in cluster.members:

@@ -248,7 +248,7 @@ def test_calls_of_several_queues(ps: Penstock, cluster: Cluster) -> None:
     names = names_apart(cluster, 6)
     queues, terms = [ps.queue(name) for name in names], prepared()
     for turn in range(2):
-        ends = add_each([(queue, [terms.record(turn)], terms) for queue in queues])
+        ends = add_each([(queue.route.part, [terms.record(turn)], terms) for queue in queues])
         assert not [end for end in ends if isinstance(end, Exception)]
         for name in names[:3]:
             cluster.move(slot_of_queue(name), cluster.other(slot_of_queue(name)))
@@ -262,9 +262,9 @@ def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Clu
     names = names_apart(cluster, 6)
     for name in names:
         ps.queue(name).enqueue("x")
-    link = ps.backend.node.link
-    link._owners = [link._owners[0]] * SLOT_COUNT
-    link._read_at = -100.0
+    connections = ps.topology.executor.connections
+    connections._owners = [connections._owners[0]] * SLOT_COUNT
+    connections._read_at = -100.0
     before = cluster.errors("MOVED")
     for name in names:
         assert ps.queue(name).stats().ready == 1
@@ -274,12 +274,12 @@ def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Clu
 def test_servers_that_have_gone_for_good(ps: Penstock, q: Queue) -> None:
     """Old addresses are forgotten; servers with slots are asked first."""
     q.enqueue("x")
-    link = ps.backend.node.link
+    connections = ps.topology.executor.connections
     for number in range(100):
-        link._server(Address("127.0.0.2", 10_000 + number))
-    assert {address.host for address in list(link._askable(None))[:3]} == {"127.0.0.1"}
-    link._read_at = -100.0
-    link._reread(0.0)
-    gone = [address for address in link._servers if address.host == "127.0.0.2"]
+        connections._server(Address("127.0.0.2", 10_000 + number))
+    assert {address.host for address in list(connections._askable(None))[:3]} == {"127.0.0.1"}
+    connections._read_at = -100.0
+    connections._reread(0.0)
+    gone = [address for address in connections._servers if address.host == "127.0.0.2"]
     assert gone == [Address("127.0.0.2", 10_084 + number) for number in range(16)]
     assert q.stats().ready == 1

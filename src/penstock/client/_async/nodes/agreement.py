@@ -38,32 +38,32 @@ async def agree(
         partitions: their number; None = it has none.
         more: nodes that are about to be up, in addition to those that are.
     """
-    homes = [home for home in list(federation.homes) if home.state.is_up]
-    homes = list(dict.fromkeys([*homes, *more]))
-    if len(homes) < 2:
+    nodes = [node for node in list(federation.nodes) if node.state.is_up]
+    nodes = list(dict.fromkeys([*nodes, *more]))
+    if len(nodes) < 2:
         return
     for number in [None] if partitions is None else range(partitions):
         stored = {}
-        for home in homes:
-            ops = home.brief.operations(name, number)
-            read = partial(home.brief.node.command, "HMGET", ops.keys["meta"], *STORED_SETTINGS)
-            fields = await _try(federation, home, name, read)
+        for node in nodes:
+            ops = node.brief.operations(name, number)
+            read = partial(node.brief.executor.command, "HMGET", ops.keys["meta"], *STORED_SETTINGS)
+            fields = await _try(federation, node, name, read)
             if fields is not None:
-                stored[home] = fields
-        for home, changes in merging.to_store(stored).items() if stored else ():
-            ops = home.brief.operations(name, number)
+                stored[node] = fields
+        for node, changes in merging.to_store(stored).items() if stored else ():
+            ops = node.brief.operations(name, number)
             ops.partitions = partitions
-            await _try(federation, home, name, partial(_store, home, ops, changes))
-            logger.info("settings of %r: now stored on %s, too", name, home.address)
+            await _try(federation, node, name, partial(_store, node, ops, changes))
+            logger.info("settings of %r: now stored on %s, too", name, node.address)
 
 
-async def _store(home: AsyncFederatedNode, ops: QueueOps, fields: list[Any]) -> None:
+async def _store(node: AsyncFederatedNode, ops: QueueOps, fields: list[Any]) -> None:
     """Store the settings of another node, except those that the script refuses."""
-    await home.brief.connect()
+    await node.brief.connect()
     while True:
         build = partial(ops.configure, fields)
         try:
-            await home.brief.driver.drive(flows.create_and_run(ops, build))
+            await node.brief.driver.drive(flows.create_and_run(ops, build))
             return
         except BadArgument as error:
             setting = error.argument
@@ -72,20 +72,20 @@ async def _store(home: AsyncFederatedNode, ops: QueueOps, fields: list[Any]) -> 
             if setting not in fields[2::2]:
                 raise
             text = "setting %s of %r was not stored on %s, where it is refused: %s"
-            logger.warning(text, setting, ops.name, home.address, error)
+            logger.warning(text, setting, ops.name, node.address, error)
         at = fields[::2].index(setting) * 2
         fields = fields[:at] + fields[at + 2 :]
 
 
 async def _try(
     federation: AsyncNodeGroup,
-    home: AsyncFederatedNode,
+    node: AsyncFederatedNode,
     name: str,
     ask: Callable[[], Awaitable[T]],
 ) -> T | None:
     try:
         return await ask()
     except Exception as error:  # noqa: BLE001  # as `agree` says
-        if not federation.note_failure(home, error):
-            logger.warning("settings of %r were not stored on %s: %s", name, home.address, error)
+        if not federation.note_failure(node, error):
+            logger.warning("settings of %r were not stored on %s: %s", name, node.address, error)
         return None

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.client._acompat import AsyncBackgroundTask
-from penstock.client._async.nodes.node_client import BRIEF, AsyncNodeClient
-from penstock.client._async.transport.node import AsyncNode
+from penstock.client._async.nodes.node import BRIEF, AsyncNode
+from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig
 from penstock.core.calls.failures import passing
@@ -58,20 +58,20 @@ class AsyncBackgroundTasks:
             await self._all.pop().close()
 
 
-class AsyncFederatedNode(AsyncNodeClient):
+class AsyncFederatedNode(AsyncNode):
     """One of several nodes.
 
     Args:
         source: a URL or a redis-py client.
         config: configuration of the client.
         learned: its id, if it comes from the list of another node.
-        node: its connections; None = make them.
+        executor: runs its calls; None = make them.
 
     Attributes:
         is_learned: whether it comes from the list of another node, not from the user.
-        brief: client of the node by connections on which a call fails within 2 s, for calls that
+        brief: the node by connections on which a call fails within 2 s, for calls that
             another node could serve as well.
-        prompt: client of the node by connections on which a call fails within 0.75 s, for calls
+        prompt: the node by connections on which a call fails within 0.75 s, for calls
             that another node can keep as a hint.
         state: whether it is up, leaving, crowded.
         whole_id: its id, all 40 digits; empty until it is known.
@@ -82,16 +82,20 @@ class AsyncFederatedNode(AsyncNodeClient):
     """
 
     def __init__(
-        self, source: Any, config: ClientConfig, learned: str = "", node: AsyncNode | None = None
+        self,
+        source: Any,
+        config: ClientConfig,
+        learned: str = "",
+        executor: AsyncExecutor | None = None,
     ) -> None:
-        super().__init__(source, config, node)
+        super().__init__(source, config, executor)
         self.is_learned = bool(learned)
         self.brief, self.prompt = (
-            AsyncNodeClient(source, config, self.node.twin(retry_for=0, socket_timeout=timeout))
+            AsyncNode(source, config, self.executor.twin(retry_for=0, socket_timeout=timeout))
             for timeout in (BRIEF, PROMPT)
         )
-        for client in (self.brief, self.prompt):
-            client.node.link.send_once()
+        for node in (self.brief, self.prompt):
+            node.executor.connections.send_once()
         self.state = NodeState()
         self.whole_id = ""
         self.known: list[str] = []
@@ -109,7 +113,7 @@ class AsyncFederatedNode(AsyncNodeClient):
     def address(self) -> str:
         """Address of the node, for people, with its database unless that is 0."""
         number = re.search(r"[/=]([1-9][0-9]*)$", address_of(self.source))
-        return f"{self.node.address}/{number.group(1)}" if number else self.node.address
+        return f"{self.executor.address}/{number.group(1)}" if number else self.executor.address
 
     def note_id(self, whole_id: str) -> None:
         """Note its id. Jobs with an earlier id of it are still looked for here."""
@@ -119,7 +123,7 @@ class AsyncFederatedNode(AsyncNodeClient):
 
     async def connect(self) -> None:
         """Reach the node, unless that was done."""
-        if not self.node.id:
+        if not self.executor.id:
             await self.look()
 
     async def close(self) -> None:
@@ -129,12 +133,12 @@ class AsyncFederatedNode(AsyncNodeClient):
 
     async def close_connections(self) -> None:
         """Close the connections; a background look goes on."""
-        for node in self._nodes:
-            await node.close()
+        for executor in self._executors:
+            await executor.close()
 
     @property
-    def _nodes(self) -> list[AsyncNode]:
-        return [self.node, self.brief.node, self.prompt.node]
+    def _executors(self) -> list[AsyncExecutor]:
+        return [self.executor, self.brief.executor, self.prompt.executor]
 
     def note_refusal(self, error: ConfigurationError) -> None:
         """Note why it can't be used."""
@@ -156,27 +160,29 @@ class AsyncFederatedNode(AsyncNodeClient):
     async def read_state(self) -> dict[str, Any]:
         """Read its id, flags and memory; return them as arguments of `NodeState.note_answer`."""
         now = monotonic()
-        node = self.brief.node
-        if not node.id:
-            await node.prepare()
-            self.node.facts = node.facts
+        executor = self.brief.executor
+        if not executor.id:
+            await executor.prepare()
+            self.executor.facts = executor.facts
         leaving = await self.recognise()
         facts = None
-        if node.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
-            facts = ServerFacts(parse_info(await node.command("INFO", "memory")))
+        if executor.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
+            facts = ServerFacts(parse_info(await executor.command("INFO", "memory")))
         return {"now": now, "leaving": leaving, "facts": facts}
 
     async def recognise(self) -> bool:
         """Read its id, or give it one; return True if it is leaving."""
-        node = self.brief.node
-        found, leaving = await node.command("HMGET", node_key(self.config.prefix), "id", "leaving")
+        executor = self.brief.executor
+        found, leaving = await executor.command(
+            "HMGET", node_key(self.config.prefix), "id", "leaving"
+        )
         # It has no id after a FLUSHALL, for example.
-        self.note_id(found.decode() if found else await node.identify())
+        self.note_id(found.decode() if found else await executor.identify())
         self.is_known = True
-        for node in self._nodes:
-            node.id = self.id
-            if self.id not in node.known:
-                node.known.append(self.id)
+        for executor in self._executors:
+            executor.id = self.id
+            if self.id not in executor.known:
+                executor.known.append(self.id)
         return bool(leaving)
 
     async def read_view(self) -> NodeView:
@@ -208,10 +214,10 @@ class AsyncFederatedNode(AsyncNodeClient):
     async def _ensure_ready(self) -> bool:
         """Ensure an open connection, and a state that is not too old; return True if it asked."""
         is_old = not self.state.is_up or self.state.is_stale(monotonic())
-        asks = is_old or await self.node.reach()
+        asks = is_old or await self.executor.reach()
         if asks:  # by the brief connection: a node that hangs fails there sooner
-            await self.brief.node.reach()
+            await self.brief.executor.reach()
             await self.look()
         if is_old:
-            await self.node.reach()
+            await self.executor.reach()
         return asks

@@ -21,8 +21,8 @@ from penstock.client._async.nodes.federated_node import (
     AsyncBackgroundTasks,
     AsyncFederatedNode,
 )
-from penstock.client._async.nodes.interfaces import AsyncSettingsKeeper
-from penstock.client._async.nodes.scanning import AsyncPageSource, read_next_page
+from penstock.client._async.nodes.interfaces import AsyncShardedQueue
+from penstock.client._async.nodes.scanning import AsyncScannedPlace, read_next_page
 from penstock.client._async.transport.flow_run import AsyncFlowRun
 from penstock.client.clock import monotonic
 from penstock.core import flows
@@ -63,10 +63,10 @@ class AsyncFederation:
     Args:
         sources: a URL or a redis-py client of each.
         config: configuration of the client.
-        homes: the nodes of these sources; None = make them.
+        nodes: the nodes of these sources; None = make them.
 
     Attributes:
-        homes: the nodes.
+        nodes: the nodes.
         unused: nodes of the list that can't be used: id -> address and reason.
         learn_at: time of the clock when the lists of nodes are read again.
         sticky: the order in which new jobs are offered to them.
@@ -76,34 +76,34 @@ class AsyncFederation:
         self,
         sources: Sequence[Any],
         config: ClientConfig,
-        homes: Sequence[AsyncFederatedNode] | None = None,
+        nodes: Sequence[AsyncFederatedNode] | None = None,
     ) -> None:
         self.config = config
         self._given = [*sources]
-        self.homes = list(homes or [AsyncFederatedNode(source, config) for source in sources])
+        self.nodes = list(nodes or [AsyncFederatedNode(source, config) for source in sources])
         self.unused: dict[str, tuple[str, str]] = {}
         self.sticky = Sticky(random.randrange(1 << 16))
         self._entries: dict[str, Entry] = {}
         self._gone: list[AsyncFederatedNode] = []
-        self._queues: weakref.WeakSet[AsyncSettingsKeeper] = weakref.WeakSet()
+        self._queues: weakref.WeakSet[AsyncShardedQueue] = weakref.WeakSet()
         self._learning = AsyncBackgroundTasks()
         self.learn_at = 0.0
 
     @property
     def address(self) -> str:
         """Addresses of the nodes; one that could not be reached is marked as down."""
-        marks = [" (down)" if home.state.failures else "" for home in self.homes]
-        return ", ".join(home.address + mark for home, mark in zip(self.homes, marks, strict=True))
+        marks = [" (down)" if node.state.failures else "" for node in self.nodes]
+        return ", ".join(node.address + mark for node, mark in zip(self.nodes, marks, strict=True))
 
     @property
     def down(self) -> list[str]:
         """Addresses of the nodes that could not be reached."""
-        return [home.address for home in self.homes if home.state.failures]
+        return [node.address for node in self.nodes if node.state.failures]
 
     is_apart = True
     """Parts of a queue lie on several servers, each of which may fail by itself."""
 
-    def watch(self, queue: AsyncSettingsKeeper) -> None:
+    def watch(self, queue: AsyncShardedQueue) -> None:
         """Keep the settings of a queue the same on all nodes from now on."""
         self._queues.add(queue)
 
@@ -112,12 +112,12 @@ class AsyncFederation:
 
         0 = it has none, None = no such queue.
         """
-        found, _ = await self.each(lambda home: home.brief.driver.partitions(name))
+        found, _ = await self.each(lambda node: node.brief.driver.partitions(name))
         return next((count for _, count in found if count is not None), None)
 
     def preferred(self) -> list[AsyncFederatedNode]:
         """Return the nodes in the order in which jobs are offered to them."""
-        return self.sticky.order(self.homes)
+        return self.sticky.order(self.nodes)
 
     # -- the state of the nodes ------------------------------------------------------------
 
@@ -131,15 +131,15 @@ class AsyncFederation:
         until = monotonic() + self.config.retry_for
         while True:
             self.start_due_looks()
-            is_reached = any(home.state.is_up for home in self.homes)
+            is_reached = any(node.state.is_up for node in self.nodes)
             if not is_reached or not all(
-                home.state.met or home.state.failures for home in self.homes
+                node.state.met or node.state.failures for node in self.nodes
             ):
                 await self.await_looks()
-            for home in self.homes:
-                if home.fault is not None:
-                    raise home.fault
-            if is_reached or any(home.state.is_up for home in self.homes):
+            for node in self.nodes:
+                if node.fault is not None:
+                    raise node.fault
+            if is_reached or any(node.state.is_up for node in self.nodes):
                 return
             if monotonic() >= until:
                 raise self.unavailable()
@@ -150,8 +150,8 @@ class AsyncFederation:
         until = monotonic() + BRIEF
         while True:
             self.start_due_looks()  # nodes may have been learned just now
-            under_way = [task for home in list(self.homes) for task in home.tasks.under_way]
-            if any(home.state.is_up for home in self.homes):
+            under_way = [task for node in list(self.nodes) for task in node.tasks.under_way]
+            if any(node.state.is_up for node in self.nodes):
                 until = min(until, monotonic() + GRACE)
             left = until - monotonic()
             if not under_way or left <= 0:
@@ -161,10 +161,10 @@ class AsyncFederation:
     def start_due_looks(self) -> None:
         """Start background looks at nodes that are down, and at the lists, when they are due."""
         now = monotonic()
-        for home in list(self.homes):
-            is_due = not home.state.is_up and now >= home.state.until
-            if is_due and not home.tasks.under_way:
-                home.tasks.begin(partial(self.look_after, home))
+        for node in list(self.nodes):
+            is_due = not node.state.is_up and now >= node.state.until
+            if is_due and not node.tasks.under_way:
+                node.tasks.begin(partial(self.look_after, node))
         if now >= self.learn_at and not self._learning.under_way:
             if self.learn_at:
                 self._learning.begin(self._learn)
@@ -174,139 +174,139 @@ class AsyncFederation:
     def is_whole(self) -> bool:
         """True if every node is up, and no list is being read."""
         is_learning = bool(self._learning.under_way)
-        return not is_learning and all(home.state.is_up for home in list(self.homes))
+        return not is_learning and all(node.state.is_up for node in list(self.nodes))
 
     @property
     def missed(self) -> dict[str, str]:
         """Nodes that are down or can't be used: address -> reason."""
-        down = [home for home in list(self.homes) if not home.state.is_up]
-        return {home.address: home.state.reason or "not reached yet" for home in down} | dict(
+        down = [node for node in list(self.nodes) if not node.state.is_up]
+        return {node.address: node.state.reason or "not reached yet" for node in down} | dict(
             self.unused.values()
         )
 
-    async def look_after(self, home: AsyncFederatedNode) -> None:
+    async def look_after(self, node: AsyncFederatedNode) -> None:
         """Try to reach a node; never raises."""
         try:
-            was = home.state.failures
-            await home.brief.node.reach()
-            await self._meet_again(home)
-            if was and home.state.is_up:
-                logger.warning("node %s is back", home.address)
+            was = node.state.failures
+            await node.brief.executor.reach()
+            await self._meet_again(node)
+            if was and node.state.is_up:
+                logger.warning("node %s is back", node.address)
         except ConfigurationError as error:
-            home.note_refusal(error)
+            node.note_refusal(error)
         except Exception as error:  # noqa: BLE001  # tried again after a while
-            home.fault = None  # it is checked again before it is used
-            home.note_failure(error)
+            node.fault = None  # it is checked again before it is used
+            node.note_failure(error)
             with suppress(Exception):
-                await home.brief.node.close()
+                await node.brief.executor.close()
         finally:
-            if home not in self.homes:  # it was removed meanwhile
-                await home.close_connections()
+            if node not in self.nodes:  # it was removed meanwhile
+                await node.close_connections()
 
-    async def _meet_again(self, home: AsyncFederatedNode) -> None:
-        found = await home.read_state()
-        await self.check_id(home)
-        if home not in self.homes:
+    async def _meet_again(self, node: AsyncFederatedNode) -> None:
+        found = await node.read_state()
+        await self.check_id(node)
+        if node not in self.nodes:
             return
-        home.fault = None
-        self._merge_list(await home.brief.node.read_node_list())
+        node.fault = None
+        self._merge_list(await node.brief.executor.read_node_list())
         # Before a job is taken from it: other nodes may keep acks of its jobs.
-        await hints.replay(self, home)
+        await hints.replay(self, node)
         for queue in list(self._queues):
-            await queue.agree(home)
-        if home in self.homes:
-            home.state.note_answer(**found)
+            await queue.agree(node)
+        if node in self.nodes:
+            node.state.note_answer(**found)
 
-    async def check_id(self, home: AsyncFederatedNode) -> None:
+    async def check_id(self, node: AsyncFederatedNode) -> None:
         """Check that no two nodes have one id; remove one that was learned twice.
 
         Raises:
             ConfigurationError: two nodes have one id.
         """
-        homes = list(self.homes)
-        for other in homes:
-            if other is not home and other.fault is None and other.id and other.id == home.id:
-                if other.is_learned or home.is_learned:  # by two addresses, or learned twice
-                    await self._leave_out(home if _is_spare(home, other, homes) else other)
+        nodes = list(self.nodes)
+        for other in nodes:
+            if other is not node and other.fault is None and other.id and other.id == node.id:
+                if other.is_learned or node.is_learned:  # by two addresses, or learned twice
+                    await self._leave_out(node if _is_spare(node, other, nodes) else other)
                     continue
-                if not other.is_known or (home.state.is_up and not other.state.is_up):
+                if not other.is_known or (node.state.is_up and not other.state.is_up):
                     continue  # the other one is checked when it is back
                 raise ConfigurationError(
-                    f"{other.address} and {home.address} have the same node id, {home.id}: drop"
+                    f"{other.address} and {node.address} have the same node id, {node.id}: drop"
                     " one of the two addresses, or clear the server with copied data"
                 )
 
-    async def _leave_out(self, home: AsyncFederatedNode) -> None:
+    async def _leave_out(self, node: AsyncFederatedNode) -> None:
         """Remove a learned node that is known by another address."""
-        self._remove(home)
+        self._remove(node)
         for gone in tuple(self._gone):
-            if not (gone is home or gone.state.met or gone.tasks.under_way):
+            if not (gone is node or gone.state.met or gone.tasks.under_way):
                 with suppress(ValueError):  # another thread has removed it
                     self._gone.remove(gone)
-        await home.close_connections()
+        await node.close_connections()
 
-    def _remove(self, home: AsyncFederatedNode) -> None:
+    def _remove(self, node: AsyncFederatedNode) -> None:
         """Remove a node. Until `close` it is kept: calls may be under way, jobs may be settled."""
         with suppress(ValueError):  # another thread has removed it
-            self.homes.remove(home)
-            self._gone.append(home)
+            self.nodes.remove(node)
+            self._gone.append(node)
 
     async def _learn(self) -> None:
         """Read the ids and lists of all nodes again; never raises."""
-        for home in list(self.homes):
-            if home.state.is_up:
+        for node in list(self.nodes):
+            if node.state.is_up:
                 try:
-                    await home.recognise()
-                    await self.check_id(home)
-                    self._merge_list(await home.brief.node.read_node_list())
-                    await hints.replay_from(self, home, self.up(home))
+                    await node.recognise()
+                    await self.check_id(node)
+                    self._merge_list(await node.brief.executor.read_node_list())
+                    await hints.replay_from(self, node, self.up(node))
                 except ConfigurationError as error:
-                    home.note_refusal(error)
+                    node.note_refusal(error)
                 except Exception as error:  # noqa: BLE001  # tried again when it is due
-                    if not self.note_failure(home, error):
-                        logger.warning("node %s: %s", home.address, error)
+                    if not self.note_failure(node, error):
+                        logger.warning("node %s: %s", node.address, error)
         for queue in list(self._queues):
             await queue.agree()
 
     def up(self, but: AsyncFederatedNode) -> list[AsyncFederatedNode]:
         """Return the nodes that are up, except one."""
-        return [home for home in list(self.homes) if home is not but and home.state.is_up]
+        return [node for node in list(self.nodes) if node is not but and node.state.is_up]
 
     def _merge_list(self, told: Mapping[str, str]) -> None:
-        known = {node: str(entry) for node, entry in self._entries.items()}
+        known = {node_id: str(entry) for node_id, entry in self._entries.items()}
         self._entries = merged_members([known, told])
-        for node, entry in sorted(self._entries.items(), key=itemgetter(1)):
-            found = [home for home in list(self.homes) if home.whole_id == node]
+        for node_id, entry in sorted(self._entries.items(), key=itemgetter(1)):
+            found = [node for node in list(self.nodes) if node.whole_id == node_id]
             if found or not entry.address:
-                self.unused.pop(node, None)
+                self.unused.pop(node_id, None)
             if not entry.address:
-                for home in found:
-                    if len(self.homes) > 1:  # the last node stays, even if it was forgotten
-                        self._remove(home)
+                for node in found:
+                    if len(self.nodes) > 1:  # the last node stays, even if it was forgotten
+                        self._remove(node)
             elif not found:
-                self._use_listed(node, entry.address)
+                self._use_listed(node_id, entry.address)
 
-    def _use_listed(self, node: str, address: str) -> None:
-        for home in list(self.homes):
-            if address_of(home.source) == address:
-                if not home.state.met:  # else the entry is older than the node there
-                    home.note_id(node)
+    def _use_listed(self, node_id: str, address: str) -> None:
+        for node in list(self.nodes):
+            if address_of(node.source) == address:
+                if not node.state.met:  # else the entry is older than the node there
+                    node.note_id(node_id)
                 return
-        if self.unused.get(node, ("", ""))[0] == address:
+        if self.unused.get(node_id, ("", ""))[0] == address:
             return
         try:
             source = learned(address, self._given, self.config.node_hosts)
-            self.homes.append(AsyncFederatedNode(source, self.config, node))
+            self.nodes.append(AsyncFederatedNode(source, self.config, node_id))
         except (PenstockError, ValueError) as error:
             reason = error.reason if isinstance(error, BadArgument) else str(error)
-            logger.warning("node %s at %r is not used: %s", node[:8], address, reason)
-            self.unused[node] = (address, reason)
+            logger.warning("node %s at %r is not used: %s", node_id[:8], address, reason)
+            self.unused[node_id] = (address, reason)
         else:
-            self.unused.pop(node, None)
+            self.unused.pop(node_id, None)
 
     async def entries(self) -> dict[str, Entry]:
         """Return the lists of all nodes, merged."""
-        found, _ = await self.each(lambda home: home.brief.node.read_node_list())
+        found, _ = await self.each(lambda node: node.brief.executor.read_node_list())
         return merged_members(told for _, told in found)
 
     async def admit(self, url: str) -> AsyncFederatedNode:
@@ -316,80 +316,80 @@ class AsyncFederation:
             ConfigurationError: it has the id of another node.
         """
         await self.connect()
-        home = AsyncFederatedNode(url, self.config)
+        node = AsyncFederatedNode(url, self.config)
         try:
-            await home.look()
-            for other in list(self.homes):
-                if other.id == home.id and address_of(other.source) == address_of(url):
-                    await home.close()
+            await node.look()
+            for other in list(self.nodes):
+                if other.id == node.id and address_of(other.source) == address_of(url):
+                    await node.close()
                     return other
-            await self.check_id(home)
+            await self.check_id(node)
         except BaseException:
-            await home.close()
+            await node.close()
             raise
-        self.homes.append(home)
-        return home
+        self.nodes.append(node)
+        return node
 
-    async def dismiss(self, home: AsyncFederatedNode) -> None:
+    async def dismiss(self, node: AsyncFederatedNode) -> None:
         """Remove a node and close its connections."""
-        self._remove(home)
-        await home.close()
+        self._remove(node)
+        await node.close()
 
     def unavailable(self, what: str = "no node can be reached") -> NodesUnavailable:
         """Return the error of a call that no node could run, with the reason of each."""
-        reasons = {home.address: home.state.reason or "not asked" for home in self.homes}
+        reasons = {node.address: node.state.reason or "not asked" for node in self.nodes}
         return NodesUnavailable(what, reasons)
 
-    def home_of(self, node: str, name: object) -> AsyncFederatedNode:
+    def find_node(self, node_id: str, name: object) -> AsyncFederatedNode:
         """Return the node with this prefix of an id.
 
         Raises:
             WrongNode: there is none.
         """
-        for home in list(self.homes):
-            if node in home.known:
-                return home
-        known = ", ".join(home.id for home in self.homes if home.id)
-        unmet = ", ".join(home.address for home in self.homes if not home.id)
-        told = f"node {node} is unknown, this client knows {known}: add its URL"
+        for node in list(self.nodes):
+            if node_id in node.known:
+                return node
+        known = ", ".join(node.id for node in self.nodes if node.id)
+        unmet = ", ".join(node.address for node in self.nodes if not node.id)
+        told = f"node {node_id} is unknown, this client knows {known}: add its URL"
         for whole_id, (address, reason) in self.unused.items():
-            if whole_id.startswith(node):
-                told = f"node {node} at {address!r} is not used: {reason}"
+            if whole_id.startswith(node_id):
+                told = f"node {node_id} at {address!r} is not used: {reason}"
         raise WrongNode("id", name, f"{told}; not reached: {unmet}" if unmet else told)
 
-    def note_failure(self, home: AsyncFederatedNode, error: BaseException) -> bool:
+    def note_failure(self, node: AsyncFederatedNode, error: BaseException) -> bool:
         """Note the failure of a node; return True if other nodes may make up for it."""
         if not passing(error):
             return False
-        home.note_failure(error)
+        node.note_failure(error)
         return True
 
-    async def try_node(self, home: AsyncFederatedNode, ask: Callable[[], Awaitable[T]]) -> T | None:
+    async def try_node(self, node: AsyncFederatedNode, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Ask one node; None = it can't be reached."""
         try:
-            return await self._ask(home, ask)
+            return await self._ask(node, ask)
         except Exception as error:
             if not passing(error):
                 raise
             return None
 
-    async def _ask(self, home: AsyncFederatedNode, ask: Callable[[], Awaitable[T]]) -> T:
-        if not home.state.is_up:
-            raise self.unavailable(f"{home.address} is down")
+    async def _ask(self, node: AsyncFederatedNode, ask: Callable[[], Awaitable[T]]) -> T:
+        if not node.state.is_up:
+            raise self.unavailable(f"{node.address} is down")
         try:
-            if await home.brief.node.reach():  # it closed its connections: was it away?
-                await self._meet_again(home)
+            if await node.brief.executor.reach():  # it closed its connections: was it away?
+                await self._meet_again(node)
             return await ask()
         except Exception as error:
-            self.note_failure(home, error)
+            self.note_failure(node, error)
             raise
 
     async def close(self) -> None:
         """Close the connections."""
         await self._learning.close()
         gone, self._gone = self._gone, []
-        for home in [*self.homes, *gone]:
-            await home.close()
+        for node in [*self.nodes, *gone]:
+            await node.close()
 
     # -- every node ------------------------------------------------------------------------
 
@@ -407,20 +407,20 @@ class AsyncFederation:
         await self.connect()
         found: list[tuple[AsyncFederatedNode, T]] = []
         missed: dict[str, str] = {}
-        for home in list(self.homes):
+        for node in list(self.nodes):
             try:
-                found.append((home, await self._ask(home, partial(ask, home))))
+                found.append((node, await self._ask(node, partial(ask, node))))
             except Exception as error:  # noqa: PERF203  # node after node
                 if not passing(error):
                     raise
-                missed[home.address] = home.state.reason
+                missed[node.address] = node.state.reason
         if not found:
             raise NodesUnavailable("no node has answered", missed)
         return found, missed
 
     async def queues(self, pattern: str) -> list[str]:
         """Return the names of the queues that exist on any node, sorted."""
-        found, missed = await self.each(lambda home: home.brief.queues(pattern))
+        found, missed = await self.each(lambda node: node.brief.queues(pattern))
         return Partial(sorted({name for _, names in found for name in names}), missed)
 
     async def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
@@ -429,43 +429,44 @@ class AsyncFederation:
         check_cursor("cursor", at[1], QUEUE_CURSOR)
         await self.connect()
 
-        async def scan(home: AsyncFederatedNode, at: str) -> QueuePage | None:
-            ask = partial(home.brief.scan_queues, at, n, lambda _: True)
-            return await self.try_node(home, ask)
+        async def scan(node: AsyncFederatedNode, at: str) -> QueuePage | None:
+            ask = partial(node.brief.scan_queues, at, n, lambda _: True)
+            return await self.try_node(node, ask)
 
-        sources = [AsyncPageSource(home.id, home, partial(scan, home)) for home in self.homes]
-        home, page = await read_next_page(at, sources, QueuePage("0", []))
-        chosen = [] if home is None else await self._choose_first_met(home, page.queues)
+        places = [AsyncScannedPlace(node.id, node, partial(scan, node)) for node in self.nodes]
+        node, page = await read_next_page(at, places, QueuePage("0", []))
+        chosen = [] if node is None else await self._choose_first_met(node, page.queues)
         return replace(page, queues=[stats for stats in chosen if is_wanted(stats)])
 
     async def _choose_first_met(
-        self, home: AsyncFederatedNode, found: Sequence[QueueStats]
+        self, node: AsyncFederatedNode, found: Sequence[QueueStats]
     ) -> list[QueueStats]:
         """Return the merged figures of the queues that exist on no node before this one."""
         chosen = []
         for one in found:
             parts, missed = await self.each(partial(_read_stats, one=one))
-            if not any(stats.exists and other.id < home.id for other, stats in parts):
+            if not any(stats.exists and other.id < node.id for other, stats in parts):
                 chosen.append(merging.merged_stats([stats for _, stats in parts], missed))
         return chosen
 
     async def hello(self) -> Hello:
         """Return every node: those that answer, then the others with the last known state."""
-        found, _ = await self.each(lambda home: home.read_view())
+        found, _ = await self.each(lambda node: node.read_view())
         seen = dict(found)
         silent = [
             NodeView(one.whole_id, one.address, leaving=one.state.leaving, error=one.state.reason)
-            for one in self.homes
+            for one in self.nodes
             if one not in seen
         ]
         silent += [
-            NodeView(node, address, error=reason) for node, (address, reason) in self.unused.items()
+            NodeView(node_id, address, error=reason)
+            for node_id, (address, reason) in self.unused.items()
         ]
         return Hello(PROTOCOL_VERSION, found[0][1].id, (*seen.values(), *silent))
 
     async def info(self) -> Info:
         """Return the state of all nodes together."""
-        found, _ = await self.each(lambda home: home.brief.info())
+        found, _ = await self.each(lambda node: node.brief.info())
         return merged_info([info for _, info in found])
 
     # -- consuming -------------------------------------------------------------------------
@@ -482,44 +483,44 @@ class AsyncFederation:
 
     async def _answer(self, effect: Any) -> Any:
         if isinstance(effect, (flows.Run, flows.ReserveJobs, flows.Register, flows.Unregister)):
-            home = effect.ops.home
-            return await self._ask(home, partial(home.brief.driver.answer, effect))
+            node = effect.ops.node
+            return await self._ask(node, partial(node.brief.driver.answer, effect))
         if isinstance(effect, flows.SweepDue):
             return await self._sweep_due(effect)
         if isinstance(effect, flows.StoreHint):
             ops = effect.ops
-            return await hints.keep(self, ops.home, ops.keys.name, effect.jobs, effect.intent)
+            return await hints.keep(self, ops.node, ops.keys.name, effect.jobs, effect.intent)
         if isinstance(effect, flows.CloseConnections):
             return None
         assert isinstance(effect, flows.GiveUpSoon)
-        for home in list(self.homes):
-            await home.brief.node.link.give_up_soon()
+        for node in list(self.nodes):
+            await node.brief.executor.connections.give_up_soon()
         return None
 
     async def _sweep_due(self, effect: flows.SweepDue) -> None:
         """Sweep the queues that are due, on each node that is up."""
-        for home in list(self.homes):
-            own = tuple(ops for ops in effect.sources if ops.home is home)
-            if own and home.state.is_up:
-                answer = partial(home.brief.driver.sweep_due, flows.SweepDue(own))
+        for node in list(self.nodes):
+            own = tuple(ops for ops in effect.queues if ops.node is node)
+            if own and node.state.is_up:
+                answer = partial(node.brief.driver.sweep_due, flows.SweepDue(own))
                 with suppress(Exception):  # it has been noted; other clients sweep as well
-                    await self._ask(home, answer)
+                    await self._ask(node, answer)
 
 
-async def _read_stats(home: AsyncFederatedNode, one: QueueStats) -> QueueStats:
-    return await home.brief.read_stats(one.name, one.partitions)
+async def _read_stats(node: AsyncFederatedNode, one: QueueStats) -> QueueStats:
+    return await node.brief.read_stats(one.name, one.partitions)
 
 
 def _is_spare(
-    home: AsyncFederatedNode, other: AsyncFederatedNode, homes: Sequence[AsyncFederatedNode]
+    node: AsyncFederatedNode, other: AsyncFederatedNode, nodes: Sequence[AsyncFederatedNode]
 ) -> bool:
-    """Return True if, of two objects for one node, `home` is removed and not `other`.
+    """Return True if, of two objects for one node, `node` is removed and not `other`.
 
     Two threads may ask at the same time, each about one of them: exactly one must stay.
     """
-    if not (home.is_learned and other.is_learned):
-        return home.is_learned
-    if home not in homes:  # it was removed
+    if not (node.is_learned and other.is_learned):
+        return node.is_learned
+    if node not in nodes:  # it was removed
         return True
-    is_one_place = address_of(home.source) == address_of(other.source)
-    return homes.index(other) < homes.index(home) and (is_one_place or other.state.is_up)
+    is_one_place = address_of(node.source) == address_of(other.source)
+    return nodes.index(other) < nodes.index(node) and (is_one_place or other.state.is_up)

@@ -25,79 +25,83 @@ __all__ = ["keep", "replay", "replay_from"]
 logger = get_logger("penstock")
 
 
-async def replay(federation: AsyncNodeGroup, home: AsyncFederatedNode) -> None:
+async def replay(federation: AsyncNodeGroup, node: AsyncFederatedNode) -> None:
     """Replay the hints that others keep for a node that is back, and those that it keeps.
 
     Raises:
         Exception: the node has failed again.
     """
-    others = federation.up(home)
+    others = federation.up(node)
     for other in others:
         try:
-            lost = await replay_from(federation, other, [home])
+            lost = await replay_from(federation, other, [node])
         except Exception as error:  # noqa: BLE001, PERF203  # not this node's failure
             if not federation.note_failure(other, error):
                 logger.warning("hints on %s: %s", other.address, error)
         else:
             if lost is not None:
                 raise lost
-    await replay_from(federation, home, others)
+    await replay_from(federation, node, others)
 
 
 async def replay_from(
-    federation: AsyncNodeGroup, keeper: AsyncFederatedNode, homes: Sequence[AsyncFederatedNode]
+    federation: AsyncNodeGroup,
+    keeping_node: AsyncFederatedNode,
+    nodes: Sequence[AsyncFederatedNode],
 ) -> Exception | None:
     """Replay the hints that one node keeps; return the failure of a node they are for."""
     lost: Exception | None = None
     key = hints_key(federation.config.prefix)
-    if not homes or not await keeper.brief.node.command("HLEN", key):
+    if not nodes or not await keeping_node.brief.executor.command("HLEN", key):
         return None
     cursor = b"0"
     while True:
-        cursor, flat = await keeper.brief.node.command("HSCAN", key, cursor, "COUNT", 100)
+        cursor, flat = await keeping_node.brief.executor.command("HSCAN", key, cursor, "COUNT", 100)
         kept, foreign = hints.read_hints(flat)
-        now = await keeper.brief.node.time_ms()
+        now = await keeping_node.brief.executor.time_ms()
         over = [hint.field for hint in kept if hint.until < now]
-        for home in homes:
-            own = [hint for hint in kept if hint.node in home.known and home is not keeper]
+        for node in nodes:
+            own = [hint for hint in kept if hint.node in node.known and node is not keeping_node]
             try:
                 for batch in hints.together(own):
-                    over += await _run(home, batch)
+                    over += await _run(node, batch)
             except Exception as error:
-                if not federation.note_failure(home, error):
+                if not federation.note_failure(node, error):
                     raise
                 lost = error
         if over:
-            await keeper.brief.node.command("HDEL", key, *dict.fromkeys(over))
+            await keeping_node.brief.executor.command("HDEL", key, *dict.fromkeys(over))
         if foreign:
-            logger.warning("%s keeps %d hints of an unknown kind", keeper.address, len(foreign))
+            logger.warning(
+                "%s keeps %d hints of an unknown kind", keeping_node.address, len(foreign)
+            )
         if cursor == b"0" or lost is not None:
             return lost
 
 
-async def _run(home: AsyncFederatedNode, batch: Sequence[Hint]) -> list[str]:
+async def _run(node: AsyncFederatedNode, batch: Sequence[Hint]) -> list[str]:
     """Run a call for hints about jobs of one queue; return the fields to remove."""
     first = batch[0]
-    ops = home.brief.operations(*split_name(first.queue))
+    ops = node.brief.operations(*split_name(first.queue))
     pairs = [text for hint in batch for text in (hint.number, hint.receipt)]
     call = ops.hinted(first.kind, first.epoch, first.window, first.reason, pairs)
     try:
-        await home.brief.node.run(call)
+        await node.brief.executor.run(call)
     except WrongEpoch:
         pass  # the queue was re-created: these jobs do not exist any more
     except Exception as error:  # the hints stay
-        logger.warning("%d hints for %s: %s", len(batch), home.address, error)
+        logger.warning("%d hints for %s: %s", len(batch), node.address, error)
         if passing(error):
             raise
         return []
     text = "late %s on %s: %d jobs of %r"
-    logger.info(text, first.kind, home.address, len(batch), first.queue)
+    logger.info(text, first.kind, node.address, len(batch), first.queue)
     return [hint.field for hint in batch]
 
 
 async def keep(
     federation: AsyncNodeGroup,
-    home: AsyncFederatedNode,
+    node: AsyncFederatedNode,
     queue: str,
     names: Sequence[Any],
     intent: Intent,
@@ -106,7 +110,7 @@ async def keep(
 
     Args:
         federation: the nodes.
-        home: the node that is down.
+        node: the node that is down.
         queue: name of the jobs' queue on it.
         names: deliveries or ids.
         intent: the call.
@@ -114,37 +118,37 @@ async def keep(
     Returns:
         For each job, whether a hint is kept.
     """
-    if not federation.up(home):
+    if not federation.up(node):
         await federation.await_looks()  # a new client may not have met the others yet
-    hint_of = partial(hints.hint_of, node=home.id, queue=queue, intent=intent)
-    for keeper in federation.preferred():
-        state = keeper.state
-        if keeper is home or not state.is_up:
+    hint_of = partial(hints.hint_of, node=node.id, queue=queue, intent=intent)
+    for keeping_node in federation.preferred():
+        state = keeping_node.state
+        if keeping_node is node or not state.is_up:
             continue
         try:
             if state.is_stale(monotonic()):
-                await keeper.look()
+                await keeping_node.look()
             if state.leaving or state.crowded:
                 continue
-            found = await _store(keeper, names, hint_of)
+            found = await _store(keeping_node, names, hint_of)
         except Exception as error:  # noqa: BLE001  # the next node is tried
-            if not federation.note_failure(keeper, error):
-                logger.warning("hints can't be kept on %s: %s", keeper.address, error)
+            if not federation.note_failure(keeping_node, error):
+                logger.warning("hints can't be kept on %s: %s", keeping_node.address, error)
             continue
         if found is not None:
-            if any(found) and home.state.is_up:  # it came back meanwhile
+            if any(found) and node.state.is_up:  # it came back meanwhile
                 with suppress(Exception):  # replayed when the list of nodes is read again
-                    await replay_from(federation, keeper, [home])
+                    await replay_from(federation, keeping_node, [node])
             return found
     return [False] * len(names)
 
 
 async def _store(
-    keeper: AsyncFederatedNode, names: Sequence[Any], hint_of: Callable[..., Hint | None]
+    keeping_node: AsyncFederatedNode, names: Sequence[Any], hint_of: Callable[..., Hint | None]
 ) -> list[bool] | None:
     """Store hints on a node; return for each job if one is kept, or None if there are too many."""
-    key, command = hints_key(keeper.config.prefix), keeper.brief.node.command
-    now = await keeper.brief.node.time_ms()
+    key, command = hints_key(keeping_node.config.prefix), keeping_node.brief.executor.command
+    now = await keeping_node.brief.executor.time_ms()
     found = [hint_of(name, now=now) for name in names]
     kept = [hint for hint in found if hint is not None]
     if not kept:

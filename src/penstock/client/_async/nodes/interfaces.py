@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.client._async.nodes.node_client import AsyncNodeClient
+from penstock.client._async.nodes.node import AsyncNode
+from penstock.client._async.transport.driver import AsyncDriver
+from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.core.calls.config import ClientConfig
 from penstock.core.calls.operations import QueueOps
 from penstock.core.nodes.state import Sticky
@@ -13,7 +15,7 @@ from penstock.core.nodes.state import Sticky
 if TYPE_CHECKING:
     from penstock.client._async.nodes.federated_node import AsyncFederatedNode
 
-__all__ = ["AsyncNodeGroup", "AsyncOnePart", "AsyncSettingsKeeper"]
+__all__ = ["AsyncNodeGroup", "AsyncOnePart", "AsyncShardedQueue"]
 
 
 class AsyncOnePart(Protocol):
@@ -24,11 +26,22 @@ class AsyncOnePart(Protocol):
         """Return its operations."""
 
     @property
-    def backend(self) -> AsyncNodeClient:
-        """Return the client that runs its calls."""
+    def node(self) -> AsyncNode:
+        """Return the node."""
+
+    @property
+    def executor(self) -> AsyncExecutor:
+        """Return what runs its calls."""
+
+    @property
+    def driver(self) -> AsyncDriver:
+        """Return what runs its flows."""
+
+    async def connect(self) -> None:
+        """Reach the node, unless that was done."""
 
 
-class AsyncSettingsKeeper(Protocol):
+class AsyncShardedQueue(Protocol):
     """A queue on several nodes, which keeps its settings there the same."""
 
     async def agree(self, *more: AsyncFederatedNode) -> None:
@@ -39,7 +52,7 @@ class AsyncNodeGroup(Protocol):
     """The nodes of a federation; see `AsyncFederation`."""
 
     config: ClientConfig
-    homes: list[AsyncFederatedNode]
+    nodes: list[AsyncFederatedNode]
     sticky: Sticky
 
     async def connect(self) -> None:
@@ -48,7 +61,7 @@ class AsyncNodeGroup(Protocol):
     async def await_looks(self) -> None:
         """Wait for looks at nodes."""
 
-    async def check_id(self, home: AsyncFederatedNode) -> None:
+    async def check_id(self, node: AsyncFederatedNode) -> None:
         """Check that no two nodes have one id."""
 
     def preferred(self) -> list[AsyncFederatedNode]:
@@ -57,5 +70,5 @@ class AsyncNodeGroup(Protocol):
     def up(self, but: AsyncFederatedNode) -> Sequence[AsyncFederatedNode]:
         """Return the nodes that are up, except one."""
 
-    def note_failure(self, home: AsyncFederatedNode, error: BaseException) -> bool:
+    def note_failure(self, node: AsyncFederatedNode, error: BaseException) -> bool:
         """Note the failure of a node; return True if other nodes may make up for it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.client._async.nodes.agreement import agree
 from penstock.client._async.nodes.federated_node import AsyncFederatedNode
 from penstock.client._async.nodes.federation import AsyncFederation
-from penstock.client._async.nodes.node_client import AsyncNodeClient
+from penstock.client._async.nodes.node import AsyncNode
 from penstock.core.nodes.node_list import Entry, address_of
 from penstock.core.nodes.node_views import Drain, NodeView
 from penstock.core.values.urls import check_url, shown
@@ -21,16 +21,16 @@ class AsyncNodes:
     A node is named by its id (the first 8 digits are enough), its address, or its `NodeView`.
 
     Args:
-        home: the federation.
+        nodes: the federation.
 
     Raises:
         ConfigurationError: the client was made with `federation=False`.
     """
 
-    def __init__(self, home: AsyncFederation | AsyncNodeClient) -> None:
-        if not isinstance(home, AsyncFederation):
+    def __init__(self, nodes: AsyncFederation | AsyncNode) -> None:
+        if not isinstance(nodes, AsyncFederation):
             raise ConfigurationError("this client uses one node: make it without federation=False")
-        self._federation = home
+        self._federation = nodes
 
     async def list(self) -> tuple[NodeView, ...]:
         """Return every node of this client; those that can't be reached come last."""
@@ -49,12 +49,12 @@ class AsyncNodes:
             NodesMissed: some nodes can't be reached and don't have the new list.
         """
         check_url("url", url)
-        home = await self._federation.admit(url)
-        await self._note(home.whole_id, address_of(home.source))
+        node = await self._federation.admit(url)
+        await self._note(node.whole_id, address_of(node.source))
         for name in await self._federation.queues("*"):
             partitions = await self._federation.partitions(name) or None
             await agree(self._federation, name, partitions)
-        return await home.read_view()
+        return await node.read_view()
 
     async def forget(self, node: str | NodeView) -> None:
         """Remove a node from the list: clients that can reach another node stop using it.
@@ -70,15 +70,15 @@ class AsyncNodes:
             await self._note(unused, "")
             self._federation.unused.pop(unused, None)
             return
-        home = await self._find(node)
-        if len(self._federation.homes) == 1:
+        found = await self._find(node)
+        if len(self._federation.nodes) == 1:
             raise BadArgument("node", _shown(node), "is the only node, so it can't be removed")
-        if not home.whole_id:
+        if not found.whole_id:
             raise BadArgument("node", _shown(node), "was never reached, so its id is not known")
         try:
-            await self._note(home.whole_id, "", but=home)
+            await self._note(found.whole_id, "", but=found)
         finally:
-            await self._federation.dismiss(home)
+            await self._federation.dismiss(found)
 
     async def leave(self, node: str | NodeView) -> None:
         """Add no more jobs to a node, so that consumers empty it. Producers notice within 1 s.
@@ -87,9 +87,9 @@ class AsyncNodes:
             BadArgument: no such node.
             redis.exceptions.ConnectionError: it can't be reached.
         """
-        home = await self._find(node)
-        await home.node.command("HSET", node_key(home.config.prefix), "leaving", "1")
-        await self._federation.look_after(home)
+        found = await self._find(node)
+        await found.executor.command("HSET", node_key(found.config.prefix), "leaving", "1")
+        await self._federation.look_after(found)
 
     async def join(self, node: str | NodeView) -> None:
         """Add jobs to a node again, after `leave`.
@@ -97,9 +97,9 @@ class AsyncNodes:
         Raises:
             As `leave`.
         """
-        home = await self._find(node)
-        await home.node.command("HDEL", node_key(home.config.prefix), "leaving")
-        await self._federation.look_after(home)
+        found = await self._find(node)
+        await found.executor.command("HDEL", node_key(found.config.prefix), "leaving")
+        await self._federation.look_after(found)
 
     async def check_drained(self, node: str | NodeView) -> Drain:
         """Count the jobs left on a node. The result is true if none is waiting or leased.
@@ -110,15 +110,15 @@ class AsyncNodes:
         Raises:
             As `leave`.
         """
-        home = await self._find(node)
-        found = await home.living()
-        kept = await home.node.command("HLEN", hints_key(home.config.prefix))
+        found = await self._find(node)
+        queues = await found.living()
+        kept = await found.executor.command("HLEN", hints_key(found.config.prefix))
         return Drain(
-            waiting=sum(one.ready + one.scheduled + one.parked for one in found),
-            active=sum(one.active for one in found),
+            waiting=sum(one.ready + one.scheduled + one.parked for one in queues),
+            active=sum(one.active for one in queues),
             hints=kept,
-            rows=sum(one.staged + one.promised for one in found),
-            dead=sum(one.dead for one in found),
+            rows=sum(one.staged + one.promised for one in queues),
+            dead=sum(one.dead for one in queues),
         )
 
     async def _find_unused(self, node: object) -> str:
@@ -132,41 +132,43 @@ class AsyncNodes:
         await self._federation.connect()
         if not isinstance(node, (str, NodeView)) or not node:
             raise BadArgument("node", _shown(node), "must be an id, an address or a NodeView")
-        homes = self._federation.homes
-        found = [home for home in homes if _is_named(node, home.address, home.whole_id)]
+        nodes = self._federation.nodes
+        found = [one for one in nodes if _is_named(node, one.address, one.whole_id)]
         if len(found) != 1:
-            known = ", ".join(f"{one.id} ({one.address})" for one in homes)
+            known = ", ".join(f"{one.id} ({one.address})" for one in nodes)
             raise BadArgument("node", _shown(node), f"must be one of {known}")
         return found[0]
 
-    async def _note(self, node: str, address: str, but: AsyncFederatedNode | None = None) -> None:
+    async def _note(
+        self, node_id: str, address: str, but: AsyncFederatedNode | None = None
+    ) -> None:
         """Write the list, with one changed entry, to every node.
 
         Raises:
             NodesMissed: some nodes don't have it.
         """
         federation = self._federation
-        clocks, _ = await federation.each(lambda home: home.brief.node.time_ms())
+        clocks, _ = await federation.each(lambda node: node.brief.executor.time_ms())
         now = clocks[0][1]
         entries = await federation.entries()
-        for home in federation.homes:
-            where = address_of(home.source)
-            if home.whole_id and home.whole_id not in entries and where:
-                entries[home.whole_id] = Entry(now, where)
-        last = entries[node].changed if node in entries else 0
-        entries[node] = Entry(max(now, last + 1), address)
+        for node in federation.nodes:
+            where = address_of(node.source)
+            if node.whole_id and node.whole_id not in entries and where:
+                entries[node.whole_id] = Entry(now, where)
+        last = entries[node_id].changed if node_id in entries else 0
+        entries[node_id] = Entry(max(now, last + 1), address)
         flat = [text for name, entry in entries.items() for text in (name, str(entry))]
         key = nodes_key(federation.config.prefix)
 
-        async def write(home: AsyncFederatedNode) -> str:
+        async def write(node: AsyncFederatedNode) -> str:
             try:
-                await home.brief.node.command("HSET", key, *flat)
+                await node.brief.executor.command("HSET", key, *flat)
             except OutOfMemory as error:
                 return str(error)
             return ""
 
         found, missed = await federation.each(write)
-        missed.update({home.address: why for home, why in found if why})
+        missed.update({node.address: why for node, why in found if why})
         if but is not None:
             missed.pop(but.address, None)
         if missed:

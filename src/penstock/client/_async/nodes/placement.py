@@ -39,9 +39,9 @@ async def produce(
     while True:
         this_round = _PlacementRound(federation)
         for crowded in (False, True):
-            for home in federation.preferred():
-                if await this_round.offer(home, add_to, crowded=crowded):
-                    federation.sticky.chose(home)
+            for node in federation.preferred():
+                if await this_round.offer(node, add_to, crowded=crowded):
+                    federation.sticky.chose(node)
                     return cast("T", this_round.result)
         if this_round.refusal is not None:
             raise this_round.refusal
@@ -74,7 +74,7 @@ class _PlacementRound:
 
     async def offer(
         self,
-        home: AsyncFederatedNode,
+        node: AsyncFederatedNode,
         add_to: Callable[[AsyncFederatedNode], Awaitable[Any]],
         *,
         crowded: bool,
@@ -82,31 +82,31 @@ class _PlacementRound:
         """Offer the jobs to a node; return True if it took them.
 
         Args:
-            home: the node.
+            node: the node.
             add_to: adds to the part of the queue there.
             crowded: whether to offer to a node that is short of memory.
 
         Raises:
             Exception: the next node must not be asked.
         """
-        if home in self._tried:
+        if node in self._tried:
             return False
         try:
-            if not home.state.is_up:
-                raise NotTaken(home.state.reason, passing=True)
-            if await home.check_taking():
-                await self._federation.check_id(home)
-            if home.state.crowded and not crowded:
+            if not node.state.is_up:
+                raise NotTaken(node.state.reason, passing=True)
+            if await node.check_taking():
+                await self._federation.check_id(node)
+            if node.state.crowded and not crowded:
                 raise NotTaken("more than 75 % of its memory is in use", passing=False)
-            self._tried.add(home)
-            self.result = await add_to(home)
+            self._tried.add(node)
+            self.result = await add_to(node)
         except NotTaken as error:
-            self.reasons[home.address] = str(error)
+            self.reasons[node.address] = str(error)
             self.may_pass = self.may_pass or error.passing
             return False
         except Exception as error:
-            self._federation.note_failure(home, error)
-            self.reasons[home.address] = f"{type(error).__name__}: {error}"
+            self._federation.note_failure(node, error)
+            self.reasons[node.address] = f"{type(error).__name__}: {error}"
             if _is_refusal(error):
                 self.refusal = error
             elif isinstance(error, ResponseError) and passing(error):

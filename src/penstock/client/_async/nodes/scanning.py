@@ -7,51 +7,51 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from penstock.client._async.nodes.node_client import AsyncNodeClient
+from penstock.client._async.nodes.node import AsyncNode
 from penstock.core.jobs.views import QueuePage, ScanPage
 
-__all__ = ["AsyncPageSource", "read_next_page"]
+__all__ = ["AsyncScannedPlace", "read_next_page"]
 
-N = TypeVar("N", bound=AsyncNodeClient)
+N = TypeVar("N", bound=AsyncNode)
 Page = TypeVar("Page", ScanPage, QueuePage)
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncPageSource(Generic[N, Page]):
+class AsyncScannedPlace(Generic[N, Page]):
     """A place that a scan passes.
 
     Attributes:
         key: orders the places, and names this one in cursors.
-        home: its node.
+        node: its node.
         read: returns the page behind a cursor of the place; None = the node can't be reached.
     """
 
     key: str
-    home: N
+    node: N
     read: Callable[[str], Awaitable[Page | None]]
 
 
 async def read_next_page(
-    cursor: tuple[str, str], sources: Iterable[AsyncPageSource[N, Page]], empty: Page
+    cursor: tuple[str, str], places: Iterable[AsyncScannedPlace[N, Page]], empty: Page
 ) -> tuple[N | None, Page]:
     """Return the next page of a scan, and the node that it comes from.
 
     Args:
         cursor: the place with which to go on, and the cursor in it: see `split_cursor`.
-        sources: the places.
+        places: the places.
         empty: the page when no place is left.
     """
     key, inner = cursor
-    missed = [source.home.address for source in sources if not source.home.id]
-    met = sorted((source for source in sources if source.home.id), key=attrgetter("key"))
-    left = [source for source in met if source.key >= key]
-    for at, source in enumerate(left):
-        page = await source.read(inner if source.key == key else "0")
+    missed = [place.node.address for place in places if not place.node.id]
+    met = sorted((place for place in places if place.node.id), key=attrgetter("key"))
+    left = [place for place in met if place.key >= key]
+    for at, place in enumerate(left):
+        page = await place.read(inner if place.key == key else "0")
         if page is None:
-            missed.append(source.home.address)
+            missed.append(place.node.address)
             continue
         behind = [f"{other.key}:0" for other in left[at + 1 : at + 2]]
         is_over = page.cursor == "0"
-        after = (behind[0] if behind else "0") if is_over else f"{source.key}:{page.cursor}"
-        return source.home, replace(page, cursor=after, unreachable=tuple(missed))
+        after = (behind[0] if behind else "0") if is_over else f"{place.key}:{page.cursor}"
+        return place.node, replace(page, cursor=after, unreachable=tuple(missed))
     return None, replace(empty, unreachable=tuple(missed))

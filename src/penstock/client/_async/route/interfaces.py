@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from penstock.client._async.nodes.node import AsyncNode
 from penstock.client._async.route.part import (
     AsyncAskPart,
     AsyncCallPart,
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from penstock.core.enqueuing.schedules import NewSchedule
 
 __all__ = [
-    "AsyncClientNodes",
     "AsyncEnqueuing",
+    "AsyncQueueTopology",
     "AsyncRoute",
     "AsyncRouted",
     "AsyncSettling",
@@ -49,7 +50,7 @@ class AsyncRoute(Protocol):
     """
 
     @property
-    def nodes(self) -> AsyncClientNodes:
+    def topology(self) -> AsyncQueueTopology:
         """Return the nodes of the client."""
 
     @property
@@ -57,8 +58,16 @@ class AsyncRoute(Protocol):
         """Return the operations of the queue; those of its part if it has only one."""
 
     @property
-    def backend(self) -> Any:
-        """Return the client of its node, or the nodes."""
+    def address(self) -> str:
+        """Return the address of its node, or of all, for people."""
+
+    @property
+    def node(self) -> AsyncNode:
+        """Return its only node.
+
+        Raises:
+            ConfigurationError: there may be several.
+        """
 
     @property
     def part(self) -> AsyncPart | None:
@@ -98,7 +107,7 @@ class AsyncRoute(Protocol):
     async def reserve(
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
-        """Take up to n jobs of all parts; see `AsyncClientNodes.reserve`."""
+        """Take up to n jobs of all parts; see `AsyncQueueTopology.reserve`."""
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the parts in the order in which to ask them for jobs.
@@ -239,7 +248,7 @@ class AsyncSettling(AsyncRouted, Protocol):
         """Renew leases."""
 
 
-class AsyncClientNodes(Protocol):
+class AsyncQueueTopology(Protocol):
     """The nodes of a client, as its queues see them.
 
     Attributes:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._async.nodes.node_client import AsyncNodeClient
-from penstock.client._async.route.interfaces import AsyncClientNodes, AsyncRoute, AsyncRouted
+from penstock.client._async.nodes.node import AsyncNode
+from penstock.client._async.route.interfaces import AsyncQueueTopology, AsyncRoute, AsyncRouted
 from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, AsyncPart, AsyncReadPart
 from penstock.client._async.route.reserving import reserve_on_node
 from penstock.client.clock import monotonic
@@ -33,25 +33,25 @@ class AsyncNodeRoute(AsyncPart):
     """The route of a queue with one part: it is that part.
 
     Args:
-        nodes: the nodes of the client.
-        client: the client of the node.
+        topology: the nodes of the client.
+        node: the node.
         queue: the queue.
         number: of the partition; None = the queue has none.
 
     Attributes:
-        nodes: the argument.
+        topology: the argument.
         part: this part, the only one.
     """
 
     def __init__(
         self,
-        nodes: AsyncClientNodes,
-        client: AsyncNodeClient,
+        topology: AsyncQueueTopology,
+        node: AsyncNode,
         queue: AsyncRouted,
         number: int | None = None,
     ) -> None:
-        super().__init__(client, queue.name, number, queue)
-        self.nodes = nodes
+        super().__init__(node, queue.name, number, queue)
+        self.topology = topology
         self._queue = queue
         self.part: AsyncPart | None = self
 
@@ -62,8 +62,8 @@ class AsyncNodeRoute(AsyncPart):
 
     async def refresh(self) -> AsyncRoute:
         """Return the route of the queue; if the list of nodes is due, read it first."""
-        if monotonic() >= self.nodes.look_at:
-            await self.nodes.look()
+        if monotonic() >= self.topology.look_at:
+            await self.topology.look()
         return self._queue.route
 
     # -- producing -------------------------------------------------------------------------
@@ -73,20 +73,20 @@ class AsyncNodeRoute(AsyncPart):
         return await self._gathering.share(self._ask_if_taking)  # async only
 
     async def _ask_if_taking(self) -> bool:
-        nodes, client = self.nodes, self.backend
-        if monotonic() >= nodes.look_at and await self._find_other_route():
+        topology, node = self.topology, self.node
+        if monotonic() >= topology.look_at and await self._find_other_route():
             return False
         try:
-            await client.check_taking()
+            await node.check_taking()
         except NodesUnavailable:  # the node is leaving
             if await self._find_other_route():
                 return False
             raise
-        client.taking_until = min(client.taking_until, nodes.look_at)
+        node.taking_until = min(node.taking_until, topology.look_at)
         return True
 
     async def _find_other_route(self) -> bool:
-        return await self.nodes.look() and self._queue.route is not self
+        return await self.topology.look() and self._queue.route is not self
 
     async def add_many(
         self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
@@ -101,7 +101,7 @@ class AsyncNodeRoute(AsyncPart):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs."""
-        return await self.nodes.reserve([self._queue], n, wait, seen, confirm)
+        return await self.topology.reserve([self._queue], n, wait, seen, confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the part, as the one to ask for jobs."""
@@ -117,9 +117,9 @@ class AsyncNodeRoute(AsyncPart):
         self, names: list[JobName], n: int, wait: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs and take up to n others, in one trip."""
-        await self.backend.connect()
+        await self.connect()
         call = self.ops.settle(names, n)
-        outcomes, taken = await self.backend.node.run(call)
+        outcomes, taken = await self.executor.run(call)
         if call.resent:
             outcomes = outcomes.after_resend(Code.GONE)
         jobs = taken.deliveries
@@ -141,7 +141,7 @@ class AsyncNodeRoute(AsyncPart):
 
     async def ask_parts(self, ask: AsyncAskPart[T]) -> tuple[list[T], dict[str, str]]:
         """Ask the part."""
-        await self.backend.connect()
+        await self.connect()
         return [await ask(self)], {}
 
     async def read_page(
@@ -156,21 +156,21 @@ class AsyncBoundRoute(AsyncNodeRoute):
     """The route of a queue object that stays in one part: for a batch, or for a role.
 
     Args:
-        nodes: the nodes of the client.
+        topology: the nodes of the client.
         part: the part.
         queue: the queue object.
     """
 
-    def __init__(self, nodes: AsyncClientNodes, part: AsyncPart, queue: AsyncRouted) -> None:
-        super().__init__(nodes, part.backend, queue, part.number)
-        self.ops.home, self.ops.partitions = part.ops.home, part.ops.partitions
+    def __init__(self, topology: AsyncQueueTopology, part: AsyncPart, queue: AsyncRouted) -> None:
+        super().__init__(topology, part.node, queue, part.number)
+        self.ops.node, self.ops.partitions = part.ops.node, part.ops.partitions
 
     async def refresh(self) -> AsyncRoute:
         """Return this route: its queue object never gets another one."""
         return self
 
     async def _ask_if_taking(self) -> bool:
-        await self.backend.check_taking()
+        await self.node.check_taking()
         return True
 
     async def _find_other_route(self) -> bool:
@@ -180,4 +180,4 @@ class AsyncBoundRoute(AsyncNodeRoute):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs of this part."""
-        return await reserve_on_node(self.backend, [self], n, wait, seen, confirm)
+        return await reserve_on_node(self.node, [self], n, wait, seen, confirm)

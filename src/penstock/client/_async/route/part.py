@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.client._async.adding import add, confirm
-from penstock.client._async.nodes.node_client import AsyncNodeClient
+from penstock.client._async.nodes.node import AsyncNode
 from penstock.client._async.settling import settle_each
 from penstock.client._async.transport.finished import AsyncResultWait
 from penstock.client.clock import monotonic
@@ -68,40 +68,52 @@ class AsyncPart:
     """A queue on one node, or one of its partitions there. Internal.
 
     Args:
-        client: the client of the node, with the connections to use.
+        node: the node.
         name: of the queue.
         number: of the partition; None = the queue has none.
         queue: the queue object to which its jobs belong; None = no jobs are taken.
-        home: the node; None = that of `client`.
+        through: the node by the connections to use, such as its `brief`; None = `node` itself.
         ops: its operations, by which jobs were delivered before; None = make them.
 
     Attributes:
         ops: build its calls.
-        backend: runs them: the argument `client`.
-        home, number: the arguments.
+        executor, driver: run them.
+        node, number: the arguments.
     """
 
     def __init__(
         self,
-        client: AsyncNodeClient,
+        node: AsyncNode,
         name: str,
         number: int | None = None,
         queue: Any = None,
-        home: AsyncNodeClient | None = None,
+        *,
+        through: AsyncNode | None = None,
         ops: QueueOps | None = None,
     ) -> None:
-        self.backend = client
-        self.home = home or client
+        self._through = through or node
+        self.node = node
+        self.executor = self._through.executor
+        self.driver = self._through.driver
         self.number = number
-        self.ops = ops or client.operations(name, number, queue)
+        self.ops = ops or self._through.operations(name, number, queue)
         self._gathering = Gathering(self)  # async only
+
+    @property
+    def address(self) -> str:
+        """Return the address of the node, for people."""
+        return self.node.address
+
+    async def connect(self) -> None:
+        """Reach the node, unless that was done."""
+        await self._through.connect()
 
     # -- producing -------------------------------------------------------------------------
 
     async def add(self, record: bytes, options: Prepared) -> Enqueued:
         """Add a job."""
         now, ops = monotonic(), self.ops
-        if now >= self.backend.taking_until and not await self._check_taking():
+        if now >= self.node.taking_until and not await self._check_taking():
             added: Enqueued = await ops.queue.route.add(record, options)
             return added
         is_plain = options.is_plain and len(record) <= MAX_PLAIN_BYTES and not ops.producing
@@ -115,11 +127,11 @@ class AsyncPart:
                 added.queue = ops.queue
                 return added
             try:
-                plain = await self.backend.node.run(ops.enqueue_plain(record))
+                plain = await self.executor.run(ops.enqueue_plain(record))
             finally:
                 gathering.done()
             # async only]
-            # sync only: plain = self.backend.node.run(ops.enqueue_plain(record))
+            # sync only: plain = self.executor.run(ops.enqueue_plain(record))
         except (NotPlain, OutOfMemory):
             ops.plain_from = now + PLAIN_PAUSE
             return await self._add_fully(record, options)
@@ -136,7 +148,7 @@ class AsyncPart:
         try:
             try:
                 call = ops.enqueue_one(record, options)
-                reply = await self.backend.node.run(call)
+                reply = await self.executor.run(call)
                 confirmed = call.confirmed
             except (QueueMissing, QueueFull, OutOfMemory):
                 reply, confirmed = await add(self, (record,), options, is_tried=True)
@@ -161,7 +173,7 @@ class AsyncPart:
 
     async def add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
         """Add the jobs of a chunk; append the results, also of those before a failure."""
-        if monotonic() >= self.backend.taking_until and not await self._check_taking():
+        if monotonic() >= self.node.taking_until and not await self._check_taking():
             await self.ops.queue.route.add_chunk(chunk, options, results)
             return
         while chunk:
@@ -186,7 +198,7 @@ class AsyncPart:
 
     async def _check_taking(self) -> bool:
         """Check that the node takes jobs; return False if the queue has another route now."""
-        await self.backend.check_taking()
+        await self.node.check_taking()
         return True
 
     async def _find_other_route(self) -> bool:
@@ -195,22 +207,22 @@ class AsyncPart:
 
     async def open_batch(self, record: bytes, on: BatchCondition) -> AsyncOpenedBatch:
         """Open a batch with this callback."""
-        await self.backend.connect()
+        await self.connect()
         build = partial(self.ops.open_batch, record, on)
-        _, reply = await self.backend.driver.drive(flows.create_and_run(self.ops, build))
+        _, reply = await self.driver.drive(flows.create_and_run(self.ops, build))
         return AsyncOpenedBatch(self, reply.first, self.ops.batch_id(reply.epoch, reply.first))
 
     async def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
         """Store a schedule. Returns: as `flows.schedule`."""
-        await self.backend.connect()
-        return await self.backend.driver.drive(flows.schedule(self.ops, new, force=force))
+        await self.connect()
+        return await self.driver.drive(flows.schedule(self.ops, new, force=force))
 
     # -- settling --------------------------------------------------------------------------
 
     async def ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery without waiting for replicas."""
         call = self.ops.ack_one(job)
-        codes = await self.backend.node.run(call)
+        codes = await self.executor.run(call)
         if not codes or (call.resent and codes[0] == Code.GONE):
             return Outcome.DONE
         return OUTCOME_OF_CODE[codes[0]]
@@ -220,7 +232,7 @@ class AsyncPart:
     async def read_receipt(self, job: Delivery) -> str | None:
         """Return the receipt of the delivery that holds a job; None = it is not known."""
         try:
-            [found] = (await self.backend.node.run(self.ops.showing([job]))).jobs
+            [found] = (await self.executor.run(self.ops.showing([job]))).jobs
             return (found[RECEIPT_PLACE].decode() or None) if found else None
         except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
             logger.info("the holder of %s is not known: %s", job.id, error)
@@ -233,7 +245,7 @@ class AsyncPart:
         total = skip = 0
         while total < most:
             call = self.ops.redrive_oldest(min(most - total, BATCH), skip)
-            reply = await self.backend.node.run(call)
+            reply = await self.executor.run(call)
             total, skip = total + reply.done, skip + reply.kept
             if reply.more == 0:
                 break
@@ -254,56 +266,56 @@ class AsyncPart:
     async def _purge_once(self, kind: str, fence: bytes) -> tuple[bytes, int, int]:
         skip, removed, steps, more = 0, 0, 0, 1
         while more:
-            reply = await self.backend.node.run(self.ops.purge(kind, fence, skip))
+            reply = await self.executor.run(self.ops.purge(kind, fence, skip))
             removed, steps = removed + reply.removed, steps + 1
             more, fence, skip = reply.more, reply.fence, reply.skip
         return fence, removed, steps
 
     async def sweep(self, evict: int, *, dead: bool) -> int:
         """Remove expired jobs, and evict up to so many; return the number of both."""
-        removed = (await self.backend.driver.sweep(self.ops))[0]
+        removed = (await self.driver.sweep(self.ops))[0]
         if not evict:
             return removed
-        evicted = await self.backend.node.run(self.ops.evict(evict, letters=dead))
+        evicted = await self.executor.run(self.ops.evict(evict, letters=dead))
         return removed + evicted.once + evicted.dead
 
     async def clear(self) -> tuple[bool, int]:
         """Remove the queue; return whether it existed, and its number of jobs."""
-        await self.backend.connect()
-        reply = await self.backend.node.run(self.ops.clear())
+        await self.connect()
+        reply = await self.executor.run(self.ops.clear())
         if reply.epoch:
-            await self.backend.driver.unregister((self.ops, reply.epoch.decode()))
+            await self.driver.unregister((self.ops, reply.epoch.decode()))
         return bool(reply.epoch), reply.jobs
 
     # -- looking ---------------------------------------------------------------------------
 
     async def read_stats(self) -> QueueStats:
         """Return its counts."""
-        await self.backend.connect()
-        return await self.backend.node.run(self.ops.stats())
+        await self.connect()
+        return await self.executor.run(self.ops.stats())
 
     async def peek(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
         """Return jobs without taking them."""
-        await self.backend.connect()
+        await self.connect()
         views = None
         while views is None:
-            views = await self.backend.node.run(self.ops.peek(state, start, n, newest=newest))
+            views = await self.executor.run(self.ops.peek(state, start, n, newest=newest))
         return [view for view in views if view]
 
     async def read_results(
         self, names: list[JobName], wait: AsyncResultWait | None = None
     ) -> Looked:
         """Look for the results of jobs, which are awaited with `wait`."""
-        await self.backend.connect()
-        node, ops = self.backend.node, self.ops
+        await self.connect()
+        executor, ops = self.executor, self.ops
         if wait is not None:  # before the look: no end behind it is missed
-            wait.enter(node.finished, ops.keys["finished"], ops.number_of(names[0])[0])
-        return await node.run(ops.results(names, awaited=wait is not None))
+            wait.enter(executor.finished, ops.keys["finished"], ops.number_of(names[0])[0])
+        return await executor.run(ops.results(names, awaited=wait is not None))
 
     async def show(self, names: list[JobName]) -> list[JobView | None]:
         """Return all data of jobs."""
-        await self.backend.connect()
-        views = await self.backend.node.run(self.ops.show(names))
+        await self.connect()
+        views = await self.executor.run(self.ops.show(names))
         for at, view in enumerate(views):
             if view is not None and view.finished is not None:  # the ttl in its id is not kept
                 name = names[at]
@@ -312,26 +324,26 @@ class AsyncPart:
 
     async def look_up(self, dedup_id: str) -> DedupStatus | None:
         """Return the job that has a dedup id."""
-        return self.ops.status(dedup_id, await self.backend.node.run(self.ops.lookup(dedup_id)))
+        return self.ops.status(dedup_id, await self.executor.run(self.ops.lookup(dedup_id)))
 
     async def scan(
         self, cursor: str, n: int, states: Sequence[StateName], *, full: bool
     ) -> ScanPage:
         """Return the next page of jobs, in no order."""
         call = self.ops.scan(check_cursor("cursor", cursor, JOB_CURSOR), n, states, full=full)
-        await self.backend.connect()
-        return await self.backend.node.run(call)
+        await self.connect()
+        return await self.executor.run(call)
 
     async def find(self, search: Search, cursor: str, n: int) -> ScanPage:
         """Return the next page of the jobs that match."""
         kind, place = search.check_cursor(cursor)
-        await self.backend.connect()
+        await self.connect()
         jobs, looked = list[JobView](), 0
         while True:
             call = self.ops.browse(
                 kind, place, n - looked, newest=search.newest, body=search.listed_bytes
             )
-            place, count, found = await self.backend.node.run(call)
+            place, count, found = await self.executor.run(call)
             jobs += filter(search.matches, found)
             looked += count
             cursor = search.next_cursor(kind, place)
@@ -343,14 +355,14 @@ class AsyncPart:
 
     async def configure(self, fields: list[Any]) -> Settings:
         """Store settings; return all of them."""
-        await self.backend.connect()
+        await self.connect()
         build = partial(self.ops.configure, fields)
-        _, reply = await self.backend.driver.drive(flows.create_and_run(self.ops, build))
+        _, reply = await self.driver.drive(flows.create_and_run(self.ops, build))
         return self.ops.settings(reply)
 
     async def read_settings(self) -> list[bytes | None]:
         """Return the settings as stored, with the time of their last change."""
-        stored: list[bytes | None] = await self.backend.node.command(
+        stored: list[bytes | None] = await self.executor.command(
             "HMGET", self.ops.keys["meta"], *STORED_SETTINGS
         )
         return stored

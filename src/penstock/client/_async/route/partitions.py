@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._async.nodes.node_client import AsyncNodeClient
-from penstock.client._async.route.interfaces import AsyncClientNodes, AsyncRouted
+from penstock.client._async.nodes.node import AsyncNode
+from penstock.client._async.route.interfaces import AsyncQueueTopology, AsyncRouted
 from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, AsyncPart, AsyncReadPart
 from penstock.client._async.route.parts import AsyncNodeAnswers, AsyncPartsRoute
 from penstock.client.clock import monotonic
@@ -36,16 +36,17 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
     no other node to fail over to: errors are raised as they are.
 
     Args:
-        nodes: the nodes of the client.
-        client: the client of the node.
+        topology: the nodes of the client.
+        node: the node.
         queue: the queue, with partitions.
     """
 
-    def __init__(
-        self, nodes: AsyncClientNodes, client: AsyncNodeClient, queue: AsyncRouted
-    ) -> None:
-        super().__init__(nodes, client, queue)
-        self._parts = [AsyncPart(client, self.name, i, queue) for i in self.numbers]
+    partitions: int
+
+    def __init__(self, topology: AsyncQueueTopology, node: AsyncNode, queue: AsyncRouted) -> None:
+        super().__init__(topology, node, queue)
+        self.node = node
+        self._parts = [AsyncPart(node, self.name, i, queue) for i in self.numbers]
         for part in self._parts:
             part.ops.partitions = self.partitions
             self._by_ops[part.ops] = part
@@ -68,12 +69,12 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
             QueuePartitioned: the node has another number of partitions.
         """
         if not self._is_declared:
-            await self.backend.connect()
-            await self.backend.driver.declare(self.ops.keys, self.partitions)
+            await self.node.connect()
+            await self.node.driver.declare(self.ops.keys, self.partitions)
             self._is_declared = True
 
-    def _find_by_id(self, node: str, number: int | None, name: object) -> AsyncPart:
-        self.backend.check_known(node, name)
+    def _find_by_id(self, node_id: str, number: int | None, name: object) -> AsyncPart:
+        self.node.check_known(node_id, name)
         return self._parts[number or 0]
 
     # -- producing -------------------------------------------------------------------------
@@ -84,7 +85,7 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
         options: Prepared,
         attempt: Callable[[AsyncPart, Prepared], Awaitable[T]],
     ) -> T:
-        if monotonic() >= self.nodes.look_at and await self._find_other_route():
+        if monotonic() >= self.topology.look_at and await self._find_other_route():
             return await self._offer_elsewhere(number, options, attempt)
         if not self._is_declared:
             await self.declare()
@@ -96,7 +97,7 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
         return await self._offer_elsewhere(number, options, attempt)
 
     async def _find_other_route(self) -> bool:
-        return await self.nodes.look() and self._queue.route is not self
+        return await self.topology.look() and self._queue.route is not self
 
     async def _offer_elsewhere(
         self,
@@ -111,7 +112,6 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
     async def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
         """Store a schedule in the partition of its name. Returns: as `flows.schedule`."""
         await self.declare()
-        assert self.partitions is not None
         part = self._parts[partition_of(new.name, self.partitions)]
         return await part.store_schedule(new, force=force)
 
@@ -121,9 +121,9 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs of all parts; the first part may have the only one that is wanted."""
-        if n == 1 and confirm is None and self._is_declared and not self.backend.is_apart:
+        if n == 1 and confirm is None and self._is_declared and not self.node.is_apart:
             ops = self.order_parts()[0][0]
-            taken: Taken = await self.backend.node.run(ops.reserve(1))
+            taken: Taken = await self.node.executor.run(ops.reserve(1))
             self.note_poll(ops, len(taken.deliveries))
             if taken.deliveries:
                 return taken.deliveries
@@ -150,7 +150,7 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
 
     async def _ask_nodes(self, ask: AsyncAskPart[Any]) -> AsyncNodeAnswers:
         await self.declare()
-        return AsyncNodeAnswers([(self.backend, [await ask(part) for part in self._parts])], {})
+        return AsyncNodeAnswers([(self.node, [await ask(part) for part in self._parts])], {})
 
     async def _read_part(self, part: AsyncPart, ask: AsyncReadPart, cursor: str) -> ScanPage | None:
         await self.declare()
@@ -165,6 +165,6 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
         """Remove the queue; return whether it existed, and its number of jobs."""
         await self.declare()
         cleared = [await part.clear() for part in self._parts]
-        await self.backend.driver.undeclare(self.name, self.partitions)
+        await self.node.driver.undeclare(self.name, self.partitions)
         self._is_declared = False
         return any(there for there, _ in cleared), sum(count for _, count in cleared)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from penstock.client._async.nodes.node_client import AsyncNodeClient
-from penstock.client._async.nodes.scanning import AsyncPageSource, read_next_page
-from penstock.client._async.route.interfaces import AsyncClientNodes, AsyncRoute, AsyncRouted
+from penstock.client._async.nodes.node import AsyncNode
+from penstock.client._async.nodes.scanning import AsyncScannedPlace, read_next_page
+from penstock.client._async.route.interfaces import AsyncQueueTopology, AsyncRoute, AsyncRouted
 from penstock.client._async.route.part import (
     AsyncAskPart,
     AsyncCallPart,
@@ -55,6 +55,7 @@ from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys, queue_crcs
 
 if TYPE_CHECKING:
+    from penstock.client._async.nodes.federation import AsyncFederation
     from penstock.core.enqueuing.schedules import NewSchedule
 
 __all__ = ["AsyncNodeAnswers", "AsyncPartsRoute"]
@@ -73,7 +74,7 @@ class AsyncNodeAnswers(NamedTuple):
         missed: the address of each node that did not answer, with the reason.
     """
 
-    of_nodes: list[tuple[AsyncNodeClient, list[Any]]]
+    of_nodes: list[tuple[AsyncNode, list[Any]]]
     missed: dict[str, str]
 
 
@@ -85,27 +86,28 @@ class AsyncPartsRoute(ABC):
     jobs that wait in one part.
 
     Args:
-        nodes: the nodes of the client.
-        backend: the client of the only node, or the federation.
+        topology: the nodes of the client.
+        nodes: the only node, or the federation.
         queue: the queue.
 
     Attributes:
-        nodes: the argument.
+        topology: the argument.
         ops: operations of no part: they have the queue's name, its codec and its object.
-        backend: the argument.
         part: None, as there are several.
         numbers: of the partitions; only None = the queue has none.
     """
 
     part: AsyncPart | None = None
 
-    def __init__(self, nodes: AsyncClientNodes, backend: Any, queue: AsyncRouted) -> None:
-        config, name = nodes.config, queue.name
-        self.backend: Any = backend
+    def __init__(
+        self, topology: AsyncQueueTopology, nodes: AsyncNode | AsyncFederation, queue: AsyncRouted
+    ) -> None:
+        config, name = topology.config, queue.name
+        self._nodes = nodes
         self.name, self.partitions = name, queue.partitions
         keys = QueueKeys(name, config.prefix)
         self.ops = QueueOps(keys, config.owner, (), queue, codec=config.codec)
-        self.nodes = nodes
+        self.topology = topology
         self._queue = queue
         count = self.partitions
         self.numbers: Sequence[int | None] = [None] if count is None else range(count)
@@ -113,6 +115,11 @@ class AsyncPartsRoute(ABC):
         self._turn = random.randrange(count or 1)
         self._poll_order = state.PollOrder()
         self._by_ops: dict[QueueOps, AsyncPart] = {}
+
+    @property
+    def address(self) -> str:
+        """Return the addresses of the nodes, for people."""
+        return self._nodes.address
 
     # -- parts -----------------------------------------------------------------------------
 
@@ -131,7 +138,7 @@ class AsyncPartsRoute(ABC):
         """Store what all parts must agree on."""
 
     @abstractmethod
-    def _find_by_id(self, node: str, number: int | None, name: object) -> AsyncPart:
+    def _find_by_id(self, node_id: str, number: int | None, name: object) -> AsyncPart:
         """Return a part by an id of its node.
 
         Raises:
@@ -161,8 +168,8 @@ class AsyncPartsRoute(ABC):
 
     async def refresh(self) -> AsyncRoute:
         """Return the route of the queue; if the list of nodes is due, read it first."""
-        if monotonic() >= self.nodes.look_at:
-            await self.nodes.look()
+        if monotonic() >= self.topology.look_at:
+            await self.topology.look()
         return self._queue.route
 
     # -- producing -------------------------------------------------------------------------
@@ -245,7 +252,7 @@ class AsyncPartsRoute(ABC):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs of all parts."""
-        return await self.nodes.reserve([self._queue], n, wait, seen, confirm)
+        return await self.topology.reserve([self._queue], n, wait, seen, confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the parts in the order to ask them for jobs, and how many may have some."""
@@ -325,7 +332,7 @@ class AsyncPartsRoute(ABC):
                 cause is an AckNotReplicated if replicas of the others did not confirm.
             IncompleteSettle: some servers of a cluster did not answer.
         """
-        await self.backend.connect()
+        await self._nodes.connect()
         places: dict[AsyncPart, list[int]] = {}
         for at, name in enumerate(names):
             places.setdefault(self._find_part(name), []).append(at)
@@ -343,12 +350,12 @@ class AsyncPartsRoute(ABC):
                 if failure is None:
                     continue
                 if self._can_do_without(part, failure):
-                    answers.missed[part.home.address] = part.home.state.reason
+                    answers.missed[part.node.address] = part.node.state.reason
                     continue
                 if part.number is None or not passing(failure):
                     raise
                 answers.failure = failure
-                if not self.backend.is_apart:
+                if not self._nodes.is_apart:
                     break
             else:
                 answers.note(where, own)
@@ -377,16 +384,16 @@ class AsyncPartsRoute(ABC):
         self, cursor: str, check: Callable[[str], object], ask: AsyncReadPart
     ) -> ScanPage:
         """Return the next page of a scan, which passes part after part."""
-        place = merging.split_cursor(cursor)
-        check(place[1])
-        await self.backend.connect()
-        sources = [
-            AsyncPageSource(
-                f"{part.home.id}-{part.ops.crc:08x}", part.home, partial(self._read_part, part, ask)
+        position = merging.split_cursor(cursor)
+        check(position[1])
+        await self._nodes.connect()
+        places = [
+            AsyncScannedPlace(
+                f"{part.node.id}-{part.ops.crc:08x}", part.node, partial(self._read_part, part, ask)
             )
             for part in self.parts
         ]
-        _, page = await read_next_page(place, sources, ScanPage("0", [], []))
+        _, page = await read_next_page(position, places, ScanPage("0", [], []))
         return page
 
     @abstractmethod

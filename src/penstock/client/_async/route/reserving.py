@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._async.nodes.node_client import AsyncNodeClient
+from penstock.client._async.nodes.node import AsyncNode
 from penstock.client._async.route.interfaces import AsyncRoute
 from penstock.client.clock import monotonic
 from penstock.core import flows
@@ -22,22 +22,22 @@ __all__ = ["reserve_on_node", "reserve_on_nodes"]
 
 
 async def reserve_on_node(
-    client: AsyncNodeClient,
+    node: AsyncNode,
     routes: Sequence[AsyncRoute],
     n: int,
     wait: float | None,
     seen: Taken | None,
     confirm: Wait | None,
 ) -> list[Any]:
-    """Take up to n jobs from several queues on one node; see `AsyncClientNodes.reserve`."""
-    await client.connect()
+    """Take up to n jobs from several queues on one node; see `AsyncQueueTopology.reserve`."""
+    await node.connect()
     for route in routes:
         await route.declare()
-    is_apart = client.is_apart and any(route.part is None for route in routes)
+    is_apart = node.is_apart and any(route.part is None for route in routes)
     count = sum(len(route.operations) for route in routes)
-    sources = _sources(routes, apart=is_apart and count > 1, confirm=confirm)
-    flow = flows.reserve(sources, n, wait, seen)
-    return await (client.brief_driver() if is_apart else client.driver).drive(flow)
+    rules = _make_rules(routes, apart=is_apart and count > 1, confirm=confirm)
+    flow = flows.reserve(rules, n, wait, seen)
+    return await (node.brief_driver() if is_apart else node.driver).drive(flow)
 
 
 async def reserve_on_nodes(
@@ -47,25 +47,25 @@ async def reserve_on_nodes(
     wait: float | None,
     confirm: Wait | None,
 ) -> list[Any]:
-    """Take up to n jobs from several queues on all nodes; see `AsyncClientNodes.reserve`."""
+    """Take up to n jobs from several queues on all nodes; see `AsyncQueueTopology.reserve`."""
     await federation.connect()
     for route in routes:
         await route.declare()
     unavailable = federation.unavailable
-    sources = _sources(routes, apart=True, unavailable=unavailable, confirm=confirm)
-    return await federation.drive(flows.reserve(sources, n, wait))
+    rules = _make_rules(routes, apart=True, unavailable=unavailable, confirm=confirm)
+    return await federation.drive(flows.reserve(rules, n, wait))
 
 
-def _sources(
+def _make_rules(
     routes: Sequence[AsyncRoute],
     *,
     apart: bool,
     unavailable: Callable[[], PenstockError] | None = None,
     confirm: Wait | None,
-) -> flows.Sources:
-    """Return the parts of queues as a consuming call asks them; see `flows.Sources`."""
+) -> flows.ReserveRules:
+    """Return the parts of queues as a consuming call asks them; see `flows.ReserveRules`."""
     order = partial(_order_parts, routes)
-    return flows.Sources(order, monotonic, passing, _note_poll, apart, unavailable, confirm)
+    return flows.ReserveRules(order, monotonic, passing, _note_poll, apart, unavailable, confirm)
 
 
 def _order_parts(routes: Sequence[AsyncRoute]) -> tuple[list[QueueOps], int]:

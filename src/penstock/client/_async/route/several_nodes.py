@@ -10,9 +10,9 @@ from penstock.client._acompat import asleep
 from penstock.client._async.nodes import agreement, hints
 from penstock.client._async.nodes.federated_node import AsyncFederatedNode
 from penstock.client._async.nodes.federation import AsyncFederation
-from penstock.client._async.nodes.node_client import AsyncNodeClient
+from penstock.client._async.nodes.node import AsyncNode
 from penstock.client._async.nodes.placement import produce
-from penstock.client._async.route.interfaces import AsyncClientNodes, AsyncRouted
+from penstock.client._async.route.interfaces import AsyncQueueTopology, AsyncRouted
 from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, AsyncPart, AsyncReadPart
 from penstock.client._async.route.parts import AsyncNodeAnswers, AsyncPartsRoute
 from penstock.client.clock import monotonic
@@ -26,7 +26,7 @@ from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.views import QueueStats, ScanPage
 from penstock.core.nodes import merging
 from penstock.core.values.partitions import partition_of
-from penstock.errors import IncompleteSettle, NodesMissed, NodesUnavailable
+from penstock.errors import ConfigurationError, IncompleteSettle, NodesMissed, NodesUnavailable
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
@@ -45,61 +45,65 @@ class AsyncNodesRoute(AsyncPartsRoute):
     that read the whole queue name such nodes as `unreachable` in the result.
 
     Args:
-        nodes: the nodes of the client, as queues see them.
+        topology: the nodes of the client.
         federation: the nodes.
         queue: the queue.
     """
 
-    backend: AsyncFederation
-
     def __init__(
-        self, nodes: AsyncClientNodes, federation: AsyncFederation, queue: AsyncRouted
+        self, topology: AsyncQueueTopology, federation: AsyncFederation, queue: AsyncRouted
     ) -> None:
-        super().__init__(nodes, federation, queue)
-        self._parts: dict[tuple[AsyncNodeClient, int | None], AsyncPart] = {}
-        self._declared: set[AsyncNodeClient] = set()
+        super().__init__(topology, federation, queue)
+        self.federation = federation
+        self._parts: dict[tuple[AsyncNode, int | None], AsyncPart] = {}
+        self._declared: set[AsyncNode] = set()
         self._is_agreed = False
         federation.watch(self)
+
+    @property
+    def node(self) -> AsyncNode:
+        """Raise an error: there may be several nodes."""
+        raise ConfigurationError("this call needs a client of one node alone")
 
     # -- parts -----------------------------------------------------------------------------
 
     @property
     def parts(self) -> Sequence[AsyncPart]:
         """Each partition on each node."""
-        homes = self.backend.homes
-        return [self._part(home, home, number) for home in homes for number in self.numbers]
+        nodes = self.federation.nodes
+        return [self._part(node, node, number) for node in nodes for number in self.numbers]
 
     def _part(
         self,
-        home: AsyncFederatedNode,
-        client: AsyncNodeClient,
+        node: AsyncFederatedNode,
+        through: AsyncNode,
         number: int | None,
         ops: QueueOps | None = None,
     ) -> AsyncPart:
-        """Return a part, whose calls use a client of its node.
+        """Return a part, whose calls use some connections of its node.
 
         Args:
-            home: the node.
-            client: it, or one of its clients with a shorter timeout.
+            node: the node.
+            through: it, or its `brief` or `prompt`.
             number: of the partition.
             ops: operations that a part with another route had, whose jobs are still out.
         """
-        part = self._parts.get((client, number))
+        part = self._parts.get((through, number))
         if part is None:
-            part = AsyncPart(client, self.name, number, self._queue, home, ops)
-            part.ops.home, part.ops.partitions = home, self.partitions
-            self._parts[client, number] = part
-            if client is home:
+            part = AsyncPart(node, self.name, number, self._queue, through=through, ops=ops)
+            part.ops.node, part.ops.partitions = node, self.partitions
+            self._parts[through, number] = part
+            if through is node:
                 self._by_ops[part.ops] = part
         return part
 
-    def adopt(self, ops: QueueOps, home: AsyncFederatedNode, number: int | None) -> None:
+    def adopt(self, ops: QueueOps, node: AsyncFederatedNode, number: int | None) -> None:
         """Use these operations, by which jobs were delivered before, for a part."""
-        self._part(home, home, number, ops)
+        self._part(node, node, number, ops)
 
-    def _find_by_id(self, node: str, number: int | None, name: object) -> AsyncPart:
-        home = self.backend.home_of(node, name)
-        return self._part(home, home, number)
+    def _find_by_id(self, node_id: str, number: int | None, name: object) -> AsyncPart:
+        node = self.federation.find_node(node_id, name)
+        return self._part(node, node, number)
 
     async def declare(self) -> None:
         """Store settings and number of partitions on the nodes that are up and lack them.
@@ -111,16 +115,16 @@ class AsyncNodesRoute(AsyncPartsRoute):
             await self.agree()
         if self.partitions is None:
             return
-        for home in list(self.backend.homes):
-            if home not in self._declared and home.state.is_up:
-                await self.backend.try_node(home, partial(self._declare_on, home))
+        for node in list(self.federation.nodes):
+            if node not in self._declared and node.state.is_up:
+                await self.federation.try_node(node, partial(self._declare_on, node))
 
-    async def _declare_on(self, home: AsyncFederatedNode) -> None:
+    async def _declare_on(self, node: AsyncFederatedNode) -> None:
         """Store the number of partitions on one node, unless it is stored."""
-        if self.partitions is not None and home not in self._declared:
-            await home.connect()
-            await home.brief.driver.declare(self.ops.keys, self.partitions)
-            self._declared.add(home)
+        if self.partitions is not None and node not in self._declared:
+            await node.connect()
+            await node.brief.driver.declare(self.ops.keys, self.partitions)
+            self._declared.add(node)
 
     async def agree(self, *more: AsyncFederatedNode) -> None:
         """Store the latest settings on the nodes that have others.
@@ -129,7 +133,7 @@ class AsyncNodesRoute(AsyncPartsRoute):
             more: nodes that are about to be up, in addition to those that are.
         """
         self._is_agreed = True
-        await agreement.agree(self.backend, self.name, self.partitions, more)
+        await agreement.agree(self.federation, self.name, self.partitions, more)
 
     # -- producing -------------------------------------------------------------------------
 
@@ -139,13 +143,13 @@ class AsyncNodesRoute(AsyncPartsRoute):
         options: Prepared,
         attempt: Callable[[AsyncPart, Prepared], Awaitable[T]],
     ) -> T:
-        async def add_to(home: AsyncFederatedNode) -> T:
+        async def add_to(node: AsyncFederatedNode) -> T:
             if not self._is_agreed:
                 await self.agree()
-            await self._declare_on(home)
-            return await attempt(self._part(home, home, number), options)
+            await self._declare_on(node)
+            return await attempt(self._part(node, node, number), options)
 
-        return await produce(self.backend, add_to)
+        return await produce(self.federation, add_to)
 
     async def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
         """Store a schedule in the partition of its name, on the node that has it or on one of all.
@@ -156,26 +160,26 @@ class AsyncNodesRoute(AsyncPartsRoute):
         Raises:
             NodesUnavailable: it is new, and a node was not reached within `retry_for`.
         """
-        until = monotonic() + self.backend.config.retry_for
+        until = monotonic() + self.federation.config.retry_for
         while True:
-            await self.backend.connect()
+            await self.federation.connect()
             code = await self._store_on_one(new, force=force)
             if code is not None:
                 return code
             if monotonic() >= until:
                 reason = f"the new schedule {new.name!r} may lie on a node that is down"
-                raise NodesUnavailable(reason, self.backend.missed)
+                raise NodesUnavailable(reason, self.federation.missed)
             await asleep(0.05)
 
     async def _store_on_one(self, new: NewSchedule, *, force: bool) -> int | None:
         number = None if self.partitions is None else partition_of(new.name, self.partitions)
-        missed = self.backend.missed
-        homes = [home for home in list(self.backend.homes) if home.state.is_up]
-        for home in homes:
-            await self._declare_on(home)
-        parts = [self._part(home, home, number).ops for home in homes]
+        missed = self.federation.missed
+        nodes = [node for node in list(self.federation.nodes) if node.state.is_up]
+        for node in nodes:
+            await self._declare_on(node)
+        parts = [self._part(node, node, number).ops for node in nodes]
         flow = schedule_on(parts, new, force=force, is_whole=not missed)
-        return (await self.backend.drive(flow)).code
+        return (await self.federation.drive(flow)).code
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -187,29 +191,29 @@ class AsyncNodesRoute(AsyncPartsRoute):
     # -- calls to parts --------------------------------------------------------------------
 
     def _can_do_without(self, part: AsyncPart, failure: BaseException) -> bool:
-        return self.backend.note_failure(cast("AsyncFederatedNode", part.home), failure)
+        return self.federation.note_failure(cast("AsyncFederatedNode", part.node), failure)
 
     async def _call_part(
         self, part: AsyncPart, names: list[JobName], call: AsyncCallPart[T], intent: Intent | None
     ) -> Sequence[T]:
-        home, queue = cast("AsyncFederatedNode", part.home), part.ops.keys.name
-        if intent is not None and home.id and not home.state.is_up:
-            kept = await hints.keep(self.backend, home, queue, names, intent)
+        node, queue = cast("AsyncFederatedNode", part.node), part.ops.keys.name
+        if intent is not None and node.id and not node.state.is_up:
+            kept = await hints.keep(self.federation, node, queue, names, intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
         # If another node can keep a hint, this one is asked once, with a short time-out.
         may_keep = intent is not None and not intent.waits and not all(map(is_once, names))
-        is_prompt = may_keep and len(self.backend.homes) > 1
+        is_prompt = may_keep and len(self.federation.nodes) > 1
         try:
-            await self._declare_on(home)
-            chosen = self._part(home, home.prompt, part.number) if is_prompt else part
+            await self._declare_on(node)
+            chosen = self._part(node, node.prompt, part.number) if is_prompt else part
             return await call(chosen, names)
         except Exception as error:
             done, unconfirmed, failure = told(error)
-            is_down = failure is not None and self.backend.note_failure(home, failure)
+            is_down = failure is not None and self.federation.note_failure(node, failure)
             left = names[len(done) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
-                kept = await hints.keep(self.backend, home, queue, left, intent)
+                kept = await hints.keep(self.federation, node, queue, left, intent)
                 if any(kept):
                     return cast("Sequence[T]", [*done, *hinted(kept)])
             if not is_down or not is_prompt:
@@ -227,26 +231,26 @@ class AsyncNodesRoute(AsyncPartsRoute):
         return cast("Sequence[T]", [*done, *rest])
 
     async def _ask_nodes(self, ask: AsyncAskPart[Any]) -> AsyncNodeAnswers:
-        async def ask_all(home: AsyncFederatedNode) -> list[Any]:
-            await self._declare_on(home)
-            return [await ask(self._part(home, home.brief, number)) for number in self.numbers]
+        async def ask_all(node: AsyncFederatedNode) -> list[Any]:
+            await self._declare_on(node)
+            return [await ask(self._part(node, node.brief, number)) for number in self.numbers]
 
-        answers, missed = await self.backend.each(ask_all)
+        answers, missed = await self.federation.each(ask_all)
         return AsyncNodeAnswers([*answers], missed)
 
     async def _read_part(self, part: AsyncPart, ask: AsyncReadPart, cursor: str) -> ScanPage | None:
-        home = cast("AsyncFederatedNode", part.home)
+        node = cast("AsyncFederatedNode", part.node)
 
         async def read() -> ScanPage:
-            await self._declare_on(home)
-            return await ask(self._part(home, home.brief, part.number), cursor)
+            await self._declare_on(node)
+            return await ask(self._part(node, node.brief, part.number), cursor)
 
-        return await self.backend.try_node(home, read)
+        return await self.federation.try_node(node, read)
 
     # -- the whole queue -------------------------------------------------------------------
 
     def _merge_stats(self, answers: AsyncNodeAnswers) -> QueueStats:
-        of_nodes = {home.address: own for home, own in answers.of_nodes}
+        of_nodes = {node.address: own for node, own in answers.of_nodes}
         return merging.stats_of_nodes(of_nodes, answers.missed)
 
     async def clear(self) -> tuple[bool, int]:
@@ -256,16 +260,16 @@ class AsyncNodesRoute(AsyncPartsRoute):
             NodesMissed: some nodes did not answer.
         """
 
-        async def clear_on(home: AsyncFederatedNode) -> tuple[bool, int]:
-            await self._declare_on(home)
-            parts = [self._part(home, home.brief, number) for number in self.numbers]
+        async def clear_on(node: AsyncFederatedNode) -> tuple[bool, int]:
+            await self._declare_on(node)
+            parts = [self._part(node, node.brief, number) for number in self.numbers]
             cleared = [await part.clear() for part in parts]
             if self.partitions is not None:
-                await home.brief.driver.undeclare(self.name, self.partitions)
-                self._declared.discard(home)
+                await node.brief.driver.undeclare(self.name, self.partitions)
+                self._declared.discard(node)
             return any(there for there, _ in cleared), sum(count for _, count in cleared)
 
-        found, missed = await self.backend.each(clear_on)
+        found, missed = await self.federation.each(clear_on)
         answers = [answer for _, answer in found]
         if missed:
             raise NodesMissed(missed, answers)

@@ -449,7 +449,7 @@ class AsyncCluster:
 
     # -- waits ----------------------------------------------------------------------------
 
-    async def spots(
+    async def locate_keys(
         self, keys: tuple[bytes, ...]
     ) -> dict[tuple[AsyncServer, int | None], tuple[bytes, ...]]:
         """Return the places where to wait for tokens: the servers and slots of their keys."""
@@ -461,12 +461,14 @@ class AsyncCluster:
 
 
 def is_elsewhere(
-    link: AsyncServer | AsyncCluster,
-    spot: tuple[AsyncServer, int | None],
+    connections: AsyncServer | AsyncCluster,
+    place: tuple[AsyncServer, int | None],
     waiter: AsyncBlockingConnection,
 ) -> bool:
     """Return True if another server is the right one for a wait now; this one may never answer."""
-    return waiter.has_moved if isinstance(link, AsyncServer) else link.has_moved(*spot)
+    return (
+        waiter.has_moved if isinstance(connections, AsyncServer) else connections.has_moved(*place)
+    )
 
 
 async def _use_connection(

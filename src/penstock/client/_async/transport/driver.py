@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client._acompat import AsyncSignal
+from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client._async.transport.flow_run import AsyncFlowRun
-from penstock.client._async.transport.node import AsyncNode
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.calls.deliveries import check_deliveries
@@ -34,12 +34,12 @@ class AsyncDriver:
     """Runs flows on one node, and keeps its registry of queues.
 
     Args:
-        node: runs the calls.
+        executor: runs the calls.
         prefix: prefix of all keys.
     """
 
-    def __init__(self, node: AsyncNode, prefix: str) -> None:
-        self.node = node
+    def __init__(self, executor: AsyncExecutor, prefix: str) -> None:
+        self.executor = executor
         self._prefix = prefix
         self._registry = registry_key(prefix)
         self._turns = SweepSchedule()
@@ -53,7 +53,7 @@ class AsyncDriver:
             flow: not started yet.
             signal: ends a wait of the flow early when it is set.
         """
-        return await AsyncFlowRun(flow, self.answer, signal, self.node).run()
+        return await AsyncFlowRun(flow, self.answer, signal, self.executor).run()
 
     async def drive_each(self, each: Sequence[Generator[Any, Any, T]]) -> list[T | Exception]:
         """Run flows of different queues side by side, with the calls of a step in one trip.
@@ -84,7 +84,7 @@ class AsyncDriver:
     async def _answer_each(self, effects: Sequence[flows.Effect]) -> list[Any]:
         """Carry out effects of different queues; return the answer, or the error, of each."""
         calls = [effect.call for effect in effects if isinstance(effect, flows.Run)]
-        results = iter(await self.node.run_each(calls) if calls else ())
+        results = iter(await self.executor.run_each(calls) if calls else ())
         await self._register([one for one in effects if isinstance(one, flows.Register)])
         await self.unregister(
             *[(one.ops, one.epoch) for one in effects if isinstance(one, flows.Unregister)]
@@ -101,18 +101,18 @@ class AsyncDriver:
     async def answer(self, effect: flows.Effect) -> Any:
         """Carry out an effect other than a wait and return the answer."""
         if isinstance(effect, flows.Run):
-            return await self.node.run(effect.call, brief=effect.brief)
+            return await self.executor.run(effect.call, brief=effect.brief)
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
             call.wait = effect.wait
-            taken = await self.node.run(call, brief=effect.brief)
+            taken = await self.executor.run(call, brief=effect.brief)
             if effect.wait is not None and (error := check_deliveries(call, taken)) is not None:
                 raise error
             return taken
         if isinstance(effect, flows.CloseConnections):
-            return await self.node.close()
+            return await self.executor.close()
         if isinstance(effect, flows.GiveUpSoon):
-            return await self.node.link.give_up_soon()
+            return await self.executor.connections.give_up_soon()
         if isinstance(effect, flows.SweepDue):
             return await self.sweep_due(effect)
         if isinstance(effect, flows.Unregister):
@@ -128,8 +128,8 @@ class AsyncDriver:
                 await self.declare(ops.keys, ops.partitions)
             fields += (f"{ops.crc:08x}{effect.epoch}", ops.keys.name)
         if fields:
-            await self.node.command("HSET", self._registry, *fields)
-            await self.node.identify()
+            await self.executor.command("HSET", self._registry, *fields)
+            await self.executor.identify()
 
     async def declare(self, keys: QueueKeys, count: int) -> None:
         """Store the number of partitions of a queue, or check that it is the stored one.
@@ -139,11 +139,11 @@ class AsyncDriver:
         """
         whole = QueueKeys(keys.whole, keys.prefix)
         meta = whole["meta"]
-        version = await self.node.command("HGET", meta, "v")
+        version = await self.executor.command("HGET", meta, "v")
         if version is None:
-            if await self.node.command("EXISTS", whole["ready"], whole["held"]):
+            if await self.executor.command("EXISTS", whole["ready"], whole["held"]):
                 raise QueuePartitioned(whole.name, None, count)  # it has lost its meta
-            version = await self.node.set_absent(meta, "v", count_field(count))
+            version = await self.executor.set_absent(meta, "v", count_field(count))
         found = read_count(version)
         if found != count:
             raise QueuePartitioned(whole.name, found, count)
@@ -155,13 +155,13 @@ class AsyncDriver:
     async def partitions_of(self, names: Iterable[str]) -> list[int | None]:
         """Return the number of partitions of each queue."""
         metas = [QueueKeys(name, self._prefix)["meta"] for name in names]
-        versions = await self.node.commands([("HGET", meta, "v") for meta in metas])
+        versions = await self.executor.commands([("HGET", meta, "v") for meta in metas])
         return [None if one is None else read_count(one) or 0 for one in versions]
 
     async def undeclare(self, name: str, count: int) -> None:
         """Remove the stored number of partitions, which frees the name of the queue."""
         if await self.partitions(name) == count:
-            await self.node.command("HDEL", QueueKeys(name, self._prefix)["meta"], "v")
+            await self.executor.command("HDEL", QueueKeys(name, self._prefix)["meta"], "v")
 
     async def registry_page(self, cursor: str, n: int) -> tuple[str, list[tuple[str, str]]]:
         """Return the next cursor and at most n entries of the registry, as name and epoch.
@@ -171,7 +171,7 @@ class AsyncDriver:
         fields.
         """
         at, _, behind = cursor.partition(".")
-        after, flat = await self.node.command("HSCAN", self._registry, at, "COUNT", n)
+        after, flat = await self.executor.command("HSCAN", self._registry, at, "COUNT", n)
         fields = sorted(zip(flat[::2], flat[1::2], strict=True))
         left = [
             (field, entry)
@@ -185,7 +185,7 @@ class AsyncDriver:
         """Remove the epochs of removed queues from the registry; they are never used again."""
         if removed:
             fields = [f"{ops.crc:08x}{epoch}" for ops, epoch in removed]
-            await self.node.command("HDEL", self._registry, *fields)
+            await self.executor.command("HDEL", self._registry, *fields)
 
     # -- sweeping --------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class AsyncDriver:
         """
         total, more, steps = 0, True, 0
         while more and steps < most:
-            reply = await self.node.run(ops.sweep(IDLE_MS))
+            reply = await self.executor.run(ops.sweep(IDLE_MS))
             total, more, steps = total + reply.expired + reply.trimmed, bool(reply.more), steps + 1
             if reply.removed:
                 await self.unregister((ops, reply.removed.decode()))
@@ -206,7 +206,7 @@ class AsyncDriver:
 
     async def sweep_due(self, effect: flows.SweepDue) -> None:
         """Sweep those of the queues that are due, and a few of the registry."""
-        for ops in effect.sources:
+        for ops in effect.queues:
             name = ops.keys.name
             if not self._turns.is_due(name, monotonic()):
                 continue
@@ -239,7 +239,7 @@ class AsyncDriver:
             with suppress(PenstockError):  # not a queue's name
                 keys = QueueKeys(name, self._prefix, number)
                 chosen[listed] = (QueueOps(keys, "", ()), epoch)
-        replies = await self.node.run_each([ops.sweep(IDLE_MS) for ops, _ in chosen.values()])
+        replies = await self.executor.run_each([ops.sweep(IDLE_MS) for ops, _ in chosen.values()])
         removed, old = 0, list[tuple[QueueOps, str]]()
         for (ops, epoch), reply in zip(chosen.values(), replies, strict=True):
             if isinstance(reply, Exception):

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock.client._acompat import AsyncSignal, afirst_ready, ashield, asleep
 from penstock.client._async.transport.blocking import FAKE_SLICE, AsyncBlockingConnection
 from penstock.client._async.transport.cluster import AsyncCluster, is_elsewhere
-from penstock.client._async.transport.node import AsyncNode
+from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
@@ -37,17 +37,17 @@ ByKey = dict[bytes, QueueOps]
 """Key of a token -> its queue."""
 
 
-class _Spot(NamedTuple):
+class _WaitPlace(NamedTuple):
     """A place where one BLPOP is pending: a server, or a slot of a cluster."""
 
-    home: Any
+    node: Any
     server: AsyncServer
     slot: int | None
 
 
 class _PendingPop(NamedTuple):
     waiter: AsyncBlockingConnection
-    sources: ByKey
+    queues: ByKey
 
 
 class AsyncFlowRun(Generic[T]):
@@ -59,7 +59,7 @@ class AsyncFlowRun(Generic[T]):
         flow: not started yet. The failure of an effect is thrown into it.
         answer: carries out the effects that are no waits.
         signal: ends a wait early when it is set.
-        node: the node of the flow; None = each queue names its own (`home`).
+        executor: of the only node; None = each queue names its own node.
         shorten: returns an earlier end of a wait; None = waits are not shortened.
     """
 
@@ -68,15 +68,15 @@ class AsyncFlowRun(Generic[T]):
         flow: Generator[Any, Any, T],
         answer: Callable[[Effect], Awaitable[Any]],
         signal: AsyncSignal | None,
-        node: AsyncNode | None = None,
+        executor: AsyncExecutor | None = None,
         shorten: Callable[[float], float] | None = None,
     ) -> None:
         self._flow = flow
         self._answer = answer
         self._signal = signal
-        self._node = node
+        self._executor = executor
         self._shorten = shorten
-        self._pending: dict[_Spot, _PendingPop] = {}
+        self._pending: dict[_WaitPlace, _PendingPop] = {}
         self._taken: Taken | None = None
         self._failures = 0
 
@@ -118,8 +118,8 @@ class AsyncFlowRun(Generic[T]):
 
     async def answer(self, effect: Effect) -> Any:
         """Carry out an effect and return the answer."""
-        if isinstance(effect, Run) and self._node is not None:
-            return await self._node.run(effect.call, brief=effect.brief)
+        if isinstance(effect, Run) and self._executor is not None:
+            return await self._executor.run(effect.call, brief=effect.brief)
         if isinstance(effect, Rest):
             until = effect.until if self._shorten is None else self._shorten(effect.until)
             span = max(0.0, until - monotonic())
@@ -137,10 +137,10 @@ class AsyncFlowRun(Generic[T]):
     async def listen(self, effect: Listen) -> WaitResult:
         """Wait for tokens; return them, and the queues whose connection failed."""
         wanted: dict[Any, ByKey] = {}
-        for ops in effect.sources:
-            home = ops.home if self._node is None else None
-            wanted.setdefault(home, {})[ops.keys[effect.kind]] = ops
-        await self._drop([spot for spot in self._pending if spot.home not in wanted])
+        for ops in effect.queues:
+            node = ops.node if self._executor is None else None
+            wanted.setdefault(node, {})[ops.keys[effect.kind]] = ops
+        await self._drop([place for place in self._pending if place.node not in wanted])
         lost: list[QueueOps] = []
         told = await self._ask_all_nodes(wanted, partial(self._arm, effect), lost)
         while not (told or lost or self._taken):
@@ -150,7 +150,7 @@ class AsyncFlowRun(Generic[T]):
             is_over = not self._is_sliced or monotonic() >= until
             if is_over or (self._signal is not None and self._signal.take()):
                 break
-        if len(lost) < len(effect.sources):
+        if len(lost) < len(effect.queues):
             self._failures = 0
         elif lost:
             self._failures += 1
@@ -169,41 +169,41 @@ class AsyncFlowRun(Generic[T]):
         The next call shows if that node is down.
         """
         told: list[QueueOps] = []
-        for home, sources in wanted.items():
+        for node, queues in wanted.items():
             try:
-                told += await ask(home, sources)
+                told += await ask(node, queues)
             except Exception as error:  # noqa: PERF203  # node after node
-                await self._drop(self._spots(home))
+                await self._drop(self._places_at(node))
                 if not passing(error):
                     raise
-                lost += sources.values()
+                lost += queues.values()
         return told
 
-    async def _arm(self, effect: Listen, home: Any, sources: ByKey) -> list[QueueOps]:
+    async def _arm(self, effect: Listen, node: Any, queues: ByKey) -> list[QueueOps]:
         """Ensure that BLPOPs for these tokens are pending; return what earlier ones have taken."""
         told: list[QueueOps] = []
-        spots = await self._link(home).spots(tuple(sources))
-        for spot in self._spots(home):
-            if self._has_moved(spot):
-                raise RedisConnectionError(f"{spot.server.address} is not the right server now")
-            if self._pending[spot].sources.keys() != set(spots.get(spot[1:], ())):
-                told += await self._end([spot])
+        places = await self._connections(node).locate_keys(tuple(queues))
+        for place in self._places_at(node):
+            if self._has_moved(place):
+                raise RedisConnectionError(f"{place.server.address} is not the right server now")
+            if self._pending[place].queues.keys() != set(places.get(place[1:], ())):
+                told += await self._end([place])
         if told or self._taken:
             return told
-        for (server, slot), keys in spots.items():
-            spot = _Spot(home, server, slot)
+        for (server, slot), keys in places.items():
+            place = _WaitPlace(node, server, slot)
             if "BLPOP" in server.unavailable:
-                await self._drop([spot] if spot in self._pending else ())
+                await self._drop([place] if place in self._pending else ())
                 continue
-            if spot not in self._pending:
-                own = {key: sources[key] for key in keys}
+            if place not in self._pending:
+                own = {key: queues[key] for key in keys}
                 waiter = server.waiter()
                 await waiter.close_if_dead()
-                self._pending[spot] = _PendingPop(waiter, own)
-            waiter = self._pending[spot].waiter
+                self._pending[place] = _PendingPop(waiter, own)
+            waiter = self._pending[place].waiter
             if not waiter.is_sliced:
-                follow = None if self._node is None or slot is not None else effect.follow
-                told += [sources[key] for key in await waiter.begin(keys, follow)]
+                follow = None if self._executor is None or slot is not None else effect.follow
+                told += [queues[key] for key in await waiter.begin(keys, follow)]
                 self._taken = self._taken or waiter.take()
         return told
 
@@ -222,31 +222,31 @@ class AsyncFlowRun(Generic[T]):
             await afirst_ready(readers, timeout, self._signal)
         return 0.0
 
-    async def _pop(self, timeout: float, home: Any, sources: ByKey) -> list[QueueOps]:
+    async def _pop(self, timeout: float, node: Any, queues: ByKey) -> list[QueueOps]:
         told = []
-        for spot in self._spots(home):
-            waiter, own = self._pending[spot]
+        for place in self._places_at(node):
+            waiter, own = self._pending[place]
             if waiter.is_sliced:
                 key = await waiter.slice(tuple(own), timeout)
             else:
                 key = await waiter.read(timeout, self._signal)
                 self._taken = self._taken or waiter.take()
-            told += [] if key is None else [sources[key]]
+            told += [] if key is None else [queues[key]]
         return told
 
     @property
     def _is_sliced(self) -> bool:
         return any(one.waiter.is_sliced for one in self._pending.values())
 
-    def _spots(self, home: Any) -> list[_Spot]:
-        return [spot for spot in self._pending if spot.home is home]
+    def _places_at(self, node: Any) -> list[_WaitPlace]:
+        return [place for place in self._pending if place.node is node]
 
-    def _link(self, home: Any) -> AsyncServer | AsyncCluster:
-        node: AsyncNode = self._node or home.brief.node
-        return node.link
+    def _connections(self, node: Any) -> AsyncServer | AsyncCluster:
+        executor: AsyncExecutor = self._executor or node.brief.executor
+        return executor.connections
 
-    def _has_moved(self, spot: _Spot) -> bool:
-        return is_elsewhere(self._link(spot.home), spot[1:], self._pending[spot].waiter)
+    def _has_moved(self, place: _WaitPlace) -> bool:
+        return is_elsewhere(self._connections(place.node), place[1:], self._pending[place].waiter)
 
     def _take(self) -> Taken | None:
         taken, self._taken = self._taken, None
@@ -255,43 +255,43 @@ class AsyncFlowRun(Generic[T]):
     async def end_wait(self) -> WaitResult:
         """End the waits and keep the connections; return the tokens taken meanwhile."""
         told: list[QueueOps] = []
-        for home in {spot.home: None for spot in self._pending}:
-            if home is not None and not home.state.is_up:
-                await self._drop(self._spots(home))
+        for node in {place.node: None for place in self._pending}:
+            if node is not None and not node.state.is_up:
+                await self._drop(self._places_at(node))
                 continue
             try:
-                told += await self._end(self._spots(home))
+                told += await self._end(self._places_at(node))
             except Exception as error:
                 if not passing(error):
                     raise
-                if home is not None:
-                    home.note_failure(error)
+                if node is not None:
+                    node.note_failure(error)
         return WaitResult(tuple(told), taken=self._take())
 
-    async def _end(self, spots: Iterable[_Spot]) -> list[QueueOps]:
-        """End the BLPOPs at these spots; return the queues whose tokens they took."""
+    async def _end(self, places: Iterable[_WaitPlace]) -> list[QueueOps]:
+        """End the BLPOPs at these places; return the queues whose tokens they took."""
         told: list[QueueOps] = []
-        by_server: dict[AsyncServer, list[_Spot]] = {}
-        for spot in spots:
-            if self._has_moved(spot):
-                await self._drop([spot])
+        by_server: dict[AsyncServer, list[_WaitPlace]] = {}
+        for place in places:
+            if self._has_moved(place):
+                await self._drop([place])
             else:
-                by_server.setdefault(spot.server, []).append(spot)
+                by_server.setdefault(place.server, []).append(place)
         errors: list[Exception] = []
         try:
             for server, these in by_server.items():
-                pending = [self._pending[spot] for spot in these]
+                pending = [self._pending[place] for place in these]
                 try:
                     await server.unblock([one.waiter for one in pending])
-                    for waiter, sources in pending:
-                        told += [sources[key] for key in await waiter.read_end()]
+                    for waiter, queues in pending:
+                        told += [queues[key] for key in await waiter.read_end()]
                         self._taken = self._taken or waiter.take()
                 except Exception as error:  # noqa: BLE001  # the other servers are told first
                     await self._drop(these)
                     errors.append(error)
                 else:
-                    for spot in these:
-                        server.rest(self._pending.pop(spot).waiter)
+                    for place in these:
+                        server.rest(self._pending.pop(place).waiter)
             if errors and not (told and passing(errors[0])):
                 raise errors.pop(0)
             return told
@@ -302,6 +302,6 @@ class AsyncFlowRun(Generic[T]):
         """Close the connections, with pending BLPOPs or without."""
         await self._drop(list(self._pending))
 
-    async def _drop(self, spots: Iterable[_Spot]) -> None:
-        for spot in spots:
-            await self._pending.pop(spot).waiter.drop()
+    async def _drop(self, places: Iterable[_WaitPlace]) -> None:
+        for place in places:
+            await self._pending.pop(place).waiter.drop()

@@ -457,7 +457,7 @@ class AsyncServer:
         except IndexError:
             return AsyncBlockingConnection(self.factory(socket_timeout=None), self)
 
-    async def spots(
+    async def locate_keys(
         self, keys: tuple[bytes, ...]
     ) -> dict[tuple[AsyncServer, int | None], tuple[bytes, ...]]:
         """Return the places where to wait for tokens: this server, without a slot."""

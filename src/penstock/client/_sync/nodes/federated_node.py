@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.client._acompat import BackgroundTask
-from penstock.client._sync.nodes.node_client import BRIEF, NodeClient
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.nodes.node import BRIEF, Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig
 from penstock.core.calls.failures import passing
@@ -59,20 +59,20 @@ class BackgroundTasks:
             self._all.pop().close()
 
 
-class FederatedNode(NodeClient):
+class FederatedNode(Node):
     """One of several nodes.
 
     Args:
         source: a URL or a redis-py client.
         config: configuration of the client.
         learned: its id, if it comes from the list of another node.
-        node: its connections; None = make them.
+        executor: runs its calls; None = make them.
 
     Attributes:
         is_learned: whether it comes from the list of another node, not from the user.
-        brief: client of the node by connections on which a call fails within 2 s, for calls that
+        brief: the node by connections on which a call fails within 2 s, for calls that
             another node could serve as well.
-        prompt: client of the node by connections on which a call fails within 0.75 s, for calls
+        prompt: the node by connections on which a call fails within 0.75 s, for calls
             that another node can keep as a hint.
         state: whether it is up, leaving, crowded.
         whole_id: its id, all 40 digits; empty until it is known.
@@ -83,16 +83,20 @@ class FederatedNode(NodeClient):
     """
 
     def __init__(
-        self, source: Any, config: ClientConfig, learned: str = "", node: Node | None = None
+        self,
+        source: Any,
+        config: ClientConfig,
+        learned: str = "",
+        executor: Executor | None = None,
     ) -> None:
-        super().__init__(source, config, node)
+        super().__init__(source, config, executor)
         self.is_learned = bool(learned)
         self.brief, self.prompt = (
-            NodeClient(source, config, self.node.twin(retry_for=0, socket_timeout=timeout))
+            Node(source, config, self.executor.twin(retry_for=0, socket_timeout=timeout))
             for timeout in (BRIEF, PROMPT)
         )
-        for client in (self.brief, self.prompt):
-            client.node.link.send_once()
+        for node in (self.brief, self.prompt):
+            node.executor.connections.send_once()
         self.state = NodeState()
         self.whole_id = ""
         self.known: list[str] = []
@@ -110,7 +114,7 @@ class FederatedNode(NodeClient):
     def address(self) -> str:
         """Address of the node, for people, with its database unless that is 0."""
         number = re.search(r"[/=]([1-9][0-9]*)$", address_of(self.source))
-        return f"{self.node.address}/{number.group(1)}" if number else self.node.address
+        return f"{self.executor.address}/{number.group(1)}" if number else self.executor.address
 
     def note_id(self, whole_id: str) -> None:
         """Note its id. Jobs with an earlier id of it are still looked for here."""
@@ -120,7 +124,7 @@ class FederatedNode(NodeClient):
 
     def connect(self) -> None:
         """Reach the node, unless that was done."""
-        if not self.node.id:
+        if not self.executor.id:
             self.look()
 
     def close(self) -> None:
@@ -130,12 +134,12 @@ class FederatedNode(NodeClient):
 
     def close_connections(self) -> None:
         """Close the connections; a background look goes on."""
-        for node in self._nodes:
-            node.close()
+        for executor in self._executors:
+            executor.close()
 
     @property
-    def _nodes(self) -> list[Node]:
-        return [self.node, self.brief.node, self.prompt.node]
+    def _executors(self) -> list[Executor]:
+        return [self.executor, self.brief.executor, self.prompt.executor]
 
     def note_refusal(self, error: ConfigurationError) -> None:
         """Note why it can't be used."""
@@ -157,27 +161,27 @@ class FederatedNode(NodeClient):
     def read_state(self) -> dict[str, Any]:
         """Read its id, flags and memory; return them as arguments of `NodeState.note_answer`."""
         now = monotonic()
-        node = self.brief.node
-        if not node.id:
-            node.prepare()
-            self.node.facts = node.facts
+        executor = self.brief.executor
+        if not executor.id:
+            executor.prepare()
+            self.executor.facts = executor.facts
         leaving = self.recognise()
         facts = None
-        if node.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
-            facts = ServerFacts(parse_info(node.command("INFO", "memory")))
+        if executor.facts.fields and self.state.is_unmeasured(now):  # else it has no INFO
+            facts = ServerFacts(parse_info(executor.command("INFO", "memory")))
         return {"now": now, "leaving": leaving, "facts": facts}
 
     def recognise(self) -> bool:
         """Read its id, or give it one; return True if it is leaving."""
-        node = self.brief.node
-        found, leaving = node.command("HMGET", node_key(self.config.prefix), "id", "leaving")
+        executor = self.brief.executor
+        found, leaving = executor.command("HMGET", node_key(self.config.prefix), "id", "leaving")
         # It has no id after a FLUSHALL, for example.
-        self.note_id(found.decode() if found else node.identify())
+        self.note_id(found.decode() if found else executor.identify())
         self.is_known = True
-        for node in self._nodes:
-            node.id = self.id
-            if self.id not in node.known:
-                node.known.append(self.id)
+        for executor in self._executors:
+            executor.id = self.id
+            if self.id not in executor.known:
+                executor.known.append(self.id)
         return bool(leaving)
 
     def read_view(self) -> NodeView:
@@ -209,10 +213,10 @@ class FederatedNode(NodeClient):
     def _ensure_ready(self) -> bool:
         """Ensure an open connection, and a state that is not too old; return True if it asked."""
         is_old = not self.state.is_up or self.state.is_stale(monotonic())
-        asks = is_old or self.node.reach()
+        asks = is_old or self.executor.reach()
         if asks:  # by the brief connection: a node that hangs fails there sooner
-            self.brief.node.reach()
+            self.brief.executor.reach()
             self.look()
         if is_old:
-            self.node.reach()
+            self.executor.reach()
         return asks

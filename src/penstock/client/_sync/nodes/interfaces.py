@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.client._sync.nodes.node_client import NodeClient
+from penstock.client._sync.nodes.node import Node
+from penstock.client._sync.transport.driver import Driver
+from penstock.client._sync.transport.executor import Executor
 from penstock.core.calls.config import ClientConfig
 from penstock.core.calls.operations import QueueOps
 from penstock.core.nodes.state import Sticky
@@ -14,7 +16,7 @@ from penstock.core.nodes.state import Sticky
 if TYPE_CHECKING:
     from penstock.client._sync.nodes.federated_node import FederatedNode
 
-__all__ = ["NodeGroup", "OnePart", "SettingsKeeper"]
+__all__ = ["NodeGroup", "OnePart", "ShardedQueue"]
 
 
 class OnePart(Protocol):
@@ -25,11 +27,22 @@ class OnePart(Protocol):
         """Return its operations."""
 
     @property
-    def backend(self) -> NodeClient:
-        """Return the client that runs its calls."""
+    def node(self) -> Node:
+        """Return the node."""
+
+    @property
+    def executor(self) -> Executor:
+        """Return what runs its calls."""
+
+    @property
+    def driver(self) -> Driver:
+        """Return what runs its flows."""
+
+    def connect(self) -> None:
+        """Reach the node, unless that was done."""
 
 
-class SettingsKeeper(Protocol):
+class ShardedQueue(Protocol):
     """A queue on several nodes, which keeps its settings there the same."""
 
     def agree(self, *more: FederatedNode) -> None:
@@ -40,7 +53,7 @@ class NodeGroup(Protocol):
     """The nodes of a federation; see `Federation`."""
 
     config: ClientConfig
-    homes: list[FederatedNode]
+    nodes: list[FederatedNode]
     sticky: Sticky
 
     def connect(self) -> None:
@@ -49,7 +62,7 @@ class NodeGroup(Protocol):
     def await_looks(self) -> None:
         """Wait for looks at nodes."""
 
-    def check_id(self, home: FederatedNode) -> None:
+    def check_id(self, node: FederatedNode) -> None:
         """Check that no two nodes have one id."""
 
     def preferred(self) -> list[FederatedNode]:
@@ -58,5 +71,5 @@ class NodeGroup(Protocol):
     def up(self, but: FederatedNode) -> Sequence[FederatedNode]:
         """Return the nodes that are up, except one."""
 
-    def note_failure(self, home: FederatedNode, error: BaseException) -> bool:
+    def note_failure(self, node: FederatedNode, error: BaseException) -> bool:
         """Note the failure of a node; return True if other nodes may make up for it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from penstock.client._sync.nodes.agreement import agree
 from penstock.client._sync.nodes.federated_node import FederatedNode
 from penstock.client._sync.nodes.federation import Federation
-from penstock.client._sync.nodes.node_client import NodeClient
+from penstock.client._sync.nodes.node import Node
 from penstock.core.nodes.node_list import Entry, address_of
 from penstock.core.nodes.node_views import Drain, NodeView
 from penstock.core.values.urls import check_url, shown
@@ -22,16 +22,16 @@ class Nodes:
     A node is named by its id (the first 8 digits are enough), its address, or its `NodeView`.
 
     Args:
-        home: the federation.
+        nodes: the federation.
 
     Raises:
         ConfigurationError: the client was made with `federation=False`.
     """
 
-    def __init__(self, home: Federation | NodeClient) -> None:
-        if not isinstance(home, Federation):
+    def __init__(self, nodes: Federation | Node) -> None:
+        if not isinstance(nodes, Federation):
             raise ConfigurationError("this client uses one node: make it without federation=False")
-        self._federation = home
+        self._federation = nodes
 
     def list(self) -> tuple[NodeView, ...]:
         """Return every node of this client; those that can't be reached come last."""
@@ -50,12 +50,12 @@ class Nodes:
             NodesMissed: some nodes can't be reached and don't have the new list.
         """
         check_url("url", url)
-        home = self._federation.admit(url)
-        self._note(home.whole_id, address_of(home.source))
+        node = self._federation.admit(url)
+        self._note(node.whole_id, address_of(node.source))
         for name in self._federation.queues("*"):
             partitions = self._federation.partitions(name) or None
             agree(self._federation, name, partitions)
-        return home.read_view()
+        return node.read_view()
 
     def forget(self, node: str | NodeView) -> None:
         """Remove a node from the list: clients that can reach another node stop using it.
@@ -71,15 +71,15 @@ class Nodes:
             self._note(unused, "")
             self._federation.unused.pop(unused, None)
             return
-        home = self._find(node)
-        if len(self._federation.homes) == 1:
+        found = self._find(node)
+        if len(self._federation.nodes) == 1:
             raise BadArgument("node", _shown(node), "is the only node, so it can't be removed")
-        if not home.whole_id:
+        if not found.whole_id:
             raise BadArgument("node", _shown(node), "was never reached, so its id is not known")
         try:
-            self._note(home.whole_id, "", but=home)
+            self._note(found.whole_id, "", but=found)
         finally:
-            self._federation.dismiss(home)
+            self._federation.dismiss(found)
 
     def leave(self, node: str | NodeView) -> None:
         """Add no more jobs to a node, so that consumers empty it. Producers notice within 1 s.
@@ -88,9 +88,9 @@ class Nodes:
             BadArgument: no such node.
             redis.exceptions.ConnectionError: it can't be reached.
         """
-        home = self._find(node)
-        home.node.command("HSET", node_key(home.config.prefix), "leaving", "1")
-        self._federation.look_after(home)
+        found = self._find(node)
+        found.executor.command("HSET", node_key(found.config.prefix), "leaving", "1")
+        self._federation.look_after(found)
 
     def join(self, node: str | NodeView) -> None:
         """Add jobs to a node again, after `leave`.
@@ -98,9 +98,9 @@ class Nodes:
         Raises:
             As `leave`.
         """
-        home = self._find(node)
-        home.node.command("HDEL", node_key(home.config.prefix), "leaving")
-        self._federation.look_after(home)
+        found = self._find(node)
+        found.executor.command("HDEL", node_key(found.config.prefix), "leaving")
+        self._federation.look_after(found)
 
     def check_drained(self, node: str | NodeView) -> Drain:
         """Count the jobs left on a node. The result is true if none is waiting or leased.
@@ -111,15 +111,15 @@ class Nodes:
         Raises:
             As `leave`.
         """
-        home = self._find(node)
-        found = home.living()
-        kept = home.node.command("HLEN", hints_key(home.config.prefix))
+        found = self._find(node)
+        queues = found.living()
+        kept = found.executor.command("HLEN", hints_key(found.config.prefix))
         return Drain(
-            waiting=sum(one.ready + one.scheduled + one.parked for one in found),
-            active=sum(one.active for one in found),
+            waiting=sum(one.ready + one.scheduled + one.parked for one in queues),
+            active=sum(one.active for one in queues),
             hints=kept,
-            rows=sum(one.staged + one.promised for one in found),
-            dead=sum(one.dead for one in found),
+            rows=sum(one.staged + one.promised for one in queues),
+            dead=sum(one.dead for one in queues),
         )
 
     def _find_unused(self, node: object) -> str:
@@ -133,41 +133,41 @@ class Nodes:
         self._federation.connect()
         if not isinstance(node, (str, NodeView)) or not node:
             raise BadArgument("node", _shown(node), "must be an id, an address or a NodeView")
-        homes = self._federation.homes
-        found = [home for home in homes if _is_named(node, home.address, home.whole_id)]
+        nodes = self._federation.nodes
+        found = [one for one in nodes if _is_named(node, one.address, one.whole_id)]
         if len(found) != 1:
-            known = ", ".join(f"{one.id} ({one.address})" for one in homes)
+            known = ", ".join(f"{one.id} ({one.address})" for one in nodes)
             raise BadArgument("node", _shown(node), f"must be one of {known}")
         return found[0]
 
-    def _note(self, node: str, address: str, but: FederatedNode | None = None) -> None:
+    def _note(self, node_id: str, address: str, but: FederatedNode | None = None) -> None:
         """Write the list, with one changed entry, to every node.
 
         Raises:
             NodesMissed: some nodes don't have it.
         """
         federation = self._federation
-        clocks, _ = federation.each(lambda home: home.brief.node.time_ms())
+        clocks, _ = federation.each(lambda node: node.brief.executor.time_ms())
         now = clocks[0][1]
         entries = federation.entries()
-        for home in federation.homes:
-            where = address_of(home.source)
-            if home.whole_id and home.whole_id not in entries and where:
-                entries[home.whole_id] = Entry(now, where)
-        last = entries[node].changed if node in entries else 0
-        entries[node] = Entry(max(now, last + 1), address)
+        for node in federation.nodes:
+            where = address_of(node.source)
+            if node.whole_id and node.whole_id not in entries and where:
+                entries[node.whole_id] = Entry(now, where)
+        last = entries[node_id].changed if node_id in entries else 0
+        entries[node_id] = Entry(max(now, last + 1), address)
         flat = [text for name, entry in entries.items() for text in (name, str(entry))]
         key = nodes_key(federation.config.prefix)
 
-        def write(home: FederatedNode) -> str:
+        def write(node: FederatedNode) -> str:
             try:
-                home.brief.node.command("HSET", key, *flat)
+                node.brief.executor.command("HSET", key, *flat)
             except OutOfMemory as error:
                 return str(error)
             return ""
 
         found, missed = federation.each(write)
-        missed.update({home.address: why for home, why in found if why})
+        missed.update({node.address: why for node, why in found if why})
         if but is not None:
             missed.pop(but.address, None)
         if missed:

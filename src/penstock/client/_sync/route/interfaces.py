@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from penstock.client._sync.nodes.node import Node
 from penstock.client._sync.route.part import (
     AskPart,
     CallPart,
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from penstock.core.enqueuing.schedules import NewSchedule
 
 __all__ = [
-    "ClientNodes",
     "Enqueuing",
+    "QueueTopology",
     "Route",
     "Routed",
     "Settling",
@@ -50,7 +51,7 @@ class Route(Protocol):
     """
 
     @property
-    def nodes(self) -> ClientNodes:
+    def topology(self) -> QueueTopology:
         """Return the nodes of the client."""
 
     @property
@@ -58,8 +59,16 @@ class Route(Protocol):
         """Return the operations of the queue; those of its part if it has only one."""
 
     @property
-    def backend(self) -> Any:
-        """Return the client of its node, or the nodes."""
+    def address(self) -> str:
+        """Return the address of its node, or of all, for people."""
+
+    @property
+    def node(self) -> Node:
+        """Return its only node.
+
+        Raises:
+            ConfigurationError: there may be several.
+        """
 
     @property
     def part(self) -> Part | None:
@@ -97,7 +106,7 @@ class Route(Protocol):
     def reserve(
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
-        """Take up to n jobs of all parts; see `ClientNodes.reserve`."""
+        """Take up to n jobs of all parts; see `QueueTopology.reserve`."""
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the parts in the order in which to ask them for jobs.
@@ -234,7 +243,7 @@ class Settling(Routed, Protocol):
         """Renew leases."""
 
 
-class ClientNodes(Protocol):
+class QueueTopology(Protocol):
     """The nodes of a client, as its queues see them.
 
     Attributes:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._sync.nodes.node_client import NodeClient
-from penstock.client._sync.route.interfaces import ClientNodes, Route, Routed
+from penstock.client._sync.nodes.node import Node
+from penstock.client._sync.route.interfaces import QueueTopology, Route, Routed
 from penstock.client._sync.route.part import AskPart, CallPart, Part, ReadPart
 from penstock.client._sync.route.reserving import reserve_on_node
 from penstock.client.clock import monotonic
@@ -34,25 +34,25 @@ class NodeRoute(Part):
     """The route of a queue with one part: it is that part.
 
     Args:
-        nodes: the nodes of the client.
-        client: the client of the node.
+        topology: the nodes of the client.
+        node: the node.
         queue: the queue.
         number: of the partition; None = the queue has none.
 
     Attributes:
-        nodes: the argument.
+        topology: the argument.
         part: this part, the only one.
     """
 
     def __init__(
         self,
-        nodes: ClientNodes,
-        client: NodeClient,
+        topology: QueueTopology,
+        node: Node,
         queue: Routed,
         number: int | None = None,
     ) -> None:
-        super().__init__(client, queue.name, number, queue)
-        self.nodes = nodes
+        super().__init__(node, queue.name, number, queue)
+        self.topology = topology
         self._queue = queue
         self.part: Part | None = self
 
@@ -63,8 +63,8 @@ class NodeRoute(Part):
 
     def refresh(self) -> Route:
         """Return the route of the queue; if the list of nodes is due, read it first."""
-        if monotonic() >= self.nodes.look_at:
-            self.nodes.look()
+        if monotonic() >= self.topology.look_at:
+            self.topology.look()
         return self._queue.route
 
     # -- producing -------------------------------------------------------------------------
@@ -73,20 +73,20 @@ class NodeRoute(Part):
         return self._ask_if_taking()
 
     def _ask_if_taking(self) -> bool:
-        nodes, client = self.nodes, self.backend
-        if monotonic() >= nodes.look_at and self._find_other_route():
+        topology, node = self.topology, self.node
+        if monotonic() >= topology.look_at and self._find_other_route():
             return False
         try:
-            client.check_taking()
+            node.check_taking()
         except NodesUnavailable:  # the node is leaving
             if self._find_other_route():
                 return False
             raise
-        client.taking_until = min(client.taking_until, nodes.look_at)
+        node.taking_until = min(node.taking_until, topology.look_at)
         return True
 
     def _find_other_route(self) -> bool:
-        return self.nodes.look() and self._queue.route is not self
+        return self.topology.look() and self._queue.route is not self
 
     def add_many(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
         """Add jobs in chunks; append the results, also of those before a failure."""
@@ -99,7 +99,7 @@ class NodeRoute(Part):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs."""
-        return self.nodes.reserve([self._queue], n, wait, seen, confirm)
+        return self.topology.reserve([self._queue], n, wait, seen, confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the part, as the one to ask for jobs."""
@@ -115,9 +115,9 @@ class NodeRoute(Part):
         self, names: list[JobName], n: int, wait: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs and take up to n others, in one trip."""
-        self.backend.connect()
+        self.connect()
         call = self.ops.settle(names, n)
-        outcomes, taken = self.backend.node.run(call)
+        outcomes, taken = self.executor.run(call)
         if call.resent:
             outcomes = outcomes.after_resend(Code.GONE)
         jobs = taken.deliveries
@@ -137,7 +137,7 @@ class NodeRoute(Part):
 
     def ask_parts(self, ask: AskPart[T]) -> tuple[list[T], dict[str, str]]:
         """Ask the part."""
-        self.backend.connect()
+        self.connect()
         return [ask(self)], {}
 
     def read_page(self, cursor: str, check: Callable[[str], object], ask: ReadPart) -> ScanPage:
@@ -150,21 +150,21 @@ class BoundRoute(NodeRoute):
     """The route of a queue object that stays in one part: for a batch, or for a role.
 
     Args:
-        nodes: the nodes of the client.
+        topology: the nodes of the client.
         part: the part.
         queue: the queue object.
     """
 
-    def __init__(self, nodes: ClientNodes, part: Part, queue: Routed) -> None:
-        super().__init__(nodes, part.backend, queue, part.number)
-        self.ops.home, self.ops.partitions = part.ops.home, part.ops.partitions
+    def __init__(self, topology: QueueTopology, part: Part, queue: Routed) -> None:
+        super().__init__(topology, part.node, queue, part.number)
+        self.ops.node, self.ops.partitions = part.ops.node, part.ops.partitions
 
     def refresh(self) -> Route:
         """Return this route: its queue object never gets another one."""
         return self
 
     def _ask_if_taking(self) -> bool:
-        self.backend.check_taking()
+        self.node.check_taking()
         return True
 
     def _find_other_route(self) -> bool:
@@ -174,4 +174,4 @@ class BoundRoute(NodeRoute):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs of this part."""
-        return reserve_on_node(self.backend, [self], n, wait, seen, confirm)
+        return reserve_on_node(self.node, [self], n, wait, seen, confirm)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.client._sync.adding import add, confirm
-from penstock.client._sync.nodes.node_client import NodeClient
+from penstock.client._sync.nodes.node import Node
 from penstock.client._sync.settling import settle_each
 from penstock.client._sync.transport.finished import ResultWait
 from penstock.client.clock import monotonic
@@ -68,46 +68,58 @@ class Part:
     """A queue on one node, or one of its partitions there. Internal.
 
     Args:
-        client: the client of the node, with the connections to use.
+        node: the node.
         name: of the queue.
         number: of the partition; None = the queue has none.
         queue: the queue object to which its jobs belong; None = no jobs are taken.
-        home: the node; None = that of `client`.
+        through: the node by the connections to use, such as its `brief`; None = `node` itself.
         ops: its operations, by which jobs were delivered before; None = make them.
 
     Attributes:
         ops: build its calls.
-        backend: runs them: the argument `client`.
-        home, number: the arguments.
+        executor, driver: run them.
+        node, number: the arguments.
     """
 
     def __init__(
         self,
-        client: NodeClient,
+        node: Node,
         name: str,
         number: int | None = None,
         queue: Any = None,
-        home: NodeClient | None = None,
+        *,
+        through: Node | None = None,
         ops: QueueOps | None = None,
     ) -> None:
-        self.backend = client
-        self.home = home or client
+        self._through = through or node
+        self.node = node
+        self.executor = self._through.executor
+        self.driver = self._through.driver
         self.number = number
-        self.ops = ops or client.operations(name, number, queue)
+        self.ops = ops or self._through.operations(name, number, queue)
+
+    @property
+    def address(self) -> str:
+        """Return the address of the node, for people."""
+        return self.node.address
+
+    def connect(self) -> None:
+        """Reach the node, unless that was done."""
+        self._through.connect()
 
     # -- producing -------------------------------------------------------------------------
 
     def add(self, record: bytes, options: Prepared) -> Enqueued:
         """Add a job."""
         now, ops = monotonic(), self.ops
-        if now >= self.backend.taking_until and not self._check_taking():
+        if now >= self.node.taking_until and not self._check_taking():
             added: Enqueued = ops.queue.route.add(record, options)
             return added
         is_plain = options.is_plain and len(record) <= MAX_PLAIN_BYTES and not ops.producing
         if not is_plain or now < ops.plain_from:
             return self._add_fully(record, options)
         try:
-            plain = self.backend.node.run(ops.enqueue_plain(record))
+            plain = self.executor.run(ops.enqueue_plain(record))
         except (NotPlain, OutOfMemory):
             ops.plain_from = now + PLAIN_PAUSE
             return self._add_fully(record, options)
@@ -124,7 +136,7 @@ class Part:
         try:
             try:
                 call = ops.enqueue_one(record, options)
-                reply = self.backend.node.run(call)
+                reply = self.executor.run(call)
                 confirmed = call.confirmed
             except (QueueMissing, QueueFull, OutOfMemory):
                 reply, confirmed = add(self, (record,), options, is_tried=True)
@@ -149,7 +161,7 @@ class Part:
 
     def add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
         """Add the jobs of a chunk; append the results, also of those before a failure."""
-        if monotonic() >= self.backend.taking_until and not self._check_taking():
+        if monotonic() >= self.node.taking_until and not self._check_taking():
             self.ops.queue.route.add_chunk(chunk, options, results)
             return
         while chunk:
@@ -174,7 +186,7 @@ class Part:
 
     def _check_taking(self) -> bool:
         """Check that the node takes jobs; return False if the queue has another route now."""
-        self.backend.check_taking()
+        self.node.check_taking()
         return True
 
     def _find_other_route(self) -> bool:
@@ -183,22 +195,22 @@ class Part:
 
     def open_batch(self, record: bytes, on: BatchCondition) -> OpenedBatch:
         """Open a batch with this callback."""
-        self.backend.connect()
+        self.connect()
         build = partial(self.ops.open_batch, record, on)
-        _, reply = self.backend.driver.drive(flows.create_and_run(self.ops, build))
+        _, reply = self.driver.drive(flows.create_and_run(self.ops, build))
         return OpenedBatch(self, reply.first, self.ops.batch_id(reply.epoch, reply.first))
 
     def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
         """Store a schedule. Returns: as `flows.schedule`."""
-        self.backend.connect()
-        return self.backend.driver.drive(flows.schedule(self.ops, new, force=force))
+        self.connect()
+        return self.driver.drive(flows.schedule(self.ops, new, force=force))
 
     # -- settling --------------------------------------------------------------------------
 
     def ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery without waiting for replicas."""
         call = self.ops.ack_one(job)
-        codes = self.backend.node.run(call)
+        codes = self.executor.run(call)
         if not codes or (call.resent and codes[0] == Code.GONE):
             return Outcome.DONE
         return OUTCOME_OF_CODE[codes[0]]
@@ -208,7 +220,7 @@ class Part:
     def read_receipt(self, job: Delivery) -> str | None:
         """Return the receipt of the delivery that holds a job; None = it is not known."""
         try:
-            [found] = self.backend.node.run(self.ops.showing([job])).jobs
+            [found] = self.executor.run(self.ops.showing([job])).jobs
             return (found[RECEIPT_PLACE].decode() or None) if found else None
         except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
             logger.info("the holder of %s is not known: %s", job.id, error)
@@ -221,7 +233,7 @@ class Part:
         total = skip = 0
         while total < most:
             call = self.ops.redrive_oldest(min(most - total, BATCH), skip)
-            reply = self.backend.node.run(call)
+            reply = self.executor.run(call)
             total, skip = total + reply.done, skip + reply.kept
             if reply.more == 0:
                 break
@@ -242,54 +254,54 @@ class Part:
     def _purge_once(self, kind: str, fence: bytes) -> tuple[bytes, int, int]:
         skip, removed, steps, more = 0, 0, 0, 1
         while more:
-            reply = self.backend.node.run(self.ops.purge(kind, fence, skip))
+            reply = self.executor.run(self.ops.purge(kind, fence, skip))
             removed, steps = removed + reply.removed, steps + 1
             more, fence, skip = reply.more, reply.fence, reply.skip
         return fence, removed, steps
 
     def sweep(self, evict: int, *, dead: bool) -> int:
         """Remove expired jobs, and evict up to so many; return the number of both."""
-        removed = self.backend.driver.sweep(self.ops)[0]
+        removed = self.driver.sweep(self.ops)[0]
         if not evict:
             return removed
-        evicted = self.backend.node.run(self.ops.evict(evict, letters=dead))
+        evicted = self.executor.run(self.ops.evict(evict, letters=dead))
         return removed + evicted.once + evicted.dead
 
     def clear(self) -> tuple[bool, int]:
         """Remove the queue; return whether it existed, and its number of jobs."""
-        self.backend.connect()
-        reply = self.backend.node.run(self.ops.clear())
+        self.connect()
+        reply = self.executor.run(self.ops.clear())
         if reply.epoch:
-            self.backend.driver.unregister((self.ops, reply.epoch.decode()))
+            self.driver.unregister((self.ops, reply.epoch.decode()))
         return bool(reply.epoch), reply.jobs
 
     # -- looking ---------------------------------------------------------------------------
 
     def read_stats(self) -> QueueStats:
         """Return its counts."""
-        self.backend.connect()
-        return self.backend.node.run(self.ops.stats())
+        self.connect()
+        return self.executor.run(self.ops.stats())
 
     def peek(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
         """Return jobs without taking them."""
-        self.backend.connect()
+        self.connect()
         views = None
         while views is None:
-            views = self.backend.node.run(self.ops.peek(state, start, n, newest=newest))
+            views = self.executor.run(self.ops.peek(state, start, n, newest=newest))
         return [view for view in views if view]
 
     def read_results(self, names: list[JobName], wait: ResultWait | None = None) -> Looked:
         """Look for the results of jobs, which are awaited with `wait`."""
-        self.backend.connect()
-        node, ops = self.backend.node, self.ops
+        self.connect()
+        executor, ops = self.executor, self.ops
         if wait is not None:  # before the look: no end behind it is missed
-            wait.enter(node.finished, ops.keys["finished"], ops.number_of(names[0])[0])
-        return node.run(ops.results(names, awaited=wait is not None))
+            wait.enter(executor.finished, ops.keys["finished"], ops.number_of(names[0])[0])
+        return executor.run(ops.results(names, awaited=wait is not None))
 
     def show(self, names: list[JobName]) -> list[JobView | None]:
         """Return all data of jobs."""
-        self.backend.connect()
-        views = self.backend.node.run(self.ops.show(names))
+        self.connect()
+        views = self.executor.run(self.ops.show(names))
         for at, view in enumerate(views):
             if view is not None and view.finished is not None:  # the ttl in its id is not kept
                 name = names[at]
@@ -298,24 +310,24 @@ class Part:
 
     def look_up(self, dedup_id: str) -> DedupStatus | None:
         """Return the job that has a dedup id."""
-        return self.ops.status(dedup_id, self.backend.node.run(self.ops.lookup(dedup_id)))
+        return self.ops.status(dedup_id, self.executor.run(self.ops.lookup(dedup_id)))
 
     def scan(self, cursor: str, n: int, states: Sequence[StateName], *, full: bool) -> ScanPage:
         """Return the next page of jobs, in no order."""
         call = self.ops.scan(check_cursor("cursor", cursor, JOB_CURSOR), n, states, full=full)
-        self.backend.connect()
-        return self.backend.node.run(call)
+        self.connect()
+        return self.executor.run(call)
 
     def find(self, search: Search, cursor: str, n: int) -> ScanPage:
         """Return the next page of the jobs that match."""
         kind, place = search.check_cursor(cursor)
-        self.backend.connect()
+        self.connect()
         jobs, looked = list[JobView](), 0
         while True:
             call = self.ops.browse(
                 kind, place, n - looked, newest=search.newest, body=search.listed_bytes
             )
-            place, count, found = self.backend.node.run(call)
+            place, count, found = self.executor.run(call)
             jobs += filter(search.matches, found)
             looked += count
             cursor = search.next_cursor(kind, place)
@@ -327,14 +339,14 @@ class Part:
 
     def configure(self, fields: list[Any]) -> Settings:
         """Store settings; return all of them."""
-        self.backend.connect()
+        self.connect()
         build = partial(self.ops.configure, fields)
-        _, reply = self.backend.driver.drive(flows.create_and_run(self.ops, build))
+        _, reply = self.driver.drive(flows.create_and_run(self.ops, build))
         return self.ops.settings(reply)
 
     def read_settings(self) -> list[bytes | None]:
         """Return the settings as stored, with the time of their last change."""
-        stored: list[bytes | None] = self.backend.node.command(
+        stored: list[bytes | None] = self.executor.command(
             "HMGET", self.ops.keys["meta"], *STORED_SETTINGS
         )
         return stored

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._sync.nodes.node_client import NodeClient
-from penstock.client._sync.route.interfaces import ClientNodes, Routed
+from penstock.client._sync.nodes.node import Node
+from penstock.client._sync.route.interfaces import QueueTopology, Routed
 from penstock.client._sync.route.part import AskPart, CallPart, Part, ReadPart
 from penstock.client._sync.route.parts import NodeAnswers, PartsRoute
 from penstock.client.clock import monotonic
@@ -37,14 +37,17 @@ class PartitionsRoute(PartsRoute):
     no other node to fail over to: errors are raised as they are.
 
     Args:
-        nodes: the nodes of the client.
-        client: the client of the node.
+        topology: the nodes of the client.
+        node: the node.
         queue: the queue, with partitions.
     """
 
-    def __init__(self, nodes: ClientNodes, client: NodeClient, queue: Routed) -> None:
-        super().__init__(nodes, client, queue)
-        self._parts = [Part(client, self.name, i, queue) for i in self.numbers]
+    partitions: int
+
+    def __init__(self, topology: QueueTopology, node: Node, queue: Routed) -> None:
+        super().__init__(topology, node, queue)
+        self.node = node
+        self._parts = [Part(node, self.name, i, queue) for i in self.numbers]
         for part in self._parts:
             part.ops.partitions = self.partitions
             self._by_ops[part.ops] = part
@@ -67,12 +70,12 @@ class PartitionsRoute(PartsRoute):
             QueuePartitioned: the node has another number of partitions.
         """
         if not self._is_declared:
-            self.backend.connect()
-            self.backend.driver.declare(self.ops.keys, self.partitions)
+            self.node.connect()
+            self.node.driver.declare(self.ops.keys, self.partitions)
             self._is_declared = True
 
-    def _find_by_id(self, node: str, number: int | None, name: object) -> Part:
-        self.backend.check_known(node, name)
+    def _find_by_id(self, node_id: str, number: int | None, name: object) -> Part:
+        self.node.check_known(node_id, name)
         return self._parts[number or 0]
 
     # -- producing -------------------------------------------------------------------------
@@ -83,7 +86,7 @@ class PartitionsRoute(PartsRoute):
         options: Prepared,
         attempt: Callable[[Part, Prepared], T],
     ) -> T:
-        if monotonic() >= self.nodes.look_at and self._find_other_route():
+        if monotonic() >= self.topology.look_at and self._find_other_route():
             return self._offer_elsewhere(number, options, attempt)
         if not self._is_declared:
             self.declare()
@@ -95,7 +98,7 @@ class PartitionsRoute(PartsRoute):
         return self._offer_elsewhere(number, options, attempt)
 
     def _find_other_route(self) -> bool:
-        return self.nodes.look() and self._queue.route is not self
+        return self.topology.look() and self._queue.route is not self
 
     def _offer_elsewhere(
         self,
@@ -110,7 +113,6 @@ class PartitionsRoute(PartsRoute):
     def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
         """Store a schedule in the partition of its name. Returns: as `flows.schedule`."""
         self.declare()
-        assert self.partitions is not None
         part = self._parts[partition_of(new.name, self.partitions)]
         return part.store_schedule(new, force=force)
 
@@ -120,9 +122,9 @@ class PartitionsRoute(PartsRoute):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs of all parts; the first part may have the only one that is wanted."""
-        if n == 1 and confirm is None and self._is_declared and not self.backend.is_apart:
+        if n == 1 and confirm is None and self._is_declared and not self.node.is_apart:
             ops = self.order_parts()[0][0]
-            taken: Taken = self.backend.node.run(ops.reserve(1))
+            taken: Taken = self.node.executor.run(ops.reserve(1))
             self.note_poll(ops, len(taken.deliveries))
             if taken.deliveries:
                 return taken.deliveries
@@ -149,7 +151,7 @@ class PartitionsRoute(PartsRoute):
 
     def _ask_nodes(self, ask: AskPart[Any]) -> NodeAnswers:
         self.declare()
-        return NodeAnswers([(self.backend, [ask(part) for part in self._parts])], {})
+        return NodeAnswers([(self.node, [ask(part) for part in self._parts])], {})
 
     def _read_part(self, part: Part, ask: ReadPart, cursor: str) -> ScanPage | None:
         self.declare()
@@ -164,6 +166,6 @@ class PartitionsRoute(PartsRoute):
         """Remove the queue; return whether it existed, and its number of jobs."""
         self.declare()
         cleared = [part.clear() for part in self._parts]
-        self.backend.driver.undeclare(self.name, self.partitions)
+        self.node.driver.undeclare(self.name, self.partitions)
         self._is_declared = False
         return any(there for there, _ in cleared), sum(count for _, count in cleared)

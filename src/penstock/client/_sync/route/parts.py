@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from penstock.client._sync.nodes.node_client import NodeClient
-from penstock.client._sync.nodes.scanning import PageSource, read_next_page
-from penstock.client._sync.route.interfaces import ClientNodes, Route, Routed
+from penstock.client._sync.nodes.node import Node
+from penstock.client._sync.nodes.scanning import ScannedPlace, read_next_page
+from penstock.client._sync.route.interfaces import QueueTopology, Route, Routed
 from penstock.client._sync.route.part import (
     AskPart,
     CallPart,
@@ -56,6 +56,7 @@ from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys, queue_crcs
 
 if TYPE_CHECKING:
+    from penstock.client._sync.nodes.federation import Federation
     from penstock.core.enqueuing.schedules import NewSchedule
 
 __all__ = ["NodeAnswers", "PartsRoute"]
@@ -74,7 +75,7 @@ class NodeAnswers(NamedTuple):
         missed: the address of each node that did not answer, with the reason.
     """
 
-    of_nodes: list[tuple[NodeClient, list[Any]]]
+    of_nodes: list[tuple[Node, list[Any]]]
     missed: dict[str, str]
 
 
@@ -86,27 +87,26 @@ class PartsRoute(ABC):
     jobs that wait in one part.
 
     Args:
-        nodes: the nodes of the client.
-        backend: the client of the only node, or the federation.
+        topology: the nodes of the client.
+        nodes: the only node, or the federation.
         queue: the queue.
 
     Attributes:
-        nodes: the argument.
+        topology: the argument.
         ops: operations of no part: they have the queue's name, its codec and its object.
-        backend: the argument.
         part: None, as there are several.
         numbers: of the partitions; only None = the queue has none.
     """
 
     part: Part | None = None
 
-    def __init__(self, nodes: ClientNodes, backend: Any, queue: Routed) -> None:
-        config, name = nodes.config, queue.name
-        self.backend: Any = backend
+    def __init__(self, topology: QueueTopology, nodes: Node | Federation, queue: Routed) -> None:
+        config, name = topology.config, queue.name
+        self._nodes = nodes
         self.name, self.partitions = name, queue.partitions
         keys = QueueKeys(name, config.prefix)
         self.ops = QueueOps(keys, config.owner, (), queue, codec=config.codec)
-        self.nodes = nodes
+        self.topology = topology
         self._queue = queue
         count = self.partitions
         self.numbers: Sequence[int | None] = [None] if count is None else range(count)
@@ -114,6 +114,11 @@ class PartsRoute(ABC):
         self._turn = random.randrange(count or 1)
         self._poll_order = state.PollOrder()
         self._by_ops: dict[QueueOps, Part] = {}
+
+    @property
+    def address(self) -> str:
+        """Return the addresses of the nodes, for people."""
+        return self._nodes.address
 
     # -- parts -----------------------------------------------------------------------------
 
@@ -132,7 +137,7 @@ class PartsRoute(ABC):
         """Store what all parts must agree on."""
 
     @abstractmethod
-    def _find_by_id(self, node: str, number: int | None, name: object) -> Part:
+    def _find_by_id(self, node_id: str, number: int | None, name: object) -> Part:
         """Return a part by an id of its node.
 
         Raises:
@@ -162,8 +167,8 @@ class PartsRoute(ABC):
 
     def refresh(self) -> Route:
         """Return the route of the queue; if the list of nodes is due, read it first."""
-        if monotonic() >= self.nodes.look_at:
-            self.nodes.look()
+        if monotonic() >= self.topology.look_at:
+            self.topology.look()
         return self._queue.route
 
     # -- producing -------------------------------------------------------------------------
@@ -242,7 +247,7 @@ class PartsRoute(ABC):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs of all parts."""
-        return self.nodes.reserve([self._queue], n, wait, seen, confirm)
+        return self.topology.reserve([self._queue], n, wait, seen, confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the parts in the order to ask them for jobs, and how many may have some."""
@@ -322,7 +327,7 @@ class PartsRoute(ABC):
                 cause is an AckNotReplicated if replicas of the others did not confirm.
             IncompleteSettle: some servers of a cluster did not answer.
         """
-        self.backend.connect()
+        self._nodes.connect()
         places: dict[Part, list[int]] = {}
         for at, name in enumerate(names):
             places.setdefault(self._find_part(name), []).append(at)
@@ -340,12 +345,12 @@ class PartsRoute(ABC):
                 if failure is None:
                     continue
                 if self._can_do_without(part, failure):
-                    answers.missed[part.home.address] = part.home.state.reason
+                    answers.missed[part.node.address] = part.node.state.reason
                     continue
                 if part.number is None or not passing(failure):
                     raise
                 answers.failure = failure
-                if not self.backend.is_apart:
+                if not self._nodes.is_apart:
                     break
             else:
                 answers.note(where, own)
@@ -372,16 +377,16 @@ class PartsRoute(ABC):
 
     def read_page(self, cursor: str, check: Callable[[str], object], ask: ReadPart) -> ScanPage:
         """Return the next page of a scan, which passes part after part."""
-        place = merging.split_cursor(cursor)
-        check(place[1])
-        self.backend.connect()
-        sources = [
-            PageSource(
-                f"{part.home.id}-{part.ops.crc:08x}", part.home, partial(self._read_part, part, ask)
+        position = merging.split_cursor(cursor)
+        check(position[1])
+        self._nodes.connect()
+        places = [
+            ScannedPlace(
+                f"{part.node.id}-{part.ops.crc:08x}", part.node, partial(self._read_part, part, ask)
             )
             for part in self.parts
         ]
-        _, page = read_next_page(place, sources, ScanPage("0", [], []))
+        _, page = read_next_page(position, places, ScanPage("0", [], []))
         return page
 
     @abstractmethod

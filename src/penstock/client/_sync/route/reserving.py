@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._sync.nodes.node_client import NodeClient
+from penstock.client._sync.nodes.node import Node
 from penstock.client._sync.route.interfaces import Route
 from penstock.client.clock import monotonic
 from penstock.core import flows
@@ -23,22 +23,22 @@ __all__ = ["reserve_on_node", "reserve_on_nodes"]
 
 
 def reserve_on_node(
-    client: NodeClient,
+    node: Node,
     routes: Sequence[Route],
     n: int,
     wait: float | None,
     seen: Taken | None,
     confirm: Wait | None,
 ) -> list[Any]:
-    """Take up to n jobs from several queues on one node; see `ClientNodes.reserve`."""
-    client.connect()
+    """Take up to n jobs from several queues on one node; see `QueueTopology.reserve`."""
+    node.connect()
     for route in routes:
         route.declare()
-    is_apart = client.is_apart and any(route.part is None for route in routes)
+    is_apart = node.is_apart and any(route.part is None for route in routes)
     count = sum(len(route.operations) for route in routes)
-    sources = _sources(routes, apart=is_apart and count > 1, confirm=confirm)
-    flow = flows.reserve(sources, n, wait, seen)
-    return (client.brief_driver() if is_apart else client.driver).drive(flow)
+    rules = _make_rules(routes, apart=is_apart and count > 1, confirm=confirm)
+    flow = flows.reserve(rules, n, wait, seen)
+    return (node.brief_driver() if is_apart else node.driver).drive(flow)
 
 
 def reserve_on_nodes(
@@ -48,25 +48,25 @@ def reserve_on_nodes(
     wait: float | None,
     confirm: Wait | None,
 ) -> list[Any]:
-    """Take up to n jobs from several queues on all nodes; see `ClientNodes.reserve`."""
+    """Take up to n jobs from several queues on all nodes; see `QueueTopology.reserve`."""
     federation.connect()
     for route in routes:
         route.declare()
     unavailable = federation.unavailable
-    sources = _sources(routes, apart=True, unavailable=unavailable, confirm=confirm)
-    return federation.drive(flows.reserve(sources, n, wait))
+    rules = _make_rules(routes, apart=True, unavailable=unavailable, confirm=confirm)
+    return federation.drive(flows.reserve(rules, n, wait))
 
 
-def _sources(
+def _make_rules(
     routes: Sequence[Route],
     *,
     apart: bool,
     unavailable: Callable[[], PenstockError] | None = None,
     confirm: Wait | None,
-) -> flows.Sources:
-    """Return the parts of queues as a consuming call asks them; see `flows.Sources`."""
+) -> flows.ReserveRules:
+    """Return the parts of queues as a consuming call asks them; see `flows.ReserveRules`."""
     order = partial(_order_parts, routes)
-    return flows.Sources(order, monotonic, passing, _note_poll, apart, unavailable, confirm)
+    return flows.ReserveRules(order, monotonic, passing, _note_poll, apart, unavailable, confirm)
 
 
 def _order_parts(routes: Sequence[Route]) -> tuple[list[QueueOps], int]:

@@ -11,9 +11,9 @@ from penstock.client._acompat import sleep
 from penstock.client._sync.nodes import agreement, hints
 from penstock.client._sync.nodes.federated_node import FederatedNode
 from penstock.client._sync.nodes.federation import Federation
-from penstock.client._sync.nodes.node_client import NodeClient
+from penstock.client._sync.nodes.node import Node
 from penstock.client._sync.nodes.placement import produce
-from penstock.client._sync.route.interfaces import ClientNodes, Routed
+from penstock.client._sync.route.interfaces import QueueTopology, Routed
 from penstock.client._sync.route.part import AskPart, CallPart, Part, ReadPart
 from penstock.client._sync.route.parts import NodeAnswers, PartsRoute
 from penstock.client.clock import monotonic
@@ -27,7 +27,7 @@ from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.views import QueueStats, ScanPage
 from penstock.core.nodes import merging
 from penstock.core.values.partitions import partition_of
-from penstock.errors import IncompleteSettle, NodesMissed, NodesUnavailable
+from penstock.errors import ConfigurationError, IncompleteSettle, NodesMissed, NodesUnavailable
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
@@ -46,59 +46,63 @@ class NodesRoute(PartsRoute):
     that read the whole queue name such nodes as `unreachable` in the result.
 
     Args:
-        nodes: the nodes of the client, as queues see them.
+        topology: the nodes of the client.
         federation: the nodes.
         queue: the queue.
     """
 
-    backend: Federation
-
-    def __init__(self, nodes: ClientNodes, federation: Federation, queue: Routed) -> None:
-        super().__init__(nodes, federation, queue)
-        self._parts: dict[tuple[NodeClient, int | None], Part] = {}
-        self._declared: set[NodeClient] = set()
+    def __init__(self, topology: QueueTopology, federation: Federation, queue: Routed) -> None:
+        super().__init__(topology, federation, queue)
+        self.federation = federation
+        self._parts: dict[tuple[Node, int | None], Part] = {}
+        self._declared: set[Node] = set()
         self._is_agreed = False
         federation.watch(self)
+
+    @property
+    def node(self) -> Node:
+        """Raise an error: there may be several nodes."""
+        raise ConfigurationError("this call needs a client of one node alone")
 
     # -- parts -----------------------------------------------------------------------------
 
     @property
     def parts(self) -> Sequence[Part]:
         """Each partition on each node."""
-        homes = self.backend.homes
-        return [self._part(home, home, number) for home in homes for number in self.numbers]
+        nodes = self.federation.nodes
+        return [self._part(node, node, number) for node in nodes for number in self.numbers]
 
     def _part(
         self,
-        home: FederatedNode,
-        client: NodeClient,
+        node: FederatedNode,
+        through: Node,
         number: int | None,
         ops: QueueOps | None = None,
     ) -> Part:
-        """Return a part, whose calls use a client of its node.
+        """Return a part, whose calls use some connections of its node.
 
         Args:
-            home: the node.
-            client: it, or one of its clients with a shorter timeout.
+            node: the node.
+            through: it, or its `brief` or `prompt`.
             number: of the partition.
             ops: operations that a part with another route had, whose jobs are still out.
         """
-        part = self._parts.get((client, number))
+        part = self._parts.get((through, number))
         if part is None:
-            part = Part(client, self.name, number, self._queue, home, ops)
-            part.ops.home, part.ops.partitions = home, self.partitions
-            self._parts[client, number] = part
-            if client is home:
+            part = Part(node, self.name, number, self._queue, through=through, ops=ops)
+            part.ops.node, part.ops.partitions = node, self.partitions
+            self._parts[through, number] = part
+            if through is node:
                 self._by_ops[part.ops] = part
         return part
 
-    def adopt(self, ops: QueueOps, home: FederatedNode, number: int | None) -> None:
+    def adopt(self, ops: QueueOps, node: FederatedNode, number: int | None) -> None:
         """Use these operations, by which jobs were delivered before, for a part."""
-        self._part(home, home, number, ops)
+        self._part(node, node, number, ops)
 
-    def _find_by_id(self, node: str, number: int | None, name: object) -> Part:
-        home = self.backend.home_of(node, name)
-        return self._part(home, home, number)
+    def _find_by_id(self, node_id: str, number: int | None, name: object) -> Part:
+        node = self.federation.find_node(node_id, name)
+        return self._part(node, node, number)
 
     def declare(self) -> None:
         """Store settings and number of partitions on the nodes that are up and lack them.
@@ -110,16 +114,16 @@ class NodesRoute(PartsRoute):
             self.agree()
         if self.partitions is None:
             return
-        for home in list(self.backend.homes):
-            if home not in self._declared and home.state.is_up:
-                self.backend.try_node(home, partial(self._declare_on, home))
+        for node in list(self.federation.nodes):
+            if node not in self._declared and node.state.is_up:
+                self.federation.try_node(node, partial(self._declare_on, node))
 
-    def _declare_on(self, home: FederatedNode) -> None:
+    def _declare_on(self, node: FederatedNode) -> None:
         """Store the number of partitions on one node, unless it is stored."""
-        if self.partitions is not None and home not in self._declared:
-            home.connect()
-            home.brief.driver.declare(self.ops.keys, self.partitions)
-            self._declared.add(home)
+        if self.partitions is not None and node not in self._declared:
+            node.connect()
+            node.brief.driver.declare(self.ops.keys, self.partitions)
+            self._declared.add(node)
 
     def agree(self, *more: FederatedNode) -> None:
         """Store the latest settings on the nodes that have others.
@@ -128,7 +132,7 @@ class NodesRoute(PartsRoute):
             more: nodes that are about to be up, in addition to those that are.
         """
         self._is_agreed = True
-        agreement.agree(self.backend, self.name, self.partitions, more)
+        agreement.agree(self.federation, self.name, self.partitions, more)
 
     # -- producing -------------------------------------------------------------------------
 
@@ -138,13 +142,13 @@ class NodesRoute(PartsRoute):
         options: Prepared,
         attempt: Callable[[Part, Prepared], T],
     ) -> T:
-        def add_to(home: FederatedNode) -> T:
+        def add_to(node: FederatedNode) -> T:
             if not self._is_agreed:
                 self.agree()
-            self._declare_on(home)
-            return attempt(self._part(home, home, number), options)
+            self._declare_on(node)
+            return attempt(self._part(node, node, number), options)
 
-        return produce(self.backend, add_to)
+        return produce(self.federation, add_to)
 
     def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
         """Store a schedule in the partition of its name, on the node that has it or on one of all.
@@ -155,26 +159,26 @@ class NodesRoute(PartsRoute):
         Raises:
             NodesUnavailable: it is new, and a node was not reached within `retry_for`.
         """
-        until = monotonic() + self.backend.config.retry_for
+        until = monotonic() + self.federation.config.retry_for
         while True:
-            self.backend.connect()
+            self.federation.connect()
             code = self._store_on_one(new, force=force)
             if code is not None:
                 return code
             if monotonic() >= until:
                 reason = f"the new schedule {new.name!r} may lie on a node that is down"
-                raise NodesUnavailable(reason, self.backend.missed)
+                raise NodesUnavailable(reason, self.federation.missed)
             sleep(0.05)
 
     def _store_on_one(self, new: NewSchedule, *, force: bool) -> int | None:
         number = None if self.partitions is None else partition_of(new.name, self.partitions)
-        missed = self.backend.missed
-        homes = [home for home in list(self.backend.homes) if home.state.is_up]
-        for home in homes:
-            self._declare_on(home)
-        parts = [self._part(home, home, number).ops for home in homes]
+        missed = self.federation.missed
+        nodes = [node for node in list(self.federation.nodes) if node.state.is_up]
+        for node in nodes:
+            self._declare_on(node)
+        parts = [self._part(node, node, number).ops for node in nodes]
         flow = schedule_on(parts, new, force=force, is_whole=not missed)
-        return self.backend.drive(flow).code
+        return self.federation.drive(flow).code
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -186,29 +190,29 @@ class NodesRoute(PartsRoute):
     # -- calls to parts --------------------------------------------------------------------
 
     def _can_do_without(self, part: Part, failure: BaseException) -> bool:
-        return self.backend.note_failure(cast("FederatedNode", part.home), failure)
+        return self.federation.note_failure(cast("FederatedNode", part.node), failure)
 
     def _call_part(
         self, part: Part, names: list[JobName], call: CallPart[T], intent: Intent | None
     ) -> Sequence[T]:
-        home, queue = cast("FederatedNode", part.home), part.ops.keys.name
-        if intent is not None and home.id and not home.state.is_up:
-            kept = hints.keep(self.backend, home, queue, names, intent)
+        node, queue = cast("FederatedNode", part.node), part.ops.keys.name
+        if intent is not None and node.id and not node.state.is_up:
+            kept = hints.keep(self.federation, node, queue, names, intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
         # If another node can keep a hint, this one is asked once, with a short time-out.
         may_keep = intent is not None and not intent.waits and not all(map(is_once, names))
-        is_prompt = may_keep and len(self.backend.homes) > 1
+        is_prompt = may_keep and len(self.federation.nodes) > 1
         try:
-            self._declare_on(home)
-            chosen = self._part(home, home.prompt, part.number) if is_prompt else part
+            self._declare_on(node)
+            chosen = self._part(node, node.prompt, part.number) if is_prompt else part
             return call(chosen, names)
         except Exception as error:
             done, unconfirmed, failure = told(error)
-            is_down = failure is not None and self.backend.note_failure(home, failure)
+            is_down = failure is not None and self.federation.note_failure(node, failure)
             left = names[len(done) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
-                kept = hints.keep(self.backend, home, queue, left, intent)
+                kept = hints.keep(self.federation, node, queue, left, intent)
                 if any(kept):
                     return cast("Sequence[T]", [*done, *hinted(kept)])
             if not is_down or not is_prompt:
@@ -226,26 +230,26 @@ class NodesRoute(PartsRoute):
         return cast("Sequence[T]", [*done, *rest])
 
     def _ask_nodes(self, ask: AskPart[Any]) -> NodeAnswers:
-        def ask_all(home: FederatedNode) -> list[Any]:
-            self._declare_on(home)
-            return [ask(self._part(home, home.brief, number)) for number in self.numbers]
+        def ask_all(node: FederatedNode) -> list[Any]:
+            self._declare_on(node)
+            return [ask(self._part(node, node.brief, number)) for number in self.numbers]
 
-        answers, missed = self.backend.each(ask_all)
+        answers, missed = self.federation.each(ask_all)
         return NodeAnswers([*answers], missed)
 
     def _read_part(self, part: Part, ask: ReadPart, cursor: str) -> ScanPage | None:
-        home = cast("FederatedNode", part.home)
+        node = cast("FederatedNode", part.node)
 
         def read() -> ScanPage:
-            self._declare_on(home)
-            return ask(self._part(home, home.brief, part.number), cursor)
+            self._declare_on(node)
+            return ask(self._part(node, node.brief, part.number), cursor)
 
-        return self.backend.try_node(home, read)
+        return self.federation.try_node(node, read)
 
     # -- the whole queue -------------------------------------------------------------------
 
     def _merge_stats(self, answers: NodeAnswers) -> QueueStats:
-        of_nodes = {home.address: own for home, own in answers.of_nodes}
+        of_nodes = {node.address: own for node, own in answers.of_nodes}
         return merging.stats_of_nodes(of_nodes, answers.missed)
 
     def clear(self) -> tuple[bool, int]:
@@ -255,16 +259,16 @@ class NodesRoute(PartsRoute):
             NodesMissed: some nodes did not answer.
         """
 
-        def clear_on(home: FederatedNode) -> tuple[bool, int]:
-            self._declare_on(home)
-            parts = [self._part(home, home.brief, number) for number in self.numbers]
+        def clear_on(node: FederatedNode) -> tuple[bool, int]:
+            self._declare_on(node)
+            parts = [self._part(node, node.brief, number) for number in self.numbers]
             cleared = [part.clear() for part in parts]
             if self.partitions is not None:
-                home.brief.driver.undeclare(self.name, self.partitions)
-                self._declared.discard(home)
+                node.brief.driver.undeclare(self.name, self.partitions)
+                self._declared.discard(node)
             return any(there for there, _ in cleared), sum(count for _, count in cleared)
 
-        found, missed = self.backend.each(clear_on)
+        found, missed = self.federation.each(clear_on)
         answers = [answer for _, answer in found]
         if missed:
             raise NodesMissed(missed, answers)

@@ -444,7 +444,9 @@ class Cluster:
 
     # -- waits ----------------------------------------------------------------------------
 
-    def spots(self, keys: tuple[bytes, ...]) -> dict[tuple[Server, int | None], tuple[bytes, ...]]:
+    def locate_keys(
+        self, keys: tuple[bytes, ...]
+    ) -> dict[tuple[Server, int | None], tuple[bytes, ...]]:
         """Return the places where to wait for tokens: the servers and slots of their keys."""
         return {(self._owner(slot), slot): own for slot, own in by_slot(keys).items()}
 
@@ -454,12 +456,12 @@ class Cluster:
 
 
 def is_elsewhere(
-    link: Server | Cluster,
-    spot: tuple[Server, int | None],
+    connections: Server | Cluster,
+    place: tuple[Server, int | None],
     waiter: BlockingConnection,
 ) -> bool:
     """Return True if another server is the right one for a wait now; this one may never answer."""
-    return waiter.has_moved if isinstance(link, Server) else link.has_moved(*spot)
+    return waiter.has_moved if isinstance(connections, Server) else connections.has_moved(*place)
 
 
 def _use_connection(

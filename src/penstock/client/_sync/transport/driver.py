@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client._acompat import Signal
+from penstock.client._sync.transport.executor import Executor
 from penstock.client._sync.transport.flow_run import FlowRun
-from penstock.client._sync.transport.node import Node
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.calls.deliveries import check_deliveries
@@ -35,12 +35,12 @@ class Driver:
     """Runs flows on one node, and keeps its registry of queues.
 
     Args:
-        node: runs the calls.
+        executor: runs the calls.
         prefix: prefix of all keys.
     """
 
-    def __init__(self, node: Node, prefix: str) -> None:
-        self.node = node
+    def __init__(self, executor: Executor, prefix: str) -> None:
+        self.executor = executor
         self._prefix = prefix
         self._registry = registry_key(prefix)
         self._turns = SweepSchedule()
@@ -54,7 +54,7 @@ class Driver:
             flow: not started yet.
             signal: ends a wait of the flow early when it is set.
         """
-        return FlowRun(flow, self.answer, signal, self.node).run()
+        return FlowRun(flow, self.answer, signal, self.executor).run()
 
     def drive_each(self, each: Sequence[Generator[Any, Any, T]]) -> list[T | Exception]:
         """Run flows of different queues side by side, with the calls of a step in one trip.
@@ -85,7 +85,7 @@ class Driver:
     def _answer_each(self, effects: Sequence[flows.Effect]) -> list[Any]:
         """Carry out effects of different queues; return the answer, or the error, of each."""
         calls = [effect.call for effect in effects if isinstance(effect, flows.Run)]
-        results = iter(self.node.run_each(calls) if calls else ())
+        results = iter(self.executor.run_each(calls) if calls else ())
         self._register([one for one in effects if isinstance(one, flows.Register)])
         self.unregister(
             *[(one.ops, one.epoch) for one in effects if isinstance(one, flows.Unregister)]
@@ -102,18 +102,18 @@ class Driver:
     def answer(self, effect: flows.Effect) -> Any:
         """Carry out an effect other than a wait and return the answer."""
         if isinstance(effect, flows.Run):
-            return self.node.run(effect.call, brief=effect.brief)
+            return self.executor.run(effect.call, brief=effect.brief)
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
             call.wait = effect.wait
-            taken = self.node.run(call, brief=effect.brief)
+            taken = self.executor.run(call, brief=effect.brief)
             if effect.wait is not None and (error := check_deliveries(call, taken)) is not None:
                 raise error
             return taken
         if isinstance(effect, flows.CloseConnections):
-            return self.node.close()
+            return self.executor.close()
         if isinstance(effect, flows.GiveUpSoon):
-            return self.node.link.give_up_soon()
+            return self.executor.connections.give_up_soon()
         if isinstance(effect, flows.SweepDue):
             return self.sweep_due(effect)
         if isinstance(effect, flows.Unregister):
@@ -129,8 +129,8 @@ class Driver:
                 self.declare(ops.keys, ops.partitions)
             fields += (f"{ops.crc:08x}{effect.epoch}", ops.keys.name)
         if fields:
-            self.node.command("HSET", self._registry, *fields)
-            self.node.identify()
+            self.executor.command("HSET", self._registry, *fields)
+            self.executor.identify()
 
     def declare(self, keys: QueueKeys, count: int) -> None:
         """Store the number of partitions of a queue, or check that it is the stored one.
@@ -140,11 +140,11 @@ class Driver:
         """
         whole = QueueKeys(keys.whole, keys.prefix)
         meta = whole["meta"]
-        version = self.node.command("HGET", meta, "v")
+        version = self.executor.command("HGET", meta, "v")
         if version is None:
-            if self.node.command("EXISTS", whole["ready"], whole["held"]):
+            if self.executor.command("EXISTS", whole["ready"], whole["held"]):
                 raise QueuePartitioned(whole.name, None, count)  # it has lost its meta
-            version = self.node.set_absent(meta, "v", count_field(count))
+            version = self.executor.set_absent(meta, "v", count_field(count))
         found = read_count(version)
         if found != count:
             raise QueuePartitioned(whole.name, found, count)
@@ -156,13 +156,13 @@ class Driver:
     def partitions_of(self, names: Iterable[str]) -> list[int | None]:
         """Return the number of partitions of each queue."""
         metas = [QueueKeys(name, self._prefix)["meta"] for name in names]
-        versions = self.node.commands([("HGET", meta, "v") for meta in metas])
+        versions = self.executor.commands([("HGET", meta, "v") for meta in metas])
         return [None if one is None else read_count(one) or 0 for one in versions]
 
     def undeclare(self, name: str, count: int) -> None:
         """Remove the stored number of partitions, which frees the name of the queue."""
         if self.partitions(name) == count:
-            self.node.command("HDEL", QueueKeys(name, self._prefix)["meta"], "v")
+            self.executor.command("HDEL", QueueKeys(name, self._prefix)["meta"], "v")
 
     def registry_page(self, cursor: str, n: int) -> tuple[str, list[tuple[str, str]]]:
         """Return the next cursor and at most n entries of the registry, as name and epoch.
@@ -172,7 +172,7 @@ class Driver:
         fields.
         """
         at, _, behind = cursor.partition(".")
-        after, flat = self.node.command("HSCAN", self._registry, at, "COUNT", n)
+        after, flat = self.executor.command("HSCAN", self._registry, at, "COUNT", n)
         fields = sorted(zip(flat[::2], flat[1::2], strict=True))
         left = [
             (field, entry)
@@ -186,7 +186,7 @@ class Driver:
         """Remove the epochs of removed queues from the registry; they are never used again."""
         if removed:
             fields = [f"{ops.crc:08x}{epoch}" for ops, epoch in removed]
-            self.node.command("HDEL", self._registry, *fields)
+            self.executor.command("HDEL", self._registry, *fields)
 
     # -- sweeping --------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Driver:
         """
         total, more, steps = 0, True, 0
         while more and steps < most:
-            reply = self.node.run(ops.sweep(IDLE_MS))
+            reply = self.executor.run(ops.sweep(IDLE_MS))
             total, more, steps = total + reply.expired + reply.trimmed, bool(reply.more), steps + 1
             if reply.removed:
                 self.unregister((ops, reply.removed.decode()))
@@ -207,7 +207,7 @@ class Driver:
 
     def sweep_due(self, effect: flows.SweepDue) -> None:
         """Sweep those of the queues that are due, and a few of the registry."""
-        for ops in effect.sources:
+        for ops in effect.queues:
             name = ops.keys.name
             if not self._turns.is_due(name, monotonic()):
                 continue
@@ -240,7 +240,7 @@ class Driver:
             with suppress(PenstockError):  # not a queue's name
                 keys = QueueKeys(name, self._prefix, number)
                 chosen[listed] = (QueueOps(keys, "", ()), epoch)
-        replies = self.node.run_each([ops.sweep(IDLE_MS) for ops, _ in chosen.values()])
+        replies = self.executor.run_each([ops.sweep(IDLE_MS) for ops, _ in chosen.values()])
         removed, old = 0, list[tuple[QueueOps, str]]()
         for (ops, epoch), reply in zip(chosen.values(), replies, strict=True):
             if isinstance(reply, Exception):

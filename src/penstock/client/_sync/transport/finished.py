@@ -34,13 +34,13 @@ ALL = b"*"
 """An entry that tells all waits for jobs of a queue to look again."""
 
 EntryId = tuple[int, int]
-Spot = tuple[Server, int | None]
+ServerSlot = tuple[Server, int | None]
 
 
-class _Linked(Protocol):
-    """A node, as far as a reader needs it."""
+class _Connected(Protocol):
+    """An executor, as far as a reader needs it."""
 
-    link: Server | Cluster
+    connections: Server | Cluster
 
 
 class ResultWait:
@@ -91,11 +91,11 @@ class EndReader:
     unless nothing is pending on it.
 
     Args:
-        node: provides the connections.
+        executor: provides the connections.
     """
 
-    def __init__(self, node: _Linked) -> None:
-        self._node = node
+    def __init__(self, executor: _Connected) -> None:
+        self._executor = executor
         self.forget()
 
     def forget(self) -> None:
@@ -106,7 +106,7 @@ class EndReader:
         self._read_to: dict[bytes, EntryId] = {}
         self._waiting: dict[ResultWait, None] = {}
         self._leader: ResultWait | None = None
-        self._lines: dict[Spot, _ReadingLine] = {}
+        self._lines: dict[ServerSlot, _ReadingLine] = {}
         self._failures = 0
         self._again_at = 0.0
 
@@ -217,22 +217,22 @@ class EndReader:
         """Ensure that each stream is read, from where the last reading ended."""
         with self._lock:
             wanted = dict(self._read_to)
-        spots = self._node.link.spots(tuple(wanted)) if wanted else {}
-        for spot, line in self._lines.copy().items():
-            if is_elsewhere(self._node.link, spot, line.waiter):
-                raise RedisConnectionError(f"{spot[0].address} is not the right server now")
-            if spot not in spots:
-                del self._lines[spot]
+        places = self._executor.connections.locate_keys(tuple(wanted)) if wanted else {}
+        for place, line in self._lines.copy().items():
+            if is_elsewhere(self._executor.connections, place, line.waiter):
+                raise RedisConnectionError(f"{place[0].address} is not the right server now")
+            if place not in places:
+                del self._lines[place]
                 line.end()
-            elif line.waiter.reader is not None and not line.keys.issuperset(spots[spot]):
-                spot[0].unblock([line.waiter])
+            elif line.waiter.reader is not None and not line.keys.issuperset(places[place]):
+                place[0].unblock([line.waiter])
                 if line.waiter.id:
                     self._tell(line.waiter.entries(STOP_TIMEOUT))
                 else:
                     line.waiter.drop()  # reading goes on where the last reply ended
-        for spot, keys in spots.items():
-            line = self._lines.setdefault(spot, _ReadingLine(spot[0]))
-            if line.waiter.reader is None and "XREAD" not in spot[0].unavailable:
+        for place, keys in places.items():
+            line = self._lines.setdefault(place, _ReadingLine(place[0]))
+            if line.waiter.reader is None and "XREAD" not in place[0].unavailable:
                 line.waiter.close_if_dead()
                 line.keys = set(keys)
                 if not line.waiter.is_sliced:

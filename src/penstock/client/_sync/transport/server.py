@@ -443,7 +443,9 @@ class Server:
         except IndexError:
             return BlockingConnection(self.factory(socket_timeout=None), self)
 
-    def spots(self, keys: tuple[bytes, ...]) -> dict[tuple[Server, int | None], tuple[bytes, ...]]:
+    def locate_keys(
+        self, keys: tuple[bytes, ...]
+    ) -> dict[tuple[Server, int | None], tuple[bytes, ...]]:
         """Return the places where to wait for tokens: this server, without a slot."""
         return {(self, None): keys}
 

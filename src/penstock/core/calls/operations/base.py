@@ -80,7 +80,7 @@ class Operations:
         codec: of bodies; None = plain JSON.
 
     Attributes:
-        home: the node that runs them; None = the client has one node.
+        node: the node that runs them; None = the client has one node.
         partitions: number of partitions of the queue, of which this is one; None = it has none.
         replicas: the queue's setting as this client knows it; None = not known.
         declined: full scripts whose plain form was refused, with the number of calls for which they
@@ -106,7 +106,7 @@ class Operations:
         self.queue = queue
         self.make = make
         self.codec = codec
-        self.home: Any = None
+        self.node: Any = None
         self.partitions: int | None = None
         self.crc = queue_crc(keys.name)
         self.owner_name = owner.encode()
@@ -196,21 +196,21 @@ class Operations:
         return form
 
     @property
-    def node(self) -> str:
+    def node_id(self) -> str:
         """Node id, 8 hex digits; empty until it is known."""
-        if self.home is not None:
-            return str(self.home.id)
+        if self.node is not None:
+            return str(self.node.id)
         return self.known_nodes[0] if self.known_nodes else ""
 
     @property
     def is_up(self) -> bool:
         """True if the node answered the last call, as far as is known."""
-        return self.home is None or bool(self.home.state.is_up)
+        return self.node is None or bool(self.node.state.is_up)
 
     def place(self, epoch: bytes) -> QueueIdentity:
         """Return the queue's part of job ids; it is built once for an epoch."""
         place, known = self._place, self.known_nodes
-        node = known[0] if self.home is None and known else self.node
+        node = known[0] if self.node is None and known else self.node_id
         if place is None or self._placed != epoch or place.node != node:
             place = self._place = QueueIdentity(self.name, node, self.crc, epoch.decode())
             self._placed = epoch

@@ -1,5 +1,5 @@
-# From src/penstock/client/_async/nodes/node_client.py by tools/unasync.py; do not edit.
-"""The client of one node."""
+# From src/penstock/client/_async/nodes/node.py by tools/unasync.py; do not edit.
+"""One node of a client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._acompat import Signal
 from penstock.client._sync.transport.driver import Driver
-from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig, QueueFilter
 from penstock.core.calls.operations import QueueOps
@@ -28,7 +28,7 @@ from penstock.wire.keys import QueueKeys, node_key, split_name
 if TYPE_CHECKING:
     from penstock.core.nodes.node_views import Hello, Info, NodeView
 
-__all__ = ["BRIEF", "NodeClient"]
+__all__ = ["BRIEF", "Node"]
 
 logger = get_logger("penstock")
 T = TypeVar("T")
@@ -37,13 +37,13 @@ BRIEF = 2.0
 """Seconds that a consumer waits for a reply while other servers may have jobs."""
 
 
-class NodeClient:
-    """The client of one node.
+class Node:
+    """One node, as its client sees it: a server or a cluster.
 
     Args:
         source: a URL or a redis-py client.
         config: configuration of the client.
-        node: its connections; None = make them.
+        executor: runs its calls; None = make them.
 
     Attributes:
         driver: runs flows on the node.
@@ -51,11 +51,13 @@ class NodeClient:
         state: of the node; always up, unless it is one of several.
     """
 
-    def __init__(self, source: Any, config: ClientConfig, node: Node | None = None) -> None:
+    def __init__(self, source: Any, config: ClientConfig, executor: Executor | None = None) -> None:
         self.source = source
         self.config = config
-        self.node = node or Node(source, prefix=config.prefix, retry_for=config.retry_for)
-        self.driver = Driver(self.node, config.prefix)
+        self.executor = executor or Executor(
+            source, prefix=config.prefix, retry_for=config.retry_for
+        )
+        self.driver = Driver(self.executor, config.prefix)
         self._brief_driver: Driver | None = None
         self.taking_until = -math.inf
         self.state = NodeState(met=True)
@@ -63,12 +65,12 @@ class NodeClient:
     @property
     def id(self) -> str:
         """First 8 digits of the node's id; empty until it is known."""
-        return self.node.id
+        return self.executor.id
 
     @property
     def address(self) -> str:
         """Address of the node, for people."""
-        return self.node.address
+        return self.executor.address
 
     def operations(self, name: str, number: int | None = None, queue: Any = None) -> QueueOps:
         """Return the operations of a queue, or of one of its partitions.
@@ -80,7 +82,7 @@ class NodeClient:
         """
         config, keys = self.config, QueueKeys(name, self.config.prefix, number)
         make = Delivery if queue is None else queue.job_type
-        return QueueOps(keys, config.owner, self.node.known, queue, make, config.codec)
+        return QueueOps(keys, config.owner, self.executor.known, queue, make, config.codec)
 
     def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
@@ -93,22 +95,22 @@ class NodeClient:
 
     def connect(self) -> None:
         """Reach the server, check it and learn its id, unless that was done."""
-        if not self.node.id:
-            self.node.prepare()
+        if not self.executor.id:
+            self.executor.prepare()
 
-    def check_known(self, node: str, name: object) -> None:
+    def check_known(self, node_id: str, name: object) -> None:
         """Check that this node has an id.
 
         Args:
-            node: the first 8 digits of the id.
+            node_id: its first 8 digits.
             name: the job that names it.
 
         Raises:
             WrongNode: it has another id.
         """
-        known = self.node.known
-        if known and node not in known:
-            told = f"node {node} is unknown, this client knows {', '.join(known)}: add its URL"
+        known = self.executor.known
+        if known and node_id not in known:
+            told = f"node {node_id} is unknown, this client knows {', '.join(known)}: add its URL"
             raise WrongNode("id", name, told)
 
     def check_taking(self) -> bool:
@@ -119,32 +121,32 @@ class NodeClient:
         """
         self.connect()
         if self.is_leaving():
-            raise NodesUnavailable("no node takes jobs", {self.node.address: "leaving"})
+            raise NodesUnavailable("no node takes jobs", {self.executor.address: "leaving"})
         self.taking_until = monotonic() + FLAG_MAX_AGE
         return True
 
     def is_leaving(self) -> bool:
         """Return True if the node takes no new jobs."""
-        return bool(self.node.command("HGET", node_key(self.config.prefix), "leaving"))
+        return bool(self.executor.command("HGET", node_key(self.config.prefix), "leaving"))
 
     def close(self) -> None:
         """Close the connections."""
-        self.node.close()
+        self.executor.close()
         if self._brief_driver is not None:
-            self._brief_driver.node.close()
+            self._brief_driver.executor.close()
 
     def brief_driver(self) -> Driver:
         """Return a driver whose calls fail soon: other servers of the cluster may have jobs."""
         if self._brief_driver is None:
-            twin = self.node.twin(retry_for=self.config.retry_for, socket_timeout=BRIEF)
+            twin = self.executor.twin(retry_for=self.config.retry_for, socket_timeout=BRIEF)
             self._brief_driver = Driver(twin, self.config.prefix)
-        self._brief_driver.node.id = self.node.id
+        self._brief_driver.executor.id = self.executor.id
         return self._brief_driver
 
     @property
     def is_apart(self) -> bool:
         """Return True if queues may lie on several servers; known from the first call on."""
-        return self.node.is_cluster
+        return self.executor.is_cluster
 
     def drive(self, flow: Generator[Any, Any, T], signal: Signal | None = None) -> T:
         """Run a flow to its end and return its result."""
@@ -154,11 +156,11 @@ class NodeClient:
         """Return the names of the queues that exist, sorted."""
         self.connect()
         names = set[str]()
-        for listed, epoch in self.node.registry():
+        for listed, epoch in self.executor.registry():
             name, number = split_name(listed)
             if name not in names and fnmatchcase(name, pattern):
                 meta = QueueKeys(name, self.config.prefix, number)["meta"]
-                if self.node.command("HGET", meta, "epoch") == epoch.encode():
+                if self.executor.command("HGET", meta, "epoch") == epoch.encode():
                     names.add(name)
         return sorted(names)
 
@@ -177,14 +179,16 @@ class NodeClient:
         """Return the figures of a queue with so many partitions; None = it has none."""
         self.connect()
         if partitions is None:
-            return self.node.run(self.operations(name).stats())
+            return self.executor.run(self.operations(name).stats())
         calls = [self.operations(name, number).stats() for number in range(partitions)]
-        return replace(merged_stats([self.node.run(call) for call in calls]), partitions=partitions)
+        return replace(
+            merged_stats([self.executor.run(call) for call in calls]), partitions=partitions
+        )
 
     def _read_whole(self, name: str, number: int) -> QueueStats | None:
         """Return the figures of a queue with partitions; None if an earlier partition exists."""
         for earlier in range(number):
-            if self.node.run(self.operations(name, earlier).stats()).exists:
+            if self.executor.run(self.operations(name, earlier).stats()).exists:
                 return None
         return self.read_stats(name, self.driver.partitions(name) or None)
 
@@ -193,7 +197,7 @@ class NodeClient:
         for listed, epoch in entries:
             name, number = split_name(listed)
             try:
-                stats = self.node.run(self.operations(name, number).stats())
+                stats = self.executor.run(self.operations(name, number).stats())
             except QueueDamaged as error:  # the others are still shown
                 logger.warning("queue %r is left out: %s", name, error)
                 continue
@@ -213,11 +217,11 @@ class NodeClient:
         """Return address, memory and flags of the node."""
         from penstock.core.nodes.node_views import NodeView
 
-        facts = self.node.server_facts()
+        facts = self.executor.server_facts()
         leaving = self.is_leaving()
         return NodeView(
-            id=self.node.whole_id(),
-            address=self.node.address,
+            id=self.executor.whole_id(),
+            address=self.executor.address,
             priority=100 if leaving else 10 if facts.is_crowded else 1,
             used_memory=facts.number("used_memory"),
             max_memory=facts.number("maxmemory"),
@@ -227,11 +231,11 @@ class NodeClient:
     def info(self) -> Info:
         """Return the state of the server, and how many queues and jobs it has."""
         self.connect()
-        facts = self.node.server_facts()
+        facts = self.executor.server_facts()
         found = self.living()
         waiting = sum(one.ready + one.scheduled + one.parked for one in found)
         return facts.info(
-            node=self.node.whole_id(),
+            node=self.executor.whole_id(),
             queues=len({one.name for one in found}),
             jobs=waiting + sum(one.active + one.dead for one in found),
             waiting=waiting,
@@ -239,4 +243,4 @@ class NodeClient:
 
     def living(self) -> list[QueueStats]:
         """Return the figures of all queues, each partition by itself."""
-        return [stats for stats, _ in self._read_living(self.node.registry())]
+        return [stats for stats, _ in self._read_living(self.executor.registry())]

@@ -1,5 +1,5 @@
-# From src/penstock/client/_async/transport/node.py by tools/unasync.py; do not edit.
-"""A node: one failure domain with an id; a server or a cluster."""
+# From src/penstock/client/_async/transport/executor.py by tools/unasync.py; do not edit.
+"""Runs the calls of a node, which is a server or a cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.wire.codes import Code
 from penstock.wire.keys import node_key, nodes_key, registry_entry, registry_key
 from penstock.wire.packing import Argument
 
-__all__ = ["Node", "forget_after_fork"]
+__all__ = ["Executor", "forget_after_fork"]
 
 logger = get_logger("penstock")
 R = TypeVar("R")
@@ -44,7 +44,7 @@ TOGETHER = 100
 """Most calls in one trip."""
 
 
-class Node:
+class Executor:
     """Runs the calls of a client on one node.
 
     Args:
@@ -53,7 +53,7 @@ class Node:
         retry_for: seconds for which a call is tried again when the connection fails.
 
     Attributes:
-        link: the connections.
+        connections: the connections.
         finished: reads which jobs have ended, for those that wait for results.
         id: first 8 digits of its id; empty until it is known.
         known: the first 8 digits of each of its ids, the present one first.
@@ -66,7 +66,7 @@ class Node:
         self._retry_for = retry_for
         cluster = Cluster.of_client(source, retry_for)
         self._is_settled = cluster is not None
-        self.link: Server | Cluster = cluster or Server(
+        self.connections: Server | Cluster = cluster or Server(
             *connection_factory(source), retry_for=retry_for
         )
         self._lock = LoopLock()
@@ -79,22 +79,24 @@ class Node:
     @property
     def address(self) -> str:
         """Address of the node, for people."""
-        return self.link.address
+        return self.connections.address
 
-    def twin(self, *, retry_for: float, socket_timeout: float) -> Node:
-        """Return the same node with connections of its own, for another thread or event loop.
+    def twin(self, *, retry_for: float, socket_timeout: float) -> Executor:
+        """Return an executor with own connections to the node, for another thread or event loop.
 
         Args:
             retry_for: seconds for which a call is tried again.
             socket_timeout: seconds for a reply, and for connecting.
         """
-        node = Node(self._source, prefix=self._prefix, retry_for=retry_for)
-        node.link.adjust(socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout)
-        return node
+        twin = Executor(self._source, prefix=self._prefix, retry_for=retry_for)
+        twin.connections.adjust(
+            socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout
+        )
+        return twin
 
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
-        self.link.forget()
+        self.connections.forget()
         self.finished.forget()
         self._lock.forget()
 
@@ -103,18 +105,18 @@ class Node:
     @property
     def is_cluster(self) -> bool:
         """True if it is a Redis Cluster; known from the first call on."""
-        return isinstance(self.link, Cluster)
+        return isinstance(self.connections, Cluster)
 
     def _settle(self) -> None:
         """Find out if the server is part of a cluster, before any other command is sent to it."""
         with self._lock.current():
             if self._is_settled:
                 return
-            server = self.link
+            server = self.connections
             assert isinstance(server, Server)
             cluster = Cluster.of_server(server, self._retry_for)
             if cluster is not None:
-                self.link = cluster
+                self.connections = cluster
                 server.close()
             self._is_settled = True
 
@@ -195,7 +197,7 @@ class Node:
         if not self._is_settled:
             self._settle()
         try:
-            told = self.link.everywhere([("INFO", name) for name in SECTIONS])
+            told = self.connections.everywhere([("INFO", name) for name in SECTIONS])
         except ResponseError as error:
             if transient(error):
                 raise
@@ -227,7 +229,7 @@ class Node:
         limit = None if call.ops is None else call.ops.reply_limit
         if limit is not None and limit.most:
             limit.apply(call, monotonic())
-        raw = self.link.run(call, brief=brief)
+        raw = self.connections.run(call, brief=brief)
         if raw[0] < 0 or call.role_lease is not None:
             raw = self._repair_and_rerun(call, raw, sent, brief=brief)
         result = call.parse(raw)
@@ -249,7 +251,7 @@ class Node:
             self._settle()
         sent, raws, results = monotonic(), list[Any](), list[R | Exception]()
         for at in range(0, len(calls), TOGETHER):
-            raws += self.link.run_each(calls[at : at + TOGETHER])
+            raws += self.connections.run_each(calls[at : at + TOGETHER])
         for call, raw in zip(calls, raws, strict=True):
             try:
                 if isinstance(raw, Exception):
@@ -271,11 +273,11 @@ class Node:
         if raw[0] == Code.NOT_PLAIN and call.full is not None:
             call.widen()
             ops.reply_limit.apply(call, monotonic())
-            raw = self.link.run(call, brief=brief)
+            raw = self.connections.run(call, brief=brief)
         if raw[0] == Code.DAMAGED:
             self._repair(ops, call)
             call.resent, sent = 0.0, monotonic()
-            raw = self.link.run(call, brief=brief)
+            raw = self.connections.run(call, brief=brief)
         code = raw[0]
         if role_lease is not None:
             is_adding = call.queue is not None and code == Code.DONE
@@ -300,7 +302,7 @@ class Node:
         listed = [epoch for name, epoch in self.registry() if name == ops.keys.name]
         repair = ops.repair(listed, call)
         try:
-            raw = self.link.run(repair)
+            raw = self.connections.run(repair)
         except (NotPermitted, ReadOnlyReplica) as error:
             told = f"queue {ops.name!r} has lost its meta key, which this user may not restore"
             raise QueueDamaged(f"{told}: any call of a user that may write does") from error
@@ -330,29 +332,29 @@ class Node:
         """
         if not self._is_settled:
             self._settle()
-        return self.link.reach()
+        return self.connections.reach()
 
     def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
         if not self._is_settled:
             self._settle()
-        return self.link.command(*args)
+        return self.connections.command(*args)
 
     def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Run one or more plain commands, in one trip if possible; replies are undecoded."""
         if not self._is_settled:
             self._settle()
-        return self.link.commands(commands)
+        return self.connections.commands(commands)
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        self.link.close()
+        self.connections.close()
 
 
-_nodes: weakref.WeakSet[Node | Server] = weakref.WeakSet()
+_nodes: weakref.WeakSet[Executor | Server] = weakref.WeakSet()
 
 
-def forget_after_fork(node: Node | Server) -> None:
+def forget_after_fork(node: Executor | Server) -> None:
     """Make forked children forget the connections and producers, which are the parent's."""
     _nodes.add(node)
 

@@ -1,3 +1,4 @@
+# From src/penstock/client/_async/topology.py by tools/unasync.py; do not edit.
 """The connections of a client: one node, or several.
 
 A client that was given one node of a federation must know the other ones, so it reads the list of
@@ -9,17 +10,17 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._async.nodes.node_client import AsyncNodeClient
-from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.route.interfaces import AsyncRoute, AsyncRouted
-from penstock.client._async.route.one_node import AsyncNodeRoute
-from penstock.client._async.route.partitions import AsyncPartitionsRoute
-from penstock.client._async.route.reserving import reserve_on_node, reserve_on_nodes
-from penstock.client._async.transport.driver import AsyncDriver
-from penstock.client._async.transport.node import AsyncNode
+from penstock.client._sync.nodes.node import Node
+from penstock.client._sync.queue import Queue
+from penstock.client._sync.route.interfaces import Route, Routed
+from penstock.client._sync.route.one_node import NodeRoute
+from penstock.client._sync.route.partitions import PartitionsRoute
+from penstock.client._sync.route.reserving import reserve_on_node, reserve_on_nodes
+from penstock.client._sync.transport.driver import Driver
+from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig, check_sources
 from penstock.core.calls.failures import passing
@@ -32,11 +33,11 @@ from penstock.errors import BadArgument, ConfigurationError, NodesMissed
 from penstock.wire.keys import registry_key, split_name
 
 if TYPE_CHECKING:  # imported when there are several nodes
-    from penstock.client._async.nodes.federated_node import AsyncFederatedNode
-    from penstock.client._async.nodes.federation import AsyncFederation
-    from penstock.client._async.route.several_nodes import AsyncNodesRoute
+    from penstock.client._sync.nodes.federated_node import FederatedNode
+    from penstock.client._sync.nodes.federation import Federation
+    from penstock.client._sync.route.several_nodes import NodesRoute
 
-__all__ = ["AsyncBackend"]
+__all__ = ["Topology"]
 
 logger = get_logger("penstock")
 T = TypeVar("T")
@@ -45,7 +46,7 @@ AGAIN = 1.0
 """Seconds after which the list is read again when that has failed."""
 
 
-class AsyncBackend:
+class Topology:
     """The connections of a client. Internal: for the worker, Spark and the command line.
 
     Args:
@@ -71,20 +72,20 @@ class AsyncBackend:
         if sources is not None and not federation:
             reason = "a list of nodes needs federation=True: pass one URL without it"
             raise BadArgument("federation", False, reason)
-        self._member = AsyncNodeClient(source, config) if sources is None else None
-        self.federation: AsyncFederation | None = None
+        self._node = Node(source, config) if sources is None else None
+        self.federation: Federation | None = None
         if sources is not None:
-            from penstock.client._async.nodes.federation import AsyncFederation
+            from penstock.client._sync.nodes.federation import Federation
 
-            self.federation = AsyncFederation(sources, config)
+            self.federation = Federation(sources, config)
         self.look_at = -math.inf if federation and sources is None else math.inf
-        self._queues: weakref.WeakSet[AsyncQueue] = weakref.WeakSet()
+        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._joining = threading.Lock()
 
     @property
-    def home(self) -> AsyncNodeClient | AsyncFederation:
+    def current(self) -> Node | Federation:
         """Return the node, or all nodes, as known now."""
-        return self.federation or self.member
+        return self.federation or self.node
 
     @property
     def is_look_due(self) -> bool:
@@ -94,75 +95,75 @@ class AsyncBackend:
     @property
     def is_apart(self) -> bool:
         """Return True if queues may lie on several servers; known from the first call on."""
-        return self.home.is_apart
+        return self.current.is_apart
 
     @property
-    def member(self) -> AsyncNodeClient:
+    def node(self) -> Node:
         """Return the node of a client of one source.
 
         Raises:
             ConfigurationError: the client was made from a list of nodes.
         """
-        if self._member is None:
+        if self._node is None:
             raise ConfigurationError("this call needs a client of one node alone")
-        return self._member
+        return self._node
 
     @property
-    def node(self) -> AsyncNode:
+    def executor(self) -> Executor:
         """Return the connections to the node of a client of one source."""
-        return self.member.node
+        return self.node.executor
 
     @property
-    def driver(self) -> AsyncDriver:
+    def driver(self) -> Driver:
         """Return the driver of the node of a client of one source."""
-        return self.member.driver
+        return self.node.driver
 
-    async def queue_at(self, field: str) -> str | None:
+    def queue_at(self, field: str) -> str | None:
         """Return the name of the queue with this field in the registry of any node, or None.
 
         Raises:
             NodesMissed: no node has it, and some did not answer.
         """
         key = registry_key(self.config.prefix)
-        answers, missed = await self.each(lambda client: client.node.command("HGET", key, field))
+        answers, missed = self.each(lambda node: node.executor.command("HGET", key, field))
         found = next((name for name in answers if name is not None), None)
         if found is None and missed:
             raise NodesMissed(missed, [])
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
-    async def name_of(self, crc: int) -> str | None:
+    def name_of(self, crc: int) -> str | None:
         """Return the name with this crc of a queue on a node that is up, or None."""
         assert self.federation is not None  # else the only node has answered, or failed
         key, pattern = registry_key(self.config.prefix), f"{crc:08x}*"
 
-        async def look(one: AsyncFederatedNode) -> bytes | None:
+        def look(node: FederatedNode) -> bytes | None:
             cursor, found = b"0", list[bytes]()
             while not found:
                 page = ("HSCAN", key, cursor, "MATCH", pattern, "COUNT", 1000)
-                cursor, found = await one.brief.node.command(*page)
+                cursor, found = node.brief.executor.command(*page)
                 if cursor == b"0":
                     break
             return found[1] if found else None
 
-        answers, _ = await self.federation.each(look)
+        answers, _ = self.federation.each(look)
         names = (name for _, name in answers if name is not None)
         return next((split_name(name.decode("utf-8", "replace"))[0] for name in names), None)
 
     # -- as the node, or all nodes -----------------------------------------------------------
 
-    async def current(self) -> AsyncNodeClient | AsyncFederation:
+    def refresh(self) -> Node | Federation:
         """Return the node or the federation; read the list if that is due."""
         if self.is_look_due:
-            await self.look()
-        return self.home
+            self.look()
+        return self.current
 
-    async def look(self) -> bool:
+    def look(self) -> bool:
         """Read the node's list and join the nodes in it; return True if there are some."""
-        if self.federation is None and await self.has_others():
+        if self.federation is None and self.has_others():
             self.join()
         return self.federation is not None
 
-    async def has_others(self) -> bool:
+    def has_others(self) -> bool:
         """Read the node's list; return True if it names other nodes.
 
         Errors are left to the call that asks: it checks its arguments first, and then waits for the
@@ -174,15 +175,15 @@ class AsyncBackend:
         """
         if not self.joins:
             return False
-        node, began = self.member.node, monotonic()
+        executor, began = self.executor, monotonic()
         try:
-            await node.link.reach()
-            await self.member.connect()
+            executor.connections.reach()
+            self.node.connect()
             found = False
-            if told := await node.read_node_list():
+            if told := executor.read_node_list():
                 from penstock.core.nodes.node_list import others
 
-                found = bool(others(told, await node.whole_id()))
+                found = bool(others(told, executor.whole_id()))
         except Exception as error:
             now = monotonic()
             self.look_at = now + AGAIN
@@ -193,36 +194,36 @@ class AsyncBackend:
         self.look_at = monotonic() + NODE_LIST_MAX_AGE
         return found
 
-    def join(self) -> AsyncNodeClient | AsyncFederation:
+    def join(self) -> Node | Federation:
         """Become a client of several nodes, unless `federation` is False. Nothing is sent.
 
         Each queue gets a route to all nodes. Calls that are under way stay on the route to the only
         node; jobs that were delivered are settled on either.
         """
-        from penstock.client._async.nodes.federated_node import AsyncFederatedNode
-        from penstock.client._async.nodes.federation import AsyncFederation
+        from penstock.client._sync.nodes.federated_node import FederatedNode
+        from penstock.client._sync.nodes.federation import Federation
 
         with self._joining:
             if self.federation is None and self.joins:
-                member = self.member
-                home = AsyncFederatedNode(member.source, member.config, node=member.node)
-                federation = AsyncFederation([member.source], member.config, [home])
+                node = self.node
+                member = FederatedNode(node.source, node.config, executor=node.executor)
+                federation = Federation([node.source], node.config, [member])
                 for queue in list(self._queues):
                     route = self._route_to_all(queue, federation)
                     for number, ops in zip(route.numbers, queue.route.operations, strict=True):
-                        route.adopt(ops, home, number)
+                        route.adopt(ops, member, number)
                     queue.route = route
                 self.federation, self.look_at = federation, math.inf
-        return self.home
+        return self.current
 
-    def _route_to_all(self, queue: AsyncQueue, federation: AsyncFederation) -> AsyncNodesRoute:
-        from penstock.client._async.route.several_nodes import AsyncNodesRoute
+    def _route_to_all(self, queue: Queue, federation: Federation) -> NodesRoute:
+        from penstock.client._sync.route.several_nodes import NodesRoute
 
-        return AsyncNodesRoute(self, federation, queue)
+        return NodesRoute(self, federation, queue)
 
-    def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
+    def queue(self, name: str, partitions: int | None = None) -> Queue:
         """Return the queue of this name."""
-        queue = AsyncQueue(name, partitions, self.config.middleware)
+        queue = Queue(name, partitions, self.config.middleware)
         if self.federation is None:
             queue.route = self._route_to_one(queue)
             self._queues.add(queue)
@@ -230,29 +231,27 @@ class AsyncBackend:
             queue.route = self._route_to_all(queue, self.federation)
         return queue
 
-    def _route_to_one(self, queue: AsyncQueue) -> AsyncRoute:
+    def _route_to_one(self, queue: Queue) -> Route:
         if queue.partitions is None:
-            return AsyncNodeRoute(self, self.member, queue)
-        return AsyncPartitionsRoute(self, self.member, queue)
+            return NodeRoute(self, self.node, queue)
+        return PartitionsRoute(self, self.node, queue)
 
-    async def each(
-        self, ask: Callable[[AsyncNodeClient], Awaitable[T]]
-    ) -> tuple[list[T], dict[str, str]]:
+    def each(self, ask: Callable[[Node], T]) -> tuple[list[T], dict[str, str]]:
         """Ask the node, or every node by connections on which a call fails soon.
 
         Returns:
             The answers, and the address of each node without an answer with the reason.
         """
-        await self.current()
+        self.refresh()
         if self.federation is None:
-            await self.member.connect()
-            return [await ask(self.member)], {}
-        answers, missed = await self.federation.each(lambda home: ask(home.brief))
+            self.node.connect()
+            return [ask(self.node)], {}
+        answers, missed = self.federation.each(lambda node: ask(node.brief))
         return [answer for _, answer in answers], missed
 
-    async def reserve(
+    def reserve(
         self,
-        queues: Sequence[AsyncRouted],
+        queues: Sequence[Routed],
         n: int,
         wait: float | None,
         seen: Taken | None = None,
@@ -269,26 +268,26 @@ class AsyncBackend:
         """
         until = math.inf if wait is None else monotonic() + wait
         while True:
-            await self.current()
+            self.refresh()
             left = max(0.0, until - monotonic())
             if self.federation is not None:
                 limit = None if wait is None else left
                 routes = [queue.route for queue in queues]
-                return await reserve_on_nodes(self.federation, routes, n, limit, confirm)
+                return reserve_on_nodes(self.federation, routes, n, limit, confirm)
             span = max(0.0, min(left, self.look_at - monotonic()))
             routes = [queue.route for queue in queues]
-            jobs = await reserve_on_node(self.member, routes, n, span, seen, confirm)
+            jobs = reserve_on_node(self.node, routes, n, span, seen, confirm)
             if jobs or monotonic() >= until:
                 return jobs
             seen = None
 
-    async def connect(self) -> None:
+    def connect(self) -> None:
         """Reach the node, or one of several."""
-        await (await self.current()).connect()
+        self.refresh().connect()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connections."""
-        if self._member is not None:
-            await self._member.close()
+        if self._node is not None:
+            self._node.close()
         if self.federation is not None:
-            await self.federation.close()
+            self.federation.close()

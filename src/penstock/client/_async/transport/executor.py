@@ -1,4 +1,4 @@
-"""A node: one failure domain with an id; a server or a cluster."""
+"""Runs the calls of a node, which is a server or a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.wire.codes import Code
 from penstock.wire.keys import node_key, nodes_key, registry_entry, registry_key
 from penstock.wire.packing import Argument
 
-__all__ = ["AsyncNode", "forget_after_fork"]
+__all__ = ["AsyncExecutor", "forget_after_fork"]
 
 logger = get_logger("penstock")
 R = TypeVar("R")
@@ -43,7 +43,7 @@ TOGETHER = 100
 """Most calls in one trip."""
 
 
-class AsyncNode:
+class AsyncExecutor:
     """Runs the calls of a client on one node.
 
     Args:
@@ -52,7 +52,7 @@ class AsyncNode:
         retry_for: seconds for which a call is tried again when the connection fails.
 
     Attributes:
-        link: the connections.
+        connections: the connections.
         finished: reads which jobs have ended, for those that wait for results.
         id: first 8 digits of its id; empty until it is known.
         known: the first 8 digits of each of its ids, the present one first.
@@ -65,7 +65,7 @@ class AsyncNode:
         self._retry_for = retry_for
         cluster = AsyncCluster.of_client(source, retry_for)
         self._is_settled = cluster is not None
-        self.link: AsyncServer | AsyncCluster = cluster or AsyncServer(
+        self.connections: AsyncServer | AsyncCluster = cluster or AsyncServer(
             *connection_factory(source), retry_for=retry_for
         )
         self._lock = AsyncLoopLock()
@@ -78,22 +78,24 @@ class AsyncNode:
     @property
     def address(self) -> str:
         """Address of the node, for people."""
-        return self.link.address
+        return self.connections.address
 
-    def twin(self, *, retry_for: float, socket_timeout: float) -> AsyncNode:
-        """Return the same node with connections of its own, for another thread or event loop.
+    def twin(self, *, retry_for: float, socket_timeout: float) -> AsyncExecutor:
+        """Return an executor with own connections to the node, for another thread or event loop.
 
         Args:
             retry_for: seconds for which a call is tried again.
             socket_timeout: seconds for a reply, and for connecting.
         """
-        node = AsyncNode(self._source, prefix=self._prefix, retry_for=retry_for)
-        node.link.adjust(socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout)
-        return node
+        twin = AsyncExecutor(self._source, prefix=self._prefix, retry_for=retry_for)
+        twin.connections.adjust(
+            socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout
+        )
+        return twin
 
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
-        self.link.forget()
+        self.connections.forget()
         self.finished.forget()
         self._lock.forget()
 
@@ -102,18 +104,18 @@ class AsyncNode:
     @property
     def is_cluster(self) -> bool:
         """True if it is a Redis Cluster; known from the first call on."""
-        return isinstance(self.link, AsyncCluster)
+        return isinstance(self.connections, AsyncCluster)
 
     async def _settle(self) -> None:
         """Find out if the server is part of a cluster, before any other command is sent to it."""
         async with self._lock.current():
             if self._is_settled:
                 return
-            server = self.link
+            server = self.connections
             assert isinstance(server, AsyncServer)
             cluster = await AsyncCluster.of_server(server, self._retry_for)
             if cluster is not None:
-                self.link = cluster
+                self.connections = cluster
                 await server.close()
             self._is_settled = True
 
@@ -194,7 +196,7 @@ class AsyncNode:
         if not self._is_settled:
             await self._settle()
         try:
-            told = await self.link.everywhere([("INFO", name) for name in SECTIONS])
+            told = await self.connections.everywhere([("INFO", name) for name in SECTIONS])
         except ResponseError as error:
             if transient(error):
                 raise
@@ -226,7 +228,7 @@ class AsyncNode:
         limit = None if call.ops is None else call.ops.reply_limit
         if limit is not None and limit.most:
             limit.apply(call, monotonic())
-        raw = await self.link.run(call, brief=brief)
+        raw = await self.connections.run(call, brief=brief)
         if raw[0] < 0 or call.role_lease is not None:
             raw = await self._repair_and_rerun(call, raw, sent, brief=brief)
         result = call.parse(raw)
@@ -248,7 +250,7 @@ class AsyncNode:
             await self._settle()
         sent, raws, results = monotonic(), list[Any](), list[R | Exception]()
         for at in range(0, len(calls), TOGETHER):
-            raws += await self.link.run_each(calls[at : at + TOGETHER])
+            raws += await self.connections.run_each(calls[at : at + TOGETHER])
         for call, raw in zip(calls, raws, strict=True):
             try:
                 if isinstance(raw, Exception):
@@ -270,11 +272,11 @@ class AsyncNode:
         if raw[0] == Code.NOT_PLAIN and call.full is not None:
             call.widen()
             ops.reply_limit.apply(call, monotonic())
-            raw = await self.link.run(call, brief=brief)
+            raw = await self.connections.run(call, brief=brief)
         if raw[0] == Code.DAMAGED:
             await self._repair(ops, call)
             call.resent, sent = 0.0, monotonic()
-            raw = await self.link.run(call, brief=brief)
+            raw = await self.connections.run(call, brief=brief)
         code = raw[0]
         if role_lease is not None:
             is_adding = call.queue is not None and code == Code.DONE
@@ -299,7 +301,7 @@ class AsyncNode:
         listed = [epoch for name, epoch in await self.registry() if name == ops.keys.name]
         repair = ops.repair(listed, call)
         try:
-            raw = await self.link.run(repair)
+            raw = await self.connections.run(repair)
         except (NotPermitted, ReadOnlyReplica) as error:
             told = f"queue {ops.name!r} has lost its meta key, which this user may not restore"
             raise QueueDamaged(f"{told}: any call of a user that may write does") from error
@@ -329,29 +331,29 @@ class AsyncNode:
         """
         if not self._is_settled:
             await self._settle()
-        return await self.link.reach()
+        return await self.connections.reach()
 
     async def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
         if not self._is_settled:
             await self._settle()
-        return await self.link.command(*args)
+        return await self.connections.command(*args)
 
     async def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Run one or more plain commands, in one trip if possible; replies are undecoded."""
         if not self._is_settled:
             await self._settle()
-        return await self.link.commands(commands)
+        return await self.connections.commands(commands)
 
     async def close(self) -> None:
         """Close all connections that are not in use."""
-        await self.link.close()
+        await self.connections.close()
 
 
-_nodes: weakref.WeakSet[AsyncNode | AsyncServer] = weakref.WeakSet()
+_nodes: weakref.WeakSet[AsyncExecutor | AsyncServer] = weakref.WeakSet()
 
 
-def forget_after_fork(node: AsyncNode | AsyncServer) -> None:
+def forget_after_fork(node: AsyncExecutor | AsyncServer) -> None:
     """Make forked children forget the connections and producers, which are the parent's."""
     _nodes.add(node)
 

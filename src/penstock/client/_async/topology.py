@@ -1,4 +1,3 @@
-# From src/penstock/client/_async/backend.py by tools/unasync.py; do not edit.
 """The connections of a client: one node, or several.
 
 A client that was given one node of a federation must know the other ones, so it reads the list of
@@ -10,17 +9,17 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._sync.nodes.node_client import NodeClient
-from penstock.client._sync.queue import Queue
-from penstock.client._sync.route.interfaces import Route, Routed
-from penstock.client._sync.route.one_node import NodeRoute
-from penstock.client._sync.route.partitions import PartitionsRoute
-from penstock.client._sync.route.reserving import reserve_on_node, reserve_on_nodes
-from penstock.client._sync.transport.driver import Driver
-from penstock.client._sync.transport.node import Node
+from penstock.client._async.nodes.node import AsyncNode
+from penstock.client._async.queue import AsyncQueue
+from penstock.client._async.route.interfaces import AsyncRoute, AsyncRouted
+from penstock.client._async.route.one_node import AsyncNodeRoute
+from penstock.client._async.route.partitions import AsyncPartitionsRoute
+from penstock.client._async.route.reserving import reserve_on_node, reserve_on_nodes
+from penstock.client._async.transport.driver import AsyncDriver
+from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig, check_sources
 from penstock.core.calls.failures import passing
@@ -33,11 +32,11 @@ from penstock.errors import BadArgument, ConfigurationError, NodesMissed
 from penstock.wire.keys import registry_key, split_name
 
 if TYPE_CHECKING:  # imported when there are several nodes
-    from penstock.client._sync.nodes.federated_node import FederatedNode
-    from penstock.client._sync.nodes.federation import Federation
-    from penstock.client._sync.route.several_nodes import NodesRoute
+    from penstock.client._async.nodes.federated_node import AsyncFederatedNode
+    from penstock.client._async.nodes.federation import AsyncFederation
+    from penstock.client._async.route.several_nodes import AsyncNodesRoute
 
-__all__ = ["Backend"]
+__all__ = ["AsyncTopology"]
 
 logger = get_logger("penstock")
 T = TypeVar("T")
@@ -46,7 +45,7 @@ AGAIN = 1.0
 """Seconds after which the list is read again when that has failed."""
 
 
-class Backend:
+class AsyncTopology:
     """The connections of a client. Internal: for the worker, Spark and the command line.
 
     Args:
@@ -72,20 +71,20 @@ class Backend:
         if sources is not None and not federation:
             reason = "a list of nodes needs federation=True: pass one URL without it"
             raise BadArgument("federation", False, reason)
-        self._member = NodeClient(source, config) if sources is None else None
-        self.federation: Federation | None = None
+        self._node = AsyncNode(source, config) if sources is None else None
+        self.federation: AsyncFederation | None = None
         if sources is not None:
-            from penstock.client._sync.nodes.federation import Federation
+            from penstock.client._async.nodes.federation import AsyncFederation
 
-            self.federation = Federation(sources, config)
+            self.federation = AsyncFederation(sources, config)
         self.look_at = -math.inf if federation and sources is None else math.inf
-        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+        self._queues: weakref.WeakSet[AsyncQueue] = weakref.WeakSet()
         self._joining = threading.Lock()
 
     @property
-    def home(self) -> NodeClient | Federation:
+    def current(self) -> AsyncNode | AsyncFederation:
         """Return the node, or all nodes, as known now."""
-        return self.federation or self.member
+        return self.federation or self.node
 
     @property
     def is_look_due(self) -> bool:
@@ -95,75 +94,75 @@ class Backend:
     @property
     def is_apart(self) -> bool:
         """Return True if queues may lie on several servers; known from the first call on."""
-        return self.home.is_apart
+        return self.current.is_apart
 
     @property
-    def member(self) -> NodeClient:
+    def node(self) -> AsyncNode:
         """Return the node of a client of one source.
 
         Raises:
             ConfigurationError: the client was made from a list of nodes.
         """
-        if self._member is None:
+        if self._node is None:
             raise ConfigurationError("this call needs a client of one node alone")
-        return self._member
+        return self._node
 
     @property
-    def node(self) -> Node:
+    def executor(self) -> AsyncExecutor:
         """Return the connections to the node of a client of one source."""
-        return self.member.node
+        return self.node.executor
 
     @property
-    def driver(self) -> Driver:
+    def driver(self) -> AsyncDriver:
         """Return the driver of the node of a client of one source."""
-        return self.member.driver
+        return self.node.driver
 
-    def queue_at(self, field: str) -> str | None:
+    async def queue_at(self, field: str) -> str | None:
         """Return the name of the queue with this field in the registry of any node, or None.
 
         Raises:
             NodesMissed: no node has it, and some did not answer.
         """
         key = registry_key(self.config.prefix)
-        answers, missed = self.each(lambda client: client.node.command("HGET", key, field))
+        answers, missed = await self.each(lambda node: node.executor.command("HGET", key, field))
         found = next((name for name in answers if name is not None), None)
         if found is None and missed:
             raise NodesMissed(missed, [])
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
-    def name_of(self, crc: int) -> str | None:
+    async def name_of(self, crc: int) -> str | None:
         """Return the name with this crc of a queue on a node that is up, or None."""
         assert self.federation is not None  # else the only node has answered, or failed
         key, pattern = registry_key(self.config.prefix), f"{crc:08x}*"
 
-        def look(one: FederatedNode) -> bytes | None:
+        async def look(node: AsyncFederatedNode) -> bytes | None:
             cursor, found = b"0", list[bytes]()
             while not found:
                 page = ("HSCAN", key, cursor, "MATCH", pattern, "COUNT", 1000)
-                cursor, found = one.brief.node.command(*page)
+                cursor, found = await node.brief.executor.command(*page)
                 if cursor == b"0":
                     break
             return found[1] if found else None
 
-        answers, _ = self.federation.each(look)
+        answers, _ = await self.federation.each(look)
         names = (name for _, name in answers if name is not None)
         return next((split_name(name.decode("utf-8", "replace"))[0] for name in names), None)
 
     # -- as the node, or all nodes -----------------------------------------------------------
 
-    def current(self) -> NodeClient | Federation:
+    async def refresh(self) -> AsyncNode | AsyncFederation:
         """Return the node or the federation; read the list if that is due."""
         if self.is_look_due:
-            self.look()
-        return self.home
+            await self.look()
+        return self.current
 
-    def look(self) -> bool:
+    async def look(self) -> bool:
         """Read the node's list and join the nodes in it; return True if there are some."""
-        if self.federation is None and self.has_others():
+        if self.federation is None and await self.has_others():
             self.join()
         return self.federation is not None
 
-    def has_others(self) -> bool:
+    async def has_others(self) -> bool:
         """Read the node's list; return True if it names other nodes.
 
         Errors are left to the call that asks: it checks its arguments first, and then waits for the
@@ -175,15 +174,15 @@ class Backend:
         """
         if not self.joins:
             return False
-        node, began = self.member.node, monotonic()
+        executor, began = self.executor, monotonic()
         try:
-            node.link.reach()
-            self.member.connect()
+            await executor.connections.reach()
+            await self.node.connect()
             found = False
-            if told := node.read_node_list():
+            if told := await executor.read_node_list():
                 from penstock.core.nodes.node_list import others
 
-                found = bool(others(told, node.whole_id()))
+                found = bool(others(told, await executor.whole_id()))
         except Exception as error:
             now = monotonic()
             self.look_at = now + AGAIN
@@ -194,36 +193,36 @@ class Backend:
         self.look_at = monotonic() + NODE_LIST_MAX_AGE
         return found
 
-    def join(self) -> NodeClient | Federation:
+    def join(self) -> AsyncNode | AsyncFederation:
         """Become a client of several nodes, unless `federation` is False. Nothing is sent.
 
         Each queue gets a route to all nodes. Calls that are under way stay on the route to the only
         node; jobs that were delivered are settled on either.
         """
-        from penstock.client._sync.nodes.federated_node import FederatedNode
-        from penstock.client._sync.nodes.federation import Federation
+        from penstock.client._async.nodes.federated_node import AsyncFederatedNode
+        from penstock.client._async.nodes.federation import AsyncFederation
 
         with self._joining:
             if self.federation is None and self.joins:
-                member = self.member
-                home = FederatedNode(member.source, member.config, node=member.node)
-                federation = Federation([member.source], member.config, [home])
+                node = self.node
+                member = AsyncFederatedNode(node.source, node.config, executor=node.executor)
+                federation = AsyncFederation([node.source], node.config, [member])
                 for queue in list(self._queues):
                     route = self._route_to_all(queue, federation)
                     for number, ops in zip(route.numbers, queue.route.operations, strict=True):
-                        route.adopt(ops, home, number)
+                        route.adopt(ops, member, number)
                     queue.route = route
                 self.federation, self.look_at = federation, math.inf
-        return self.home
+        return self.current
 
-    def _route_to_all(self, queue: Queue, federation: Federation) -> NodesRoute:
-        from penstock.client._sync.route.several_nodes import NodesRoute
+    def _route_to_all(self, queue: AsyncQueue, federation: AsyncFederation) -> AsyncNodesRoute:
+        from penstock.client._async.route.several_nodes import AsyncNodesRoute
 
-        return NodesRoute(self, federation, queue)
+        return AsyncNodesRoute(self, federation, queue)
 
-    def queue(self, name: str, partitions: int | None = None) -> Queue:
+    def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
         """Return the queue of this name."""
-        queue = Queue(name, partitions, self.config.middleware)
+        queue = AsyncQueue(name, partitions, self.config.middleware)
         if self.federation is None:
             queue.route = self._route_to_one(queue)
             self._queues.add(queue)
@@ -231,27 +230,29 @@ class Backend:
             queue.route = self._route_to_all(queue, self.federation)
         return queue
 
-    def _route_to_one(self, queue: Queue) -> Route:
+    def _route_to_one(self, queue: AsyncQueue) -> AsyncRoute:
         if queue.partitions is None:
-            return NodeRoute(self, self.member, queue)
-        return PartitionsRoute(self, self.member, queue)
+            return AsyncNodeRoute(self, self.node, queue)
+        return AsyncPartitionsRoute(self, self.node, queue)
 
-    def each(self, ask: Callable[[NodeClient], T]) -> tuple[list[T], dict[str, str]]:
+    async def each(
+        self, ask: Callable[[AsyncNode], Awaitable[T]]
+    ) -> tuple[list[T], dict[str, str]]:
         """Ask the node, or every node by connections on which a call fails soon.
 
         Returns:
             The answers, and the address of each node without an answer with the reason.
         """
-        self.current()
+        await self.refresh()
         if self.federation is None:
-            self.member.connect()
-            return [ask(self.member)], {}
-        answers, missed = self.federation.each(lambda home: ask(home.brief))
+            await self.node.connect()
+            return [await ask(self.node)], {}
+        answers, missed = await self.federation.each(lambda node: ask(node.brief))
         return [answer for _, answer in answers], missed
 
-    def reserve(
+    async def reserve(
         self,
-        queues: Sequence[Routed],
+        queues: Sequence[AsyncRouted],
         n: int,
         wait: float | None,
         seen: Taken | None = None,
@@ -268,26 +269,26 @@ class Backend:
         """
         until = math.inf if wait is None else monotonic() + wait
         while True:
-            self.current()
+            await self.refresh()
             left = max(0.0, until - monotonic())
             if self.federation is not None:
                 limit = None if wait is None else left
                 routes = [queue.route for queue in queues]
-                return reserve_on_nodes(self.federation, routes, n, limit, confirm)
+                return await reserve_on_nodes(self.federation, routes, n, limit, confirm)
             span = max(0.0, min(left, self.look_at - monotonic()))
             routes = [queue.route for queue in queues]
-            jobs = reserve_on_node(self.member, routes, n, span, seen, confirm)
+            jobs = await reserve_on_node(self.node, routes, n, span, seen, confirm)
             if jobs or monotonic() >= until:
                 return jobs
             seen = None
 
-    def connect(self) -> None:
+    async def connect(self) -> None:
         """Reach the node, or one of several."""
-        self.current().connect()
+        await (await self.refresh()).connect()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connections."""
-        if self._member is not None:
-            self._member.close()
+        if self._node is not None:
+            await self._node.close()
         if self.federation is not None:
-            self.federation.close()
+            await self.federation.close()

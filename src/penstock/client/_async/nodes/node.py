@@ -1,4 +1,4 @@
-"""The client of one node."""
+"""One node of a client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._acompat import AsyncSignal
 from penstock.client._async.transport.driver import AsyncDriver
-from penstock.client._async.transport.node import AsyncNode
+from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig, QueueFilter
 from penstock.core.calls.operations import QueueOps
@@ -27,7 +27,7 @@ from penstock.wire.keys import QueueKeys, node_key, split_name
 if TYPE_CHECKING:
     from penstock.core.nodes.node_views import Hello, Info, NodeView
 
-__all__ = ["BRIEF", "AsyncNodeClient"]
+__all__ = ["BRIEF", "AsyncNode"]
 
 logger = get_logger("penstock")
 T = TypeVar("T")
@@ -36,13 +36,13 @@ BRIEF = 2.0
 """Seconds that a consumer waits for a reply while other servers may have jobs."""
 
 
-class AsyncNodeClient:
-    """The client of one node.
+class AsyncNode:
+    """One node, as its client sees it: a server or a cluster.
 
     Args:
         source: a URL or a redis-py client.
         config: configuration of the client.
-        node: its connections; None = make them.
+        executor: runs its calls; None = make them.
 
     Attributes:
         driver: runs flows on the node.
@@ -50,11 +50,15 @@ class AsyncNodeClient:
         state: of the node; always up, unless it is one of several.
     """
 
-    def __init__(self, source: Any, config: ClientConfig, node: AsyncNode | None = None) -> None:
+    def __init__(
+        self, source: Any, config: ClientConfig, executor: AsyncExecutor | None = None
+    ) -> None:
         self.source = source
         self.config = config
-        self.node = node or AsyncNode(source, prefix=config.prefix, retry_for=config.retry_for)
-        self.driver = AsyncDriver(self.node, config.prefix)
+        self.executor = executor or AsyncExecutor(
+            source, prefix=config.prefix, retry_for=config.retry_for
+        )
+        self.driver = AsyncDriver(self.executor, config.prefix)
         self._brief_driver: AsyncDriver | None = None
         self.taking_until = -math.inf
         self.state = NodeState(met=True)
@@ -62,12 +66,12 @@ class AsyncNodeClient:
     @property
     def id(self) -> str:
         """First 8 digits of the node's id; empty until it is known."""
-        return self.node.id
+        return self.executor.id
 
     @property
     def address(self) -> str:
         """Address of the node, for people."""
-        return self.node.address
+        return self.executor.address
 
     def operations(self, name: str, number: int | None = None, queue: Any = None) -> QueueOps:
         """Return the operations of a queue, or of one of its partitions.
@@ -79,7 +83,7 @@ class AsyncNodeClient:
         """
         config, keys = self.config, QueueKeys(name, self.config.prefix, number)
         make = Delivery if queue is None else queue.job_type
-        return QueueOps(keys, config.owner, self.node.known, queue, make, config.codec)
+        return QueueOps(keys, config.owner, self.executor.known, queue, make, config.codec)
 
     async def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
@@ -92,22 +96,22 @@ class AsyncNodeClient:
 
     async def connect(self) -> None:
         """Reach the server, check it and learn its id, unless that was done."""
-        if not self.node.id:
-            await self.node.prepare()
+        if not self.executor.id:
+            await self.executor.prepare()
 
-    def check_known(self, node: str, name: object) -> None:
+    def check_known(self, node_id: str, name: object) -> None:
         """Check that this node has an id.
 
         Args:
-            node: the first 8 digits of the id.
+            node_id: its first 8 digits.
             name: the job that names it.
 
         Raises:
             WrongNode: it has another id.
         """
-        known = self.node.known
-        if known and node not in known:
-            told = f"node {node} is unknown, this client knows {', '.join(known)}: add its URL"
+        known = self.executor.known
+        if known and node_id not in known:
+            told = f"node {node_id} is unknown, this client knows {', '.join(known)}: add its URL"
             raise WrongNode("id", name, told)
 
     async def check_taking(self) -> bool:
@@ -118,32 +122,32 @@ class AsyncNodeClient:
         """
         await self.connect()
         if await self.is_leaving():
-            raise NodesUnavailable("no node takes jobs", {self.node.address: "leaving"})
+            raise NodesUnavailable("no node takes jobs", {self.executor.address: "leaving"})
         self.taking_until = monotonic() + FLAG_MAX_AGE
         return True
 
     async def is_leaving(self) -> bool:
         """Return True if the node takes no new jobs."""
-        return bool(await self.node.command("HGET", node_key(self.config.prefix), "leaving"))
+        return bool(await self.executor.command("HGET", node_key(self.config.prefix), "leaving"))
 
     async def close(self) -> None:
         """Close the connections."""
-        await self.node.close()
+        await self.executor.close()
         if self._brief_driver is not None:
-            await self._brief_driver.node.close()
+            await self._brief_driver.executor.close()
 
     def brief_driver(self) -> AsyncDriver:
         """Return a driver whose calls fail soon: other servers of the cluster may have jobs."""
         if self._brief_driver is None:
-            twin = self.node.twin(retry_for=self.config.retry_for, socket_timeout=BRIEF)
+            twin = self.executor.twin(retry_for=self.config.retry_for, socket_timeout=BRIEF)
             self._brief_driver = AsyncDriver(twin, self.config.prefix)
-        self._brief_driver.node.id = self.node.id
+        self._brief_driver.executor.id = self.executor.id
         return self._brief_driver
 
     @property
     def is_apart(self) -> bool:
         """Return True if queues may lie on several servers; known from the first call on."""
-        return self.node.is_cluster
+        return self.executor.is_cluster
 
     async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
         """Run a flow to its end and return its result."""
@@ -153,11 +157,11 @@ class AsyncNodeClient:
         """Return the names of the queues that exist, sorted."""
         await self.connect()
         names = set[str]()
-        for listed, epoch in await self.node.registry():
+        for listed, epoch in await self.executor.registry():
             name, number = split_name(listed)
             if name not in names and fnmatchcase(name, pattern):
                 meta = QueueKeys(name, self.config.prefix, number)["meta"]
-                if await self.node.command("HGET", meta, "epoch") == epoch.encode():
+                if await self.executor.command("HGET", meta, "epoch") == epoch.encode():
                     names.add(name)
         return sorted(names)
 
@@ -176,16 +180,16 @@ class AsyncNodeClient:
         """Return the figures of a queue with so many partitions; None = it has none."""
         await self.connect()
         if partitions is None:
-            return await self.node.run(self.operations(name).stats())
+            return await self.executor.run(self.operations(name).stats())
         calls = [self.operations(name, number).stats() for number in range(partitions)]
         return replace(
-            merged_stats([await self.node.run(call) for call in calls]), partitions=partitions
+            merged_stats([await self.executor.run(call) for call in calls]), partitions=partitions
         )
 
     async def _read_whole(self, name: str, number: int) -> QueueStats | None:
         """Return the figures of a queue with partitions; None if an earlier partition exists."""
         for earlier in range(number):
-            if (await self.node.run(self.operations(name, earlier).stats())).exists:
+            if (await self.executor.run(self.operations(name, earlier).stats())).exists:
                 return None
         return await self.read_stats(name, await self.driver.partitions(name) or None)
 
@@ -196,7 +200,7 @@ class AsyncNodeClient:
         for listed, epoch in entries:
             name, number = split_name(listed)
             try:
-                stats = await self.node.run(self.operations(name, number).stats())
+                stats = await self.executor.run(self.operations(name, number).stats())
             except QueueDamaged as error:  # the others are still shown
                 logger.warning("queue %r is left out: %s", name, error)
                 continue
@@ -216,11 +220,11 @@ class AsyncNodeClient:
         """Return address, memory and flags of the node."""
         from penstock.core.nodes.node_views import NodeView
 
-        facts = await self.node.server_facts()
+        facts = await self.executor.server_facts()
         leaving = await self.is_leaving()
         return NodeView(
-            id=await self.node.whole_id(),
-            address=self.node.address,
+            id=await self.executor.whole_id(),
+            address=self.executor.address,
             priority=100 if leaving else 10 if facts.is_crowded else 1,
             used_memory=facts.number("used_memory"),
             max_memory=facts.number("maxmemory"),
@@ -230,11 +234,11 @@ class AsyncNodeClient:
     async def info(self) -> Info:
         """Return the state of the server, and how many queues and jobs it has."""
         await self.connect()
-        facts = await self.node.server_facts()
+        facts = await self.executor.server_facts()
         found = await self.living()
         waiting = sum(one.ready + one.scheduled + one.parked for one in found)
         return facts.info(
-            node=await self.node.whole_id(),
+            node=await self.executor.whole_id(),
             queues=len({one.name for one in found}),
             jobs=waiting + sum(one.active + one.dead for one in found),
             waiting=waiting,
@@ -242,4 +246,4 @@ class AsyncNodeClient:
 
     async def living(self) -> list[QueueStats]:
         """Return the figures of all queues, each partition by itself."""
-        return [stats for stats, _ in await self._read_living(await self.node.registry())]
+        return [stats for stats, _ in await self._read_living(await self.executor.registry())]
