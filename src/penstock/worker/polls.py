@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.core.calls.call import Call
-from penstock.core.calls.operations import QueueOps
+from penstock.core.calls.operations import OwnNode, QueueOps
 from penstock.core.jobs.job import Delivery, Reservation, epoch_of, reservation_of
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.results import AckResults
@@ -188,7 +188,7 @@ class QueuePoll:
     lease_ms: int | None = None
 
     @property
-    def node(self) -> Any:
+    def node(self) -> OwnNode | None:
         """Node of the queue; None if the worker has only one."""
         return self.ops.node
 

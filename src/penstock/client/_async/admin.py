@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.client._async.nodes.node import AsyncNode
 from penstock.client._async.route.interfaces import AsyncRoute, AsyncRouted
 from penstock.client._async.route.one_node import AsyncBoundRoute
 from penstock.client._async.route.part import AsyncAskPart, AsyncPart
@@ -105,7 +106,7 @@ class AsyncQueueAdmin:
         return self.route.ops
 
     @property
-    def node(self) -> Any:
+    def node(self) -> AsyncNode:
         """Internal: its only node."""
         return self.route.node
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.client._sync.nodes.node import Node
 from penstock.client._sync.route.interfaces import Route, Routed
 from penstock.client._sync.route.one_node import BoundRoute
 from penstock.client._sync.route.part import AskPart, Part
@@ -106,7 +107,7 @@ class QueueAdmin:
         return self.route.ops
 
     @property
-    def node(self) -> Any:
+    def node(self) -> Node:
         """Internal: its only node."""
         return self.route.node
 

@@ -100,4 +100,4 @@ def _ranked(parts: Sequence[QueueOps], name: str) -> list[QueueOps]:
     """Return parts on several nodes, first the one that a new schedule of this name lies in."""
     if len(parts) < 2:
         return [*parts]
-    return sorted(parts, key=lambda ops: sha1(f"{ops.node.whole_id} {name}".encode()).digest())
+    return sorted(parts, key=lambda ops: sha1(f"{ops.whole_node_id} {name}".encode()).digest())

@@ -12,16 +12,19 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any
+from typing import cast
 
 from penstock.client._acompat import Signal
+from penstock.client._async.nodes.federated_node import AsyncFederatedNode
 from penstock.client._async.topology import AsyncTopology
 from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import about_server
+from penstock.core.calls.operations import OwnNode, QueueOps
 from penstock.core.jobs.job import (
     Delivery,
+    QueueIdentity,
     ops_of,
     progress_of,
     reservation_of,
@@ -87,7 +90,7 @@ class AsyncHeartbeat:
     ) -> None:
         self._state = state
         self._topology = topology
-        self._executors: dict[Any, AsyncExecutor] = {}
+        self._executors: dict[OwnNode | None, AsyncExecutor] = {}
         self._name = name
         self._registration = registration
         self._overdue = overdue
@@ -127,14 +130,16 @@ class AsyncHeartbeat:
             for executor in self._executors.values():
                 await executor.close()
 
-    def _executor(self, node: Any) -> AsyncExecutor:
+    def _executor(self, node: OwnNode | None) -> AsyncExecutor:
         """Return an executor with connections of its own to a node; None = the only node."""
-        executor: AsyncExecutor | None = self._executors.get(node)
+        executor = self._executors.get(node)
         if executor is None:
             if node is None:
                 executor = self._topology.executor.twin(retry_for=1, socket_timeout=2)
             else:
-                executor = node.executor.twin(retry_for=0, socket_timeout=1)
+                executor = cast("AsyncFederatedNode", node).executor.twin(
+                    retry_for=0, socket_timeout=1
+                )
                 executor.connections.send_once()
             self._executors[node] = executor
         return executor
@@ -159,7 +164,7 @@ class AsyncHeartbeat:
     async def _renew_leases(self) -> None:
         if self._state.helper is not None:
             self._lose(self._state.helper.news(), LEASE_GONE_TEXT)
-        unreached = set[Any]()
+        unreached = set[QueueOps]()
         first, again = self._put_off.ready_apart(self._drop_ended_leases())
         for lease, jobs in chain(due(first, monotonic()), due(again, monotonic())):
             ops = ops_of(jobs[0])
@@ -192,7 +197,7 @@ class AsyncHeartbeat:
         self._ask_at = monotonic() + CANCELLATION_LOOK_INTERVAL
         taken_by = monotonic() - YOUNG_JOB_SECONDS
         held = [job for job, taken in self._state.held.copy().items() if taken < taken_by]
-        asked: dict[Any, list[Delivery]] = {}
+        asked: dict[QueueIdentity, list[Delivery]] = {}
         for job in self._renewable(held):
             if not (job.settled or job.cancelled):
                 asked.setdefault(reservation_of(job).place, []).append(job)

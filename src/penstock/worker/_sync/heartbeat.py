@@ -13,16 +13,19 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any
+from typing import cast
 
 from penstock.client._acompat import Signal
+from penstock.client._sync.nodes.federated_node import FederatedNode
 from penstock.client._sync.topology import Topology
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import about_server
+from penstock.core.calls.operations import OwnNode, QueueOps
 from penstock.core.jobs.job import (
     Delivery,
+    QueueIdentity,
     ops_of,
     progress_of,
     reservation_of,
@@ -88,7 +91,7 @@ class Heartbeat:
     ) -> None:
         self._state = state
         self._topology = topology
-        self._executors: dict[Any, Executor] = {}
+        self._executors: dict[OwnNode | None, Executor] = {}
         self._name = name
         self._registration = registration
         self._overdue = overdue
@@ -128,14 +131,14 @@ class Heartbeat:
             for executor in self._executors.values():
                 executor.close()
 
-    def _executor(self, node: Any) -> Executor:
+    def _executor(self, node: OwnNode | None) -> Executor:
         """Return an executor with connections of its own to a node; None = the only node."""
-        executor: Executor | None = self._executors.get(node)
+        executor = self._executors.get(node)
         if executor is None:
             if node is None:
                 executor = self._topology.executor.twin(retry_for=1, socket_timeout=2)
             else:
-                executor = node.executor.twin(retry_for=0, socket_timeout=1)
+                executor = cast("FederatedNode", node).executor.twin(retry_for=0, socket_timeout=1)
                 executor.connections.send_once()
             self._executors[node] = executor
         return executor
@@ -160,7 +163,7 @@ class Heartbeat:
     def _renew_leases(self) -> None:
         if self._state.helper is not None:
             self._lose(self._state.helper.news(), LEASE_GONE_TEXT)
-        unreached = set[Any]()
+        unreached = set[QueueOps]()
         first, again = self._put_off.ready_apart(self._drop_ended_leases())
         for lease, jobs in chain(due(first, monotonic()), due(again, monotonic())):
             ops = ops_of(jobs[0])
@@ -193,7 +196,7 @@ class Heartbeat:
         self._ask_at = monotonic() + CANCELLATION_LOOK_INTERVAL
         taken_by = monotonic() - YOUNG_JOB_SECONDS
         held = [job for job, taken in self._state.held.copy().items() if taken < taken_by]
-        asked: dict[Any, list[Delivery]] = {}
+        asked: dict[QueueIdentity, list[Delivery]] = {}
         for job in self._renewable(held):
             if not (job.settled or job.cancelled):
                 asked.setdefault(reservation_of(job).place, []).append(job)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from penstock.client._acompat import AsyncBackgroundTask, AsyncSignal, asleep
 from penstock.client._async.nodes import hints
@@ -481,15 +481,16 @@ class AsyncFederation:
         until = min(until, self.learn_at)
         return until if self.is_whole else min(until, monotonic() + GLANCE)
 
-    async def _answer(self, effect: Any) -> Any:
+    async def _answer(self, effect: flows.Effect) -> Any:
         if isinstance(effect, (flows.Run, flows.ReserveJobs, flows.Register, flows.Unregister)):
-            node = effect.ops.node
+            node = cast("AsyncFederatedNode", effect.ops.node)
             return await self._ask(node, partial(node.brief.driver.answer, effect))
         if isinstance(effect, flows.SweepDue):
             return await self._sweep_due(effect)
         if isinstance(effect, flows.StoreHint):
             ops = effect.ops
-            return await hints.keep(self, ops.node, ops.keys.name, effect.jobs, effect.intent)
+            node = cast("AsyncFederatedNode", ops.node)
+            return await hints.keep(self, node, ops.keys.name, effect.jobs, effect.intent)
         if isinstance(effect, flows.CloseConnections):
             return None
         assert isinstance(effect, flows.GiveUpSoon)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from penstock.client._async.nodes.federated_node import AsyncFederatedNode
 from penstock.client._async.nodes.interfaces import AsyncNodeGroup
@@ -16,6 +15,7 @@ from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
 from penstock.core.jobs import hints
 from penstock.core.jobs.hints import Hint, Intent
+from penstock.core.jobs.job import JobName
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import WrongEpoch
 from penstock.wire.keys import hints_key, split_name
@@ -103,7 +103,7 @@ async def keep(
     federation: AsyncNodeGroup,
     node: AsyncFederatedNode,
     queue: str,
-    names: Sequence[Any],
+    names: Sequence[JobName],
     intent: Intent,
 ) -> list[bool]:
     """Keep a call about jobs of a node that is down on another node.
@@ -144,7 +144,7 @@ async def keep(
 
 
 async def _store(
-    keeping_node: AsyncFederatedNode, names: Sequence[Any], hint_of: Callable[..., Hint | None]
+    keeping_node: AsyncFederatedNode, names: Sequence[JobName], hint_of: Callable[..., Hint | None]
 ) -> list[bool] | None:
     """Store hints on a node; return for each job if one is kept, or None if there are too many."""
     key, command = hints_key(keeping_node.config.prefix), keeping_node.brief.executor.command

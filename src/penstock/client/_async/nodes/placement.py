@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from redis.exceptions import ResponseError
 
@@ -37,7 +37,7 @@ async def produce(
     await federation.connect()
     until = monotonic() + federation.config.retry_for
     while True:
-        this_round = _PlacementRound(federation)
+        this_round = _PlacementRound[T](federation)
         for crowded in (False, True):
             for node in federation.preferred():
                 if await this_round.offer(node, add_to, crowded=crowded):
@@ -51,7 +51,7 @@ async def produce(
         await federation.connect()
 
 
-class _PlacementRound:
+class _PlacementRound(Generic[T]):
     """One round of offering jobs to nodes.
 
     Args:
@@ -70,12 +70,12 @@ class _PlacementRound:
         self.reasons: dict[str, str] = {}
         self.refusal: Exception | None = None
         self.may_pass = False
-        self.result: Any = None
+        self.result: T | None = None
 
     async def offer(
         self,
         node: AsyncFederatedNode,
-        add_to: Callable[[AsyncFederatedNode], Awaitable[Any]],
+        add_to: Callable[[AsyncFederatedNode], Awaitable[T]],
         *,
         crowded: bool,
     ) -> bool:

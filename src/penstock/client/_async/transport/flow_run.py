@@ -6,7 +6,7 @@ import asyncio  # async only
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -17,7 +17,7 @@ from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
-from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.calls.operations import OwnNode, QueueOps, Taken
 from penstock.core.flows.effects import (
     Cancelled,
     CloseConnections,
@@ -37,10 +37,29 @@ ByKey = dict[bytes, QueueOps]
 """Key of a token -> its queue."""
 
 
+class _AsyncWithExecutor(Protocol):
+    executor: AsyncExecutor
+
+
+class _AsyncListenedNode(OwnNode, Protocol):
+    """One of several nodes, as a wait there sees it; see `AsyncFederatedNode`."""
+
+    @property
+    def brief(self) -> _AsyncWithExecutor:
+        """Return the node by connections on which a call fails soon."""
+
+    def note_failure(self, error: BaseException) -> None:
+        """Note that it could not be reached."""
+
+
+ListenedNode = _AsyncListenedNode | None
+"""None = the only node."""
+
+
 class _WaitPlace(NamedTuple):
     """A place where one BLPOP is pending: a server, or a slot of a cluster."""
 
-    node: Any
+    node: ListenedNode
     server: AsyncServer
     slot: int | None
 
@@ -136,9 +155,11 @@ class AsyncFlowRun(Generic[T]):
 
     async def listen(self, effect: Listen) -> WaitResult:
         """Wait for tokens; return them, and the queues whose connection failed."""
-        wanted: dict[Any, ByKey] = {}
+        wanted: dict[ListenedNode, ByKey] = {}
         for ops in effect.queues:
-            node = ops.node if self._executor is None else None
+            node = None
+            if self._executor is None:
+                node = cast("_AsyncListenedNode", ops.node)
             wanted.setdefault(node, {})[ops.keys[effect.kind]] = ops
         await self._drop([place for place in self._pending if place.node not in wanted])
         lost: list[QueueOps] = []
@@ -160,8 +181,8 @@ class AsyncFlowRun(Generic[T]):
 
     async def _ask_all_nodes(
         self,
-        wanted: dict[Any, ByKey],
-        ask: Callable[[Any, ByKey], Awaitable[list[QueueOps]]],
+        wanted: dict[ListenedNode, ByKey],
+        ask: Callable[[ListenedNode, ByKey], Awaitable[list[QueueOps]]],
         lost: list[QueueOps],
     ) -> list[QueueOps]:
         """Return the queues whose tokens were taken on any node; `lost` gets those of a failed one.
@@ -179,7 +200,7 @@ class AsyncFlowRun(Generic[T]):
                 lost += queues.values()
         return told
 
-    async def _arm(self, effect: Listen, node: Any, queues: ByKey) -> list[QueueOps]:
+    async def _arm(self, effect: Listen, node: ListenedNode, queues: ByKey) -> list[QueueOps]:
         """Ensure that BLPOPs for these tokens are pending; return what earlier ones have taken."""
         told: list[QueueOps] = []
         places = await self._connections(node).locate_keys(tuple(queues))
@@ -222,7 +243,7 @@ class AsyncFlowRun(Generic[T]):
             await afirst_ready(readers, timeout, self._signal)
         return 0.0
 
-    async def _pop(self, timeout: float, node: Any, queues: ByKey) -> list[QueueOps]:
+    async def _pop(self, timeout: float, node: ListenedNode, queues: ByKey) -> list[QueueOps]:
         told = []
         for place in self._places_at(node):
             waiter, own = self._pending[place]
@@ -238,12 +259,14 @@ class AsyncFlowRun(Generic[T]):
     def _is_sliced(self) -> bool:
         return any(one.waiter.is_sliced for one in self._pending.values())
 
-    def _places_at(self, node: Any) -> list[_WaitPlace]:
+    def _places_at(self, node: ListenedNode) -> list[_WaitPlace]:
         return [place for place in self._pending if place.node is node]
 
-    def _connections(self, node: Any) -> AsyncServer | AsyncCluster:
-        executor: AsyncExecutor = self._executor or node.brief.executor
-        return executor.connections
+    def _connections(self, node: ListenedNode) -> AsyncServer | AsyncCluster:
+        if self._executor is not None:
+            return self._executor.connections
+        assert node is not None
+        return node.brief.executor.connections
 
     def _has_moved(self, place: _WaitPlace) -> bool:
         return is_elsewhere(self._connections(place.node), place[1:], self._pending[place].waiter)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from penstock.client._acompat import BackgroundTask, Signal, sleep
 from penstock.client._sync.nodes import hints
@@ -482,15 +482,16 @@ class Federation:
         until = min(until, self.learn_at)
         return until if self.is_whole else min(until, monotonic() + GLANCE)
 
-    def _answer(self, effect: Any) -> Any:
+    def _answer(self, effect: flows.Effect) -> Any:
         if isinstance(effect, (flows.Run, flows.ReserveJobs, flows.Register, flows.Unregister)):
-            node = effect.ops.node
+            node = cast("FederatedNode", effect.ops.node)
             return self._ask(node, partial(node.brief.driver.answer, effect))
         if isinstance(effect, flows.SweepDue):
             return self._sweep_due(effect)
         if isinstance(effect, flows.StoreHint):
             ops = effect.ops
-            return hints.keep(self, ops.node, ops.keys.name, effect.jobs, effect.intent)
+            node = cast("FederatedNode", ops.node)
+            return hints.keep(self, node, ops.keys.name, effect.jobs, effect.intent)
         if isinstance(effect, flows.CloseConnections):
             return None
         assert isinstance(effect, flows.GiveUpSoon)

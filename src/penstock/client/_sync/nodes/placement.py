@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from redis.exceptions import ResponseError
 
@@ -36,7 +36,7 @@ def produce(federation: NodeGroup, add_to: Callable[[FederatedNode], T]) -> T:
     federation.connect()
     until = monotonic() + federation.config.retry_for
     while True:
-        this_round = _PlacementRound(federation)
+        this_round = _PlacementRound[T](federation)
         for crowded in (False, True):
             for node in federation.preferred():
                 if this_round.offer(node, add_to, crowded=crowded):
@@ -50,7 +50,7 @@ def produce(federation: NodeGroup, add_to: Callable[[FederatedNode], T]) -> T:
         federation.connect()
 
 
-class _PlacementRound:
+class _PlacementRound(Generic[T]):
     """One round of offering jobs to nodes.
 
     Args:
@@ -69,12 +69,12 @@ class _PlacementRound:
         self.reasons: dict[str, str] = {}
         self.refusal: Exception | None = None
         self.may_pass = False
-        self.result: Any = None
+        self.result: T | None = None
 
     def offer(
         self,
         node: FederatedNode,
-        add_to: Callable[[FederatedNode], Any],
+        add_to: Callable[[FederatedNode], T],
         *,
         crowded: bool,
     ) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -16,7 +16,7 @@ from penstock.client._sync.transport.executor import Executor
 from penstock.client._sync.transport.server import Server
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
-from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.calls.operations import OwnNode, QueueOps, Taken
 from penstock.core.flows.effects import (
     CloseConnections,
     Effect,
@@ -35,10 +35,29 @@ ByKey = dict[bytes, QueueOps]
 """Key of a token -> its queue."""
 
 
+class _WithExecutor(Protocol):
+    executor: Executor
+
+
+class _ListenedNode(OwnNode, Protocol):
+    """One of several nodes, as a wait there sees it; see `FederatedNode`."""
+
+    @property
+    def brief(self) -> _WithExecutor:
+        """Return the node by connections on which a call fails soon."""
+
+    def note_failure(self, error: BaseException) -> None:
+        """Note that it could not be reached."""
+
+
+ListenedNode = _ListenedNode | None
+"""None = the only node."""
+
+
 class _WaitPlace(NamedTuple):
     """A place where one BLPOP is pending: a server, or a slot of a cluster."""
 
-    node: Any
+    node: ListenedNode
     server: Server
     slot: int | None
 
@@ -123,9 +142,11 @@ class FlowRun(Generic[T]):
 
     def listen(self, effect: Listen) -> WaitResult:
         """Wait for tokens; return them, and the queues whose connection failed."""
-        wanted: dict[Any, ByKey] = {}
+        wanted: dict[ListenedNode, ByKey] = {}
         for ops in effect.queues:
-            node = ops.node if self._executor is None else None
+            node = None
+            if self._executor is None:
+                node = cast("_ListenedNode", ops.node)
             wanted.setdefault(node, {})[ops.keys[effect.kind]] = ops
         self._drop([place for place in self._pending if place.node not in wanted])
         lost: list[QueueOps] = []
@@ -147,8 +168,8 @@ class FlowRun(Generic[T]):
 
     def _ask_all_nodes(
         self,
-        wanted: dict[Any, ByKey],
-        ask: Callable[[Any, ByKey], list[QueueOps]],
+        wanted: dict[ListenedNode, ByKey],
+        ask: Callable[[ListenedNode, ByKey], list[QueueOps]],
         lost: list[QueueOps],
     ) -> list[QueueOps]:
         """Return the queues whose tokens were taken on any node; `lost` gets those of a failed one.
@@ -166,7 +187,7 @@ class FlowRun(Generic[T]):
                 lost += queues.values()
         return told
 
-    def _arm(self, effect: Listen, node: Any, queues: ByKey) -> list[QueueOps]:
+    def _arm(self, effect: Listen, node: ListenedNode, queues: ByKey) -> list[QueueOps]:
         """Ensure that BLPOPs for these tokens are pending; return what earlier ones have taken."""
         told: list[QueueOps] = []
         places = self._connections(node).locate_keys(tuple(queues))
@@ -209,7 +230,7 @@ class FlowRun(Generic[T]):
             first_ready(readers, timeout, self._signal)
         return 0.0
 
-    def _pop(self, timeout: float, node: Any, queues: ByKey) -> list[QueueOps]:
+    def _pop(self, timeout: float, node: ListenedNode, queues: ByKey) -> list[QueueOps]:
         told = []
         for place in self._places_at(node):
             waiter, own = self._pending[place]
@@ -225,12 +246,14 @@ class FlowRun(Generic[T]):
     def _is_sliced(self) -> bool:
         return any(one.waiter.is_sliced for one in self._pending.values())
 
-    def _places_at(self, node: Any) -> list[_WaitPlace]:
+    def _places_at(self, node: ListenedNode) -> list[_WaitPlace]:
         return [place for place in self._pending if place.node is node]
 
-    def _connections(self, node: Any) -> Server | Cluster:
-        executor: Executor = self._executor or node.brief.executor
-        return executor.connections
+    def _connections(self, node: ListenedNode) -> Server | Cluster:
+        if self._executor is not None:
+            return self._executor.connections
+        assert node is not None
+        return node.brief.executor.connections
 
     def _has_moved(self, place: _WaitPlace) -> bool:
         return is_elsewhere(self._connections(place.node), place[1:], self._pending[place].waiter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.reply_limit import ReplyLimit
@@ -67,6 +67,28 @@ class Form:
     role_lease: RoleLease | None
 
 
+class UpOrDown(Protocol):
+    """The state of one of several nodes."""
+
+    @property
+    def is_up(self) -> bool:
+        """Return True if the node answered the last call."""
+
+
+class OwnNode(Protocol):
+    """One of several nodes, as the operations of a queue on it see it."""
+
+    whole_id: str
+
+    @property
+    def id(self) -> str:
+        """Return the first 8 digits of its id."""
+
+    @property
+    def state(self) -> UpOrDown:
+        """Return its state."""
+
+
 class Operations:
     """The operations of one queue, bound to its keys.
 
@@ -106,7 +128,7 @@ class Operations:
         self.queue = queue
         self.make = make
         self.codec = codec
-        self.node: Any = None
+        self.node: OwnNode | None = None
         self.partitions: int | None = None
         self.crc = queue_crc(keys.name)
         self.owner_name = owner.encode()
@@ -196,16 +218,21 @@ class Operations:
         return form
 
     @property
+    def whole_node_id(self) -> str:
+        """All 40 digits of the id of its node, if there are several nodes."""
+        return "" if self.node is None else self.node.whole_id
+
+    @property
     def node_id(self) -> str:
         """Node id, 8 hex digits; empty until it is known."""
         if self.node is not None:
-            return str(self.node.id)
+            return self.node.id
         return self.known_nodes[0] if self.known_nodes else ""
 
     @property
     def is_up(self) -> bool:
         """True if the node answered the last call, as far as is known."""
-        return self.node is None or bool(self.node.state.is_up)
+        return self.node is None or self.node.state.is_up
 
     def place(self, epoch: bytes) -> QueueIdentity:
         """Return the queue's part of job ids; it is built once for an epoch."""
