@@ -44,8 +44,8 @@ async def listed(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> Urls:
 
     A client waits for all of them, however busy the machine is.
     """
-    monkeypatch.setattr(federation, "BRIEF", PATIENCE)
-    monkeypatch.setattr(federation, "GRACE", PATIENCE)
+    monkeypatch.setattr(federation, "BRIEF_SECONDS", PATIENCE)
+    monkeypatch.setattr(federation, "OTHER_NODES_SECONDS", PATIENCE)
     async with AsyncPenstock(urls[0]) as ps:
         for url in urls[1:]:
             await ps.nodes.add(url)

@@ -97,7 +97,7 @@ def three(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
     A node that is slow, as the machine is busy, is not taken for one that is down.
     """
-    monkeypatch.setattr(transport, "HURRY", 20.0)
+    monkeypatch.setattr(transport, "HURRY_SECONDS", 20.0)
     with ExitStack() as stack:
         if request.param == "fakeredis":
             backends = [Backend(f"fake-{i}", "") for i in range(3)]

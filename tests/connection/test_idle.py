@@ -94,7 +94,7 @@ def test_other_idle_connections(
     proxy: Proxy, is_busy: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They count as dropped, too, unless the server is busy: a new one has no answer at once."""
-    monkeypatch.setattr(sync_server, "OPENS_AT_ONCE", 0.0 if is_busy else TOO_LONG)
+    monkeypatch.setattr(sync_server, "FAST_OPENING_SECONDS", 0.0 if is_busy else TOO_LONG)
     caplog.set_level("INFO")
     with Penstock(proxy.url + SILENCE) as ps:
         ps.queue("q").enqueue(b"x")

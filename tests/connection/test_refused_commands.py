@@ -34,7 +34,7 @@ def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (finished, waiting, state):
         monkeypatch.setattr(module, "POLL_INTERVAL", POLL)
     monkeypatch.setattr(loop, "FOLLOWED_WAIT_SECONDS", POLL)
-    monkeypatch.setattr(executor, "LOOK_PAUSE", 0.001)
+    monkeypatch.setattr(executor, "FIELD_LOOK_PAUSE_SECONDS", 0.001)
 
 
 def refusals(server: EmbeddedServer) -> int:

@@ -432,7 +432,7 @@ async def test_a_task_that_waits_moves(
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask Sentinels at every call, and let consumers look several times a second."""
     for module in (sync_sentinel, async_sentinel):
-        monkeypatch.setattr(module, "LOOK", 0.0)
+        monkeypatch.setattr(module, "SENTINEL_LOOK_SECONDS", 0.0)
     monkeypatch.setattr("penstock.core.flows.waiting.POLL_INTERVAL", 0.3)
 
 
@@ -514,7 +514,9 @@ def test_sentinels_are_asked_seldom(server: EmbeddedServer, sentinel: FakeSentin
         start = time.monotonic()
         for body in range(300):
             ps.queue("q").enqueue(body)
-        assert sentinel.asked <= 1 + (time.monotonic() - start) / sync_sentinel.LOOK
+        assert (
+            sentinel.asked <= 1 + (time.monotonic() - start) / sync_sentinel.SENTINEL_LOOK_SECONDS
+        )
 
 
 def is_asking(sentinel: FakeSentinel) -> bool:

@@ -140,7 +140,7 @@ async def test_a_long_reply_may_take_longer_than_the_time_out(
 
 def test_a_command_is_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece has the whole time-out."""
-    monkeypatch.setattr(_acompat, "PIECE", 1000)
+    monkeypatch.setattr(_acompat, "BYTES_PER_SEND", 1000)
     with socket.socket() as sock:
         conn = MagicMock(_sock=sock)
         _acompat.send(conn, b"x" * 2500)

@@ -72,7 +72,7 @@ T = TypeVar("T")
 PENDING = object()
 """No reply yet."""
 PING = pack((b"PING",))
-PIECE = 65_536
+BYTES_PER_SEND = 65_536
 """Most bytes that are sent within one time-out: a slow line needs longer for a long command."""
 
 
@@ -281,7 +281,7 @@ async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:
     limit, conn.socket_timeout = conn.socket_timeout, None
     try:
         is_real = isinstance(getattr(conn, "_reader", None), asyncio.StreamReader)
-        for piece in _pieces(packed) if is_real and len(packed) > PIECE else (packed,):
+        for piece in _pieces(packed) if is_real and len(packed) > BYTES_PER_SEND else (packed,):
             async with async_timeout(limit):
                 await conn.send_packed_command((piece,), check_health=False)
     except asyncio.TimeoutError as error:
@@ -295,7 +295,7 @@ def send(conn: RedisConnection, packed: bytes) -> None:
     """Send a packed command, each piece of it within the connection's time-out."""
     if not getattr(conn, "is_connected", True):  # or one under Sentinel would not ask where to
         connect(conn)
-    pieces = _pieces(packed) if len(packed) > PIECE and not sliced(conn) else (packed,)
+    pieces = _pieces(packed) if len(packed) > BYTES_PER_SEND and not sliced(conn) else (packed,)
     try:
         conn.send_packed_command(pieces, check_health=False)
     except RedisConnectionError as error:
@@ -306,7 +306,7 @@ def send(conn: RedisConnection, packed: bytes) -> None:
 
 def _pieces(packed: bytes) -> Sequence[bytes]:
     """Return a packed command in pieces. fakeredis has no socket, and needs it as a whole."""
-    return [packed[at : at + PIECE] for at in range(0, len(packed), PIECE)]
+    return [packed[at : at + BYTES_PER_SEND] for at in range(0, len(packed), BYTES_PER_SEND)]
 
 
 def aclosed(conn: AsyncRedisConnection) -> bool:

@@ -17,7 +17,7 @@ __all__ = ["Gathering"]
 
 Answer = Enqueued | list[Exception]
 """The result of a call; or a list with the exception to raise, which is taken out: see `caught`."""
-AT_ONCE = 4
+MOST_SINGLE_CALLS = 4
 """Calls of one job that a queue has under way; a few callers lose no time by waiting."""
 
 
@@ -73,7 +73,7 @@ class Gathering:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # calls of an earlier loop have ended with it
             self._loop, self.calls, self._waiting, self._task = loop, 0, [], None
-        if self.calls >= AT_ONCE:
+        if self.calls >= MOST_SINGLE_CALLS:
             return False
         self.calls += 1
         return True

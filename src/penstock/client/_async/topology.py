@@ -41,7 +41,7 @@ __all__ = ["AsyncTopology"]
 logger = get_logger("penstock")
 T = TypeVar("T")
 
-AGAIN = 1.0
+LIST_RETRY_SECONDS = 1.0
 """Seconds after which the list is read again when that has failed."""
 
 
@@ -185,8 +185,8 @@ class AsyncTopology:
                 found = bool(others(told, await executor.whole_id()))
         except Exception as error:
             now = monotonic()
-            self.look_at = now + AGAIN
-            if passing(error) and now >= began + max(self.config.retry_for, AGAIN):
+            self.look_at = now + LIST_RETRY_SECONDS
+            if passing(error) and now >= began + max(self.config.retry_for, LIST_RETRY_SECONDS):
                 raise  # or the call would wait as long again
             logger.debug("the list of nodes can't be read: %s", error)
             return False

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "add_each", "add_when_room", "confirm"]
 
-EVICTED = (100, 200, 400, 800, 1000, 1000)
+EVICTION_LIMITS = (100, 200, 400, 800, 1000, 1000)
 """Limits of lease-0 jobs to evict from a full server, one for each refusal of an enqueue."""
-LISTED = 16
+QUEUES_PER_EVICTION_SWEEP = 16
 """Number of listed queues to sweep when there is no job left to evict."""
 
 
@@ -46,7 +46,7 @@ def add(
         OutOfMemory: nothing is left to evict, or the client has `evict=False`.
         BodyTooLarge: the first one alone is, or they have dedup ids.
     """
-    rounds = iter(EVICTED if part.node.config.evict else ())
+    rounds = iter(EVICTION_LIMITS if part.node.config.evict else ())
     is_tried = is_tried or options.block != 0
     while True:
         try:
@@ -82,7 +82,7 @@ def _call_of(part: OnePart, options: Prepared) -> Callable[..., Call[Added]]:
 def _make_room(part: OnePart, n: int) -> bool:
     """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
     evicted = part.executor.run(part.ops.evict(n, letters=False))
-    return evicted.once > 0 or part.driver.sweep_listed(LISTED) > 0
+    return evicted.once > 0 or part.driver.sweep_listed(QUEUES_PER_EVICTION_SWEEP) > 0
 
 
 def add_when_room(

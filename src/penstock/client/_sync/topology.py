@@ -42,7 +42,7 @@ __all__ = ["Topology"]
 logger = get_logger("penstock")
 T = TypeVar("T")
 
-AGAIN = 1.0
+LIST_RETRY_SECONDS = 1.0
 """Seconds after which the list is read again when that has failed."""
 
 
@@ -186,8 +186,8 @@ class Topology:
                 found = bool(others(told, executor.whole_id()))
         except Exception as error:
             now = monotonic()
-            self.look_at = now + AGAIN
-            if passing(error) and now >= began + max(self.config.retry_for, AGAIN):
+            self.look_at = now + LIST_RETRY_SECONDS
+            if passing(error) and now >= began + max(self.config.retry_for, LIST_RETRY_SECONDS):
                 raise  # or the call would wait as long again
             logger.debug("the list of nodes can't be read: %s", error)
             return False

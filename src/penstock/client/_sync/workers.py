@@ -14,8 +14,8 @@ from penstock.wire.keys import worker_key, workers_key
 
 __all__ = ["merged_workers", "read_held_jobs", "read_workers", "with_jobs"]
 
-PAGE = 100
-HELD = 1000
+WORKER_PAGE = 100
+MOST_HELD_JOBS = 1000
 """Most jobs that are read of a queue."""
 
 
@@ -26,7 +26,7 @@ def read_workers(executor: Executor, prefix: str) -> list[WorkerView]:
     start, skip = b"-inf", 0
     while True:
         page = executor.command(
-            *("ZRANGE", key, start, "+inf", "BYSCORE", "LIMIT", skip, PAGE, "WITHSCORES")
+            *("ZRANGE", key, start, "+inf", "BYSCORE", "LIMIT", skip, WORKER_PAGE, "WITHSCORES")
         )
         scores = page[1::2]
         names = [one.decode("utf-8", "replace") for one in page[::2]]
@@ -36,7 +36,7 @@ def read_workers(executor: Executor, prefix: str) -> list[WorkerView]:
             view = None if text is None else read_worker(worker_id, text)
             if view is not None:
                 found[worker_id] = view
-        if len(scores) < PAGE:
+        if len(scores) < WORKER_PAGE:
             return list(found.values())
         skip = scores.count(scores[-1]) + (skip if scores[-1] == start else 0)
         start = scores[-1]
@@ -55,8 +55,8 @@ def merged_workers(lists: Sequence[Sequence[WorkerView]]) -> list[WorkerView]:
 def read_held_jobs(queue: Queue) -> list[JobView]:
     """Return the active jobs of a queue, about 1,000 at most, without their bodies."""
     found, cursor = list[JobView](), "0"
-    while len(found) < HELD:
-        page = queue.jobs("active", body=0, n=HELD).page(cursor)
+    while len(found) < MOST_HELD_JOBS:
+        page = queue.jobs("active", body=0, n=MOST_HELD_JOBS).page(cursor)
         found += page.jobs
         cursor = page.cursor
         if cursor == "0":

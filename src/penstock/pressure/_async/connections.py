@@ -23,7 +23,7 @@ from penstock.client._acompat import (
     asleep,
     sliced,
 )
-from penstock.client._async.transport.blocking import FAKE_SLICE
+from penstock.client._async.transport.blocking import FAKE_BLPOP_SECONDS
 from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.client._async.transport.executor import forget_after_fork
 from penstock.client._async.transport.server import AsyncServer
@@ -161,7 +161,7 @@ class AsyncWatchedConnection:
         """
         limit = slice_of(timeout)
         if sliced(self.conn):  # fakeredis, whose BLMOVE does not block
-            await asleep(min(limit, FAKE_SLICE))
+            await asleep(min(limit, FAKE_BLPOP_SECONDS))
             return bool(await self.connection.command("LLEN", key))
         try:
             if "BLMOVE" not in self._server.unavailable:

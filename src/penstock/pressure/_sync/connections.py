@@ -24,7 +24,7 @@ from penstock.client._acompat import (
     sleep,
     sliced,
 )
-from penstock.client._sync.transport.blocking import FAKE_SLICE
+from penstock.client._sync.transport.blocking import FAKE_BLPOP_SECONDS
 from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.client._sync.transport.executor import forget_after_fork
 from penstock.client._sync.transport.server import Server
@@ -160,7 +160,7 @@ class WatchedConnection:
         """
         limit = slice_of(timeout)
         if sliced(self.conn):  # fakeredis, whose BLMOVE does not block
-            sleep(min(limit, FAKE_SLICE))
+            sleep(min(limit, FAKE_BLPOP_SECONDS))
             return bool(self.connection.command("LLEN", key))
         try:
             if "BLMOVE" not in self._server.unavailable:

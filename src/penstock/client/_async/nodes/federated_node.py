@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.client._acompat import AsyncBackgroundTask
-from penstock.client._async.nodes.node import BRIEF, AsyncNode
+from penstock.client._async.nodes.node import BRIEF_SECONDS, AsyncNode
 from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig
@@ -23,12 +23,12 @@ from penstock.core.nodes.state import NodeState, NotTaken
 from penstock.errors import ConfigurationError
 from penstock.wire.keys import node_key
 
-__all__ = ["BRIEF", "AsyncBackgroundTasks", "AsyncFederatedNode"]
+__all__ = ["BRIEF_SECONDS", "AsyncBackgroundTasks", "AsyncFederatedNode"]
 
 logger = get_logger("penstock")
 
 
-PROMPT = 0.75
+PROMPT_SECONDS = 0.75
 """Seconds that a call waits for a reply when another node can keep it as a hint."""
 
 
@@ -92,7 +92,7 @@ class AsyncFederatedNode(AsyncNode):
         self.is_learned = bool(learned)
         self.brief, self.prompt = (
             AsyncNode(source, config, self.executor.twin(retry_for=0, socket_timeout=timeout))
-            for timeout in (BRIEF, PROMPT)
+            for timeout in (BRIEF_SECONDS, PROMPT_SECONDS)
         )
         for node in (self.brief, self.prompt):
             node.executor.connections.send_once()

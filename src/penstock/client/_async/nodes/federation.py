@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from penstock.client._acompat import AsyncBackgroundTask, AsyncSignal, asleep
 from penstock.client._async.nodes import hints
 from penstock.client._async.nodes.federated_node import (
-    BRIEF,
+    BRIEF_SECONDS,
     AsyncBackgroundTasks,
     AsyncFederatedNode,
 )
@@ -51,9 +51,9 @@ logger = get_logger("penstock")
 
 T = TypeVar("T")
 
-GRACE = 0.5
+OTHER_NODES_SECONDS = 0.5
 """Seconds that a connect waits for the other nodes when one has answered."""
-GLANCE = 0.1
+DOWN_NODE_LOOK_SECONDS = 0.1
 """Seconds after which a waiting consumer looks again for a node that was down."""
 
 
@@ -147,12 +147,12 @@ class AsyncFederation:
 
     async def await_looks(self) -> None:
         """Wait for looks at nodes, 2 s at most; if one has answered, only for a moment."""
-        until = monotonic() + BRIEF
+        until = monotonic() + BRIEF_SECONDS
         while True:
             self.start_due_looks()  # nodes may have been learned just now
             under_way = [task for node in list(self.nodes) for task in node.tasks.under_way]
             if any(node.state.is_up for node in self.nodes):
-                until = min(until, monotonic() + GRACE)
+                until = min(until, monotonic() + OTHER_NODES_SECONDS)
             left = until - monotonic()
             if not under_way or left <= 0:
                 return
@@ -479,7 +479,7 @@ class AsyncFederation:
         """Shorten a wait, so that the client checks its nodes in time."""
         self.start_due_looks()
         until = min(until, self.learn_at)
-        return until if self.is_whole else min(until, monotonic() + GLANCE)
+        return until if self.is_whole else min(until, monotonic() + DOWN_NODE_LOOK_SECONDS)
 
     async def _answer(self, effect: flows.Effect) -> Any:
         if isinstance(effect, (flows.Run, flows.ReserveJobs, flows.Register, flows.Unregister)):

@@ -27,12 +27,12 @@ from penstock.wire.keys import QueueKeys, node_key, split_name
 if TYPE_CHECKING:
     from penstock.core.nodes.node_views import Hello, Info, NodeView
 
-__all__ = ["BRIEF", "AsyncNode"]
+__all__ = ["BRIEF_SECONDS", "AsyncNode"]
 
 logger = get_logger("penstock")
 T = TypeVar("T")
 
-BRIEF = 2.0
+BRIEF_SECONDS = 2.0
 """Seconds that a consumer waits for a reply while other servers may have jobs."""
 
 
@@ -139,7 +139,7 @@ class AsyncNode:
     def brief_driver(self) -> AsyncDriver:
         """Return a driver whose calls fail soon: other servers of the cluster may have jobs."""
         if self._brief_driver is None:
-            twin = self.executor.twin(retry_for=self.config.retry_for, socket_timeout=BRIEF)
+            twin = self.executor.twin(retry_for=self.config.retry_for, socket_timeout=BRIEF_SECONDS)
             self._brief_driver = AsyncDriver(twin, self.config.prefix)
         self._brief_driver.executor.id = self.executor.id
         return self._brief_driver

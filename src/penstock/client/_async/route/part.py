@@ -46,7 +46,7 @@ __all__ = ["AsyncAskPart", "AsyncCallPart", "AsyncOpenedBatch", "AsyncPart", "As
 
 logger = get_logger("penstock")
 
-PLAIN_PAUSE = 5.0
+PLAIN_REFUSAL_SECONDS = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
@@ -133,7 +133,7 @@ class AsyncPart:
             # async only]
             # sync only: plain = self.executor.run(ops.enqueue_plain(record))
         except (NotPlain, OutOfMemory):
-            ops.plain_from = now + PLAIN_PAUSE
+            ops.plain_from = now + PLAIN_REFUSAL_SECONDS
             return await self._add_fully(record, options)
         ops.replicas = 0
         id_parts = ops, plain.first, plain.epoch, options.ttl_code

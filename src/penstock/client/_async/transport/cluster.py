@@ -19,7 +19,7 @@ from penstock.client._acompat import AsyncLoopLock, AsyncRedisConnection, asleep
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.client._async.transport.server import AsyncServer
-from penstock.client._async.transport.settings import HURRY, own_factory, own_settings
+from penstock.client._async.transport.settings import HURRY_SECONDS, own_factory, own_settings
 from penstock.client.clock import monotonic
 from penstock.client.lent_clusters import acluster_settings, cluster_nodes
 from penstock.core.calls.call import Call, RawReply
@@ -44,15 +44,15 @@ __all__ = ["AsyncCluster", "is_elsewhere"]
 
 logger = get_logger("penstock")
 
-NUMBERS = 1 << 32
+NONCES_PER_PRODUCER = 1 << 32
 """Distance of the numbers of two producers: on a connection that they share, each is unique."""
 MAP_TIMEOUT = 1.0
 """Seconds that a server has to return the slot map, before the next one is asked."""
-MAP_AGE = 1.0
+MAP_FRESH_SECONDS = 1.0
 """Seconds for which the map is not read again because of a slot that has moved."""
-JUST_READ = 0.01
+MAP_JUST_READ_SECONDS = 0.01
 """Seconds for which it is not read again because it lacks a slot."""
-FORMER = 16
+MOST_FORMER_SERVERS = 16
 """Number of servers without slots that are still asked for the map."""
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class AsyncCluster:
         self._owners: list[AsyncServer | None] = [None] * SLOT_COUNT
         self._read_at = -math.inf
         self.idle: list[Producer] = []
-        self._numbers = itertools.count(0, NUMBERS)
+        self._numbers = itertools.count(0, NONCES_PER_PRODUCER)
         self._lock = AsyncLoopLock()
 
     @classmethod
@@ -152,7 +152,7 @@ class AsyncCluster:
     async def give_up_soon(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self._retry_for = 0.0
-        self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
+        self.adjust(socket_timeout=HURRY_SECONDS, socket_connect_timeout=HURRY_SECONDS)
         await self.close()
 
     def forget(self) -> None:
@@ -324,7 +324,7 @@ class AsyncCluster:
             if not isinstance(error, MovedError):
                 return target, True
             self._owners[error.slot_id] = target
-            await self._reread(monotonic() - MAP_AGE, first=target)
+            await self._reread(monotonic() - MAP_FRESH_SECONDS, first=target)
         elif error is not None and not isinstance(error, TryAgainError):
             await self._reread(monotonic())
         return await self._owner(slot), False
@@ -365,7 +365,7 @@ class AsyncCluster:
         """
         found = self._known(slot)
         if found is None:
-            await self._reread(monotonic() - JUST_READ)
+            await self._reread(monotonic() - MAP_JUST_READ_SECONDS)
             found = self._known(slot)
         if found is None:
             raise ClusterDownError(f"no node serves slot {slot}")
@@ -444,7 +444,7 @@ class AsyncCluster:
         idle = [found for found in self._servers.copy().items() if found[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             await server.close()
-            if number >= FORMER:
+            if number >= MOST_FORMER_SERVERS:
                 self._servers.pop(address, None)
 
     # -- waits ----------------------------------------------------------------------------

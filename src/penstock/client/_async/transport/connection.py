@@ -61,7 +61,7 @@ IDLE_BEFORE_TEST = 1.0
 balancer or a NAT may have dropped it, and informs neither side."""
 PROBE_TIMEOUT = 1.0
 """Seconds that a server has to answer this test; then another connection is opened."""
-SLICE_MS = 100
+CONFIRM_SLICE_MS = 100
 """Limit in ms of one WAIT or WAITAOF."""
 AOF_SETTINGS = "*append*"
 """Pattern for CONFIG GET: appendonly, appendfsync, no-appendfsync-on-rewrite."""
@@ -74,9 +74,9 @@ BUSY_PAUSE = 0.05
 REPLICA_COUNT_AGE = 1.0
 """Seconds for which a consumer believes its count of the connected replicas."""
 # [async only
-TAKING = frozenset({"reserve", "reserve_plain", "settle", "settle_plain"})
+DELIVERING_SCRIPTS = frozenset({"reserve", "reserve_plain", "settle", "settle_plain"})
 """Scripts that deliver jobs."""
-LATE = 1.0
+LATE_REPLY_SECONDS = 1.0
 """Seconds to wait for the reply of a cancelled call."""
 # async only]
 
@@ -138,7 +138,7 @@ class AsyncProducerConnection(Producer):
         if wait is not None and (wait.expected or wait.fsynced or wait.delivers):
             how, asked = await self._prepare_question(call, wait)
             packed += asked
-        is_taking = call.script.name in TAKING  # async only
+        is_taking = call.script.name in DELIVERING_SCRIPTS  # async only
         try:
             # sync only: reply: Any = self._socket.trip(packed)
             # [async only
@@ -287,7 +287,7 @@ class AsyncProducerConnection(Producer):
     async def _give_back(self, call: Call[Any], nonce: bytes) -> None:
         """Wait for the reply of a cancelled call, and release its jobs, which no caller gets."""
         with suppress(Exception):
-            reply = await asyncio.wait_for(self._socket.trip(), LATE)
+            reply = await asyncio.wait_for(self._socket.trip(), LATE_REPLY_SECONDS)
             code, own, *_ = reply
             if own == nonce and code == Code.DONE:
                 await self._release(call, reply)
@@ -296,7 +296,7 @@ class AsyncProducerConnection(Producer):
         """Release the jobs of a reply on a new connection: this one waits for confirmations."""
         with suppress(Exception):
             await self.close()
-            await asyncio.wait_for(self._release(call, reply), LATE)
+            await asyncio.wait_for(self._release(call, reply), LATE_REPLY_SECONDS)
 
     async def _release(self, call: Call[Any], reply: RawReply) -> None:
         if jobs := [job for job in _deliveries(call, reply) if not job.at_most_once]:
@@ -355,7 +355,7 @@ class AsyncProducerConnection(Producer):
     async def _confirm_last_write(self, how: Syncing | None, wait: Wait) -> Confirmed:
         """Wait for the confirmations of the last write of this connection, and note the result."""
         until = monotonic() + wait.timeout_ms / 1000
-        asked = question(how, wait.expected, min(wait.timeout_ms, SLICE_MS))
+        asked = question(how, wait.expected, min(wait.timeout_ms, CONFIRM_SLICE_MS))
         got = await self._read_confirmations(how, asked)
         self._last_confirmed = await self._await_all(how, wait.expected, got, wait, until)
         if self._last_confirmed.covers(wait.expected, wait):
@@ -383,7 +383,7 @@ class AsyncProducerConnection(Producer):
         got = await self._read_confirmations(how) if asked else NOTHING
         if code == Code.DONE:
             assert call.wait is not None
-            until = monotonic() + (call.wait.timeout_ms - (SLICE_MS if asked else 0)) / 1000
+            until = monotonic() + (call.wait.timeout_ms - (CONFIRM_SLICE_MS if asked else 0)) / 1000
             call.confirmed = await self._await_all(how, wanted, got, call.wait, until)
 
     async def _await_all(
@@ -411,7 +411,7 @@ class AsyncProducerConnection(Producer):
             return await self._require_confirmable(call, wait), b""
         how = await self._syncing_of(call, wait) if wait.fsynced else None
         reached = await self.require(wait, call.queue)
-        return how, question(how, reached, min(wait.timeout_ms, SLICE_MS))
+        return how, question(how, reached, min(wait.timeout_ms, CONFIRM_SLICE_MS))
 
     async def require(
         self, wait: Wait, queue: QueueKeys | None = None, *, afresh: bool = False
@@ -546,7 +546,7 @@ class AsyncProducerConnection(Producer):
         while not got.covers(wanted, wait) and monotonic() < until:
             if how is Syncing.ALWAYS:  # it can't tell what its replicas have on disk
                 break
-            left = max(1, min(SLICE_MS, round((until - monotonic()) * 1000)))
+            left = max(1, min(CONFIRM_SLICE_MS, round((until - monotonic()) * 1000)))
             more = await self._read_confirmations(how, question(how, wanted, left))
             if more is None:
                 break

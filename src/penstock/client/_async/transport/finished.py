@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import AsyncSignal, afirst_ready
 from penstock.client._async.transport.blocking import (
-    FAKE_SLICE,
+    FAKE_BLPOP_SECONDS,
     STOP_TIMEOUT,
     AsyncBlockingConnection,
 )
@@ -28,9 +28,9 @@ from penstock.core.flows import POLL_INTERVAL
 
 __all__ = ["AsyncEndReader", "AsyncResultWait"]
 
-BLOCK = 5.0
+XREAD_BLOCK_SECONDS = 5.0
 """Seconds after which an XREAD ends by itself: longer silence shows a dead connection."""
-ALL = b"*"
+ALL_JOBS_ENTRY = b"*"
 """An entry that tells all waits for jobs of a queue to look again."""
 
 EntryId = tuple[int, int]
@@ -243,7 +243,7 @@ class AsyncEndReader:
                 await line.waiter.close_if_dead()
                 line.keys = set(keys)
                 if not line.waiter.is_sliced:
-                    await line.waiter.watch(self._places(keys), BLOCK)
+                    await line.waiter.watch(self._places(keys), XREAD_BLOCK_SECONDS)
 
     def _places(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         with self._lock:
@@ -255,14 +255,14 @@ class AsyncEndReader:
         for line in sliced:
             self._tell(await line.waiter.look(self._places(line.keys)))
         if sliced:
-            await signal.wait(min(timeout, FAKE_SLICE))
+            await signal.wait(min(timeout, FAKE_BLPOP_SECONDS))
             return
         lines = {line.waiter.reader: line for line in self._lines.values() if line.waiter.reader}
         found = await afirst_ready(list(lines), timeout, signal)
         if found is not None:
             self._tell(await lines[found].waiter.entries(0))
         for line in self._lines.values():
-            if line.waiter.is_silent(BLOCK + STOP_TIMEOUT):
+            if line.waiter.is_silent(XREAD_BLOCK_SECONDS + STOP_TIMEOUT):
                 raise RedisConnectionError("the reply to XREAD is overdue")
 
     def _tell(self, reply: Any) -> None:
@@ -274,7 +274,7 @@ class AsyncEndReader:
                 for name, fields in entries:
                     if key in self._read_to:
                         self._read_to[key] = max(self._read_to[key], _entry_id(name))
-                    ended = numbers if fields[1] == ALL else fields[1].split()
+                    ended = numbers if fields[1] == ALL_JOBS_ENTRY else fields[1].split()
                     for number in ended:
                         _tell(numbers.get(number, ()))
 

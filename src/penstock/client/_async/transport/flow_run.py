@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import AsyncSignal, afirst_ready, ashield, asleep
-from penstock.client._async.transport.blocking import FAKE_SLICE, AsyncBlockingConnection
+from penstock.client._async.transport.blocking import FAKE_BLPOP_SECONDS, AsyncBlockingConnection
 from penstock.client._async.transport.cluster import AsyncCluster, is_elsewhere
 from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client._async.transport.server import AsyncServer
@@ -235,7 +235,7 @@ class AsyncFlowRun(Generic[T]):
             await self.answer(Rest(until))
         elif self._is_sliced:
             is_alone = len(self._pending) == 1 and self._signal is None
-            return timeout if is_alone else min(timeout, FAKE_SLICE)
+            return timeout if is_alone else min(timeout, FAKE_BLPOP_SECONDS)
         elif len(self._pending) == 1:
             return timeout
         else:

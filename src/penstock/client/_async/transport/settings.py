@@ -13,7 +13,7 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 
 from penstock.client._acompat import AsyncRedisConnection
 from penstock.client._async.transport.sentinel import (
-    PATIENCE,
+    SENTINEL_STEP_SECONDS,
     AsyncPrimary,
     sentinel_pool,
     to_primary,
@@ -30,7 +30,7 @@ KEEPALIVE = {
     if hasattr(socket, name)
 }
 """TCP's own test of idle connections: seconds, and a count. Older redis-py has none."""
-HURRY = 1.0
+HURRY_SECONDS = 1.0
 """Seconds that a client which is about to end waits for a reply."""
 
 
@@ -57,7 +57,7 @@ def connection_factory(
         raise BadArgument("source", shown(source), reason)
     kwargs = own_settings(given.connection_kwargs)
     if isinstance(given, SentinelConnectionPool):
-        kwargs.setdefault("socket_connect_timeout", PATIENCE)
+        kwargs.setdefault("socket_connect_timeout", SENTINEL_STEP_SECONDS)
         if not given.is_master:
             raise BadArgument(
                 "source", shown(source), "must be a client of the primary, made with master_for()"

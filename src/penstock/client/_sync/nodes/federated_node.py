@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.client._acompat import BackgroundTask
-from penstock.client._sync.nodes.node import BRIEF, Node
+from penstock.client._sync.nodes.node import BRIEF_SECONDS, Node
 from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig
@@ -24,12 +24,12 @@ from penstock.core.nodes.state import NodeState, NotTaken
 from penstock.errors import ConfigurationError
 from penstock.wire.keys import node_key
 
-__all__ = ["BRIEF", "BackgroundTasks", "FederatedNode"]
+__all__ = ["BRIEF_SECONDS", "BackgroundTasks", "FederatedNode"]
 
 logger = get_logger("penstock")
 
 
-PROMPT = 0.75
+PROMPT_SECONDS = 0.75
 """Seconds that a call waits for a reply when another node can keep it as a hint."""
 
 
@@ -93,7 +93,7 @@ class FederatedNode(Node):
         self.is_learned = bool(learned)
         self.brief, self.prompt = (
             Node(source, config, self.executor.twin(retry_for=0, socket_timeout=timeout))
-            for timeout in (BRIEF, PROMPT)
+            for timeout in (BRIEF_SECONDS, PROMPT_SECONDS)
         )
         for node in (self.brief, self.prompt):
             node.executor.connections.send_once()

@@ -46,7 +46,7 @@ __all__ = ["AskPart", "CallPart", "OpenedBatch", "Part", "ReadPart"]
 
 logger = get_logger("penstock")
 
-PLAIN_PAUSE = 5.0
+PLAIN_REFUSAL_SECONDS = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
@@ -121,7 +121,7 @@ class Part:
         try:
             plain = self.executor.run(ops.enqueue_plain(record))
         except (NotPlain, OutOfMemory):
-            ops.plain_from = now + PLAIN_PAUSE
+            ops.plain_from = now + PLAIN_REFUSAL_SECONDS
             return self._add_fully(record, options)
         ops.replicas = 0
         id_parts = ops, plain.first, plain.epoch, options.ttl_code

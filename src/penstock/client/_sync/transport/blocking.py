@@ -29,15 +29,15 @@ from penstock.core.flows import POLL_INTERVAL
 from penstock.wire.codes import Code
 from penstock.wire.packing import pack
 
-UNBLOCK = "CLIENT UNBLOCK"
+UNBLOCK_COMMAND = "CLIENT UNBLOCK"
 STOP_TIMEOUT = 2.0
 """Seconds after which the connection is closed if an read_end BLPOP has not replied."""
 MOST_FOLLOWING_BYTES = 1_048_576
 """About the most bytes of jobs in the reply to a call behind a BLPOP."""
-FAKE_SLICE = 0.02
+FAKE_BLPOP_SECONDS = 0.02
 """Seconds of one BLPOP on a connection that blocks the caller (fakeredis)."""
-READ = (b"XREAD", b"COUNT", b"1000")
-RENEW = 60.0
+READ_COMMAND = (b"XREAD", b"COUNT", b"1000")
+BLPOP_RENEWAL_SECONDS = 60.0
 """Seconds after which a pending BLPOP is sent again, which detects a dead connection."""
 
 
@@ -134,7 +134,7 @@ class BlockingConnection:
                 reason = "another server is the primary now"
             self.drop()
             raise RedisConnectionError(reason)
-        if self.reader is not None and monotonic() > self._since + RENEW:
+        if self.reader is not None and monotonic() > self._since + BLPOP_RENEWAL_SECONDS:
             self._server.unblock([self])
             found = self.read_end()
             if found or self._taken:
@@ -218,12 +218,12 @@ class BlockingConnection:
         self._conn.socket_timeout = SOCKET_TIMEOUT
         try:
             connect(self._conn)
-            if UNBLOCK in self._server.unavailable:
+            if UNBLOCK_COMMAND in self._server.unavailable:
                 return b""
             send(self._conn, pack((b"CLIENT", b"ID")))
             found: int = self._conn.read_response(disable_decoding=True)
         except ResponseError as error:
-            if not self._server.note_unavailable(UNBLOCK, error):
+            if not self._server.note_unavailable(UNBLOCK_COMMAND, error):
                 raise
             return b""
         finally:
@@ -239,7 +239,7 @@ class BlockingConnection:
         """
         block = (b"BLOCK", b"%d" % (seconds * 1000))
         self._open()
-        self._pend(pack((*READ, *block, b"STREAMS", *places, *places.values())))
+        self._pend(pack((*READ_COMMAND, *block, b"STREAMS", *places, *places.values())))
 
     def entries(self, timeout: float) -> Any:
         """Return the reply to the XREAD; None = no entries, still pending, or refused."""
@@ -261,7 +261,7 @@ class BlockingConnection:
 
     def look(self, places: Mapping[bytes, bytes]) -> Any:
         """Return the entries that streams have now, where no XREAD can stay pending."""
-        send(self._conn, pack((*READ, b"STREAMS", *places, *places.values())))
+        send(self._conn, pack((*READ_COMMAND, b"STREAMS", *places, *places.values())))
         return self._conn.read_response(disable_decoding=True)
 
     def slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:

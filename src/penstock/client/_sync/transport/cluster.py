@@ -20,7 +20,7 @@ from penstock.client._acompat import LoopLock, RedisConnection, sleep
 from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.client._sync.transport.server import Server
-from penstock.client._sync.transport.settings import HURRY, own_factory, own_settings
+from penstock.client._sync.transport.settings import HURRY_SECONDS, own_factory, own_settings
 from penstock.client.clock import monotonic
 from penstock.client.lent_clusters import cluster_nodes, cluster_settings
 from penstock.core.calls.call import Call, RawReply
@@ -45,15 +45,15 @@ __all__ = ["Cluster", "is_elsewhere"]
 
 logger = get_logger("penstock")
 
-NUMBERS = 1 << 32
+NONCES_PER_PRODUCER = 1 << 32
 """Distance of the numbers of two producers: on a connection that they share, each is unique."""
 MAP_TIMEOUT = 1.0
 """Seconds that a server has to return the slot map, before the next one is asked."""
-MAP_AGE = 1.0
+MAP_FRESH_SECONDS = 1.0
 """Seconds for which the map is not read again because of a slot that has moved."""
-JUST_READ = 0.01
+MAP_JUST_READ_SECONDS = 0.01
 """Seconds for which it is not read again because it lacks a slot."""
-FORMER = 16
+MOST_FORMER_SERVERS = 16
 """Number of servers without slots that are still asked for the map."""
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Cluster:
         self._owners: list[Server | None] = [None] * SLOT_COUNT
         self._read_at = -math.inf
         self.idle: list[Producer] = []
-        self._numbers = itertools.count(0, NUMBERS)
+        self._numbers = itertools.count(0, NONCES_PER_PRODUCER)
         self._lock = LoopLock()
 
     @classmethod
@@ -153,7 +153,7 @@ class Cluster:
     def give_up_soon(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self._retry_for = 0.0
-        self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
+        self.adjust(socket_timeout=HURRY_SECONDS, socket_connect_timeout=HURRY_SECONDS)
         self.close()
 
     def forget(self) -> None:
@@ -319,7 +319,7 @@ class Cluster:
             if not isinstance(error, MovedError):
                 return target, True
             self._owners[error.slot_id] = target
-            self._reread(monotonic() - MAP_AGE, first=target)
+            self._reread(monotonic() - MAP_FRESH_SECONDS, first=target)
         elif error is not None and not isinstance(error, TryAgainError):
             self._reread(monotonic())
         return self._owner(slot), False
@@ -360,7 +360,7 @@ class Cluster:
         """
         found = self._known(slot)
         if found is None:
-            self._reread(monotonic() - JUST_READ)
+            self._reread(monotonic() - MAP_JUST_READ_SECONDS)
             found = self._known(slot)
         if found is None:
             raise ClusterDownError(f"no node serves slot {slot}")
@@ -439,7 +439,7 @@ class Cluster:
         idle = [found for found in self._servers.copy().items() if found[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             server.close()
-            if number >= FORMER:
+            if number >= MOST_FORMER_SERVERS:
                 self._servers.pop(address, None)
 
     # -- waits ----------------------------------------------------------------------------

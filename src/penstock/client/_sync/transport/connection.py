@@ -59,7 +59,7 @@ IDLE_BEFORE_TEST = 1.0
 balancer or a NAT may have dropped it, and informs neither side."""
 PROBE_TIMEOUT = 1.0
 """Seconds that a server has to answer this test; then another connection is opened."""
-SLICE_MS = 100
+CONFIRM_SLICE_MS = 100
 """Limit in ms of one WAIT or WAITAOF."""
 AOF_SETTINGS = "*append*"
 """Pattern for CONFIG GET: appendonly, appendfsync, no-appendfsync-on-rewrite."""
@@ -313,7 +313,7 @@ class ProducerConnection(Producer):
     def _confirm_last_write(self, how: Syncing | None, wait: Wait) -> Confirmed:
         """Wait for the confirmations of the last write of this connection, and note the result."""
         until = monotonic() + wait.timeout_ms / 1000
-        asked = question(how, wait.expected, min(wait.timeout_ms, SLICE_MS))
+        asked = question(how, wait.expected, min(wait.timeout_ms, CONFIRM_SLICE_MS))
         got = self._read_confirmations(how, asked)
         self._last_confirmed = self._await_all(how, wait.expected, got, wait, until)
         if self._last_confirmed.covers(wait.expected, wait):
@@ -341,7 +341,7 @@ class ProducerConnection(Producer):
         got = self._read_confirmations(how) if asked else NOTHING
         if code == Code.DONE:
             assert call.wait is not None
-            until = monotonic() + (call.wait.timeout_ms - (SLICE_MS if asked else 0)) / 1000
+            until = monotonic() + (call.wait.timeout_ms - (CONFIRM_SLICE_MS if asked else 0)) / 1000
             call.confirmed = self._await_all(how, wanted, got, call.wait, until)
 
     def _await_all(
@@ -365,7 +365,7 @@ class ProducerConnection(Producer):
             return self._require_confirmable(call, wait), b""
         how = self._syncing_of(call, wait) if wait.fsynced else None
         reached = self.require(wait, call.queue)
-        return how, question(how, reached, min(wait.timeout_ms, SLICE_MS))
+        return how, question(how, reached, min(wait.timeout_ms, CONFIRM_SLICE_MS))
 
     def require(self, wait: Wait, queue: QueueKeys | None = None, *, afresh: bool = False) -> int:
         """Count the connected replicas, up to the number that has to confirm.
@@ -496,7 +496,7 @@ class ProducerConnection(Producer):
         while not got.covers(wanted, wait) and monotonic() < until:
             if how is Syncing.ALWAYS:  # it can't tell what its replicas have on disk
                 break
-            left = max(1, min(SLICE_MS, round((until - monotonic()) * 1000)))
+            left = max(1, min(CONFIRM_SLICE_MS, round((until - monotonic()) * 1000)))
             more = self._read_confirmations(how, question(how, wanted, left))
             if more is None:
                 break

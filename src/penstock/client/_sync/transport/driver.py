@@ -27,7 +27,7 @@ from penstock.wire.keys import QueueKeys, registry_entry, registry_key, split_na
 logger = get_logger("penstock")
 T = TypeVar("T")
 
-STEPS = 10
+MOST_SWEEP_STEPS = 10
 """Limit of the steps of one sweep by a waiting client; a step removes up to 1,000 of each kind."""
 
 
@@ -212,7 +212,7 @@ class Driver:
             if not self._turns.is_due(name, monotonic()):
                 continue
             try:
-                if self.sweep(ops, STEPS)[1]:
+                if self.sweep(ops, MOST_SWEEP_STEPS)[1]:
                     self._turns.again(name, monotonic())
             except Exception as error:
                 if about_server(error):

@@ -34,13 +34,13 @@ __all__ = ["Executor", "forget_after_fork"]
 logger = get_logger("penstock")
 R = TypeVar("R")
 
-SECTIONS = ("server", "clients", "memory", "persistence", "replication", "stats")
+INFO_SECTIONS = ("server", "clients", "memory", "persistence", "replication", "stats")
 """Of INFO."""
-LOOKS = 8
+MOST_FIELD_LOOKS = 8
 """Most tries to read a field that HSETNX finds."""
-LOOK_PAUSE = 0.01
+FIELD_LOOK_PAUSE_SECONDS = 0.01
 """Seconds between the first two; twice as long each time, 2.6 s in all."""
-TOGETHER = 100
+CALLS_PER_TRIP = 100
 """Most calls in one trip."""
 
 
@@ -160,12 +160,12 @@ class Executor:
         Raises:
             UnsupportedServer: HSETNX finds the field, and HGET does not.
         """
-        for attempt in range(LOOKS):
+        for attempt in range(MOST_FIELD_LOOKS):
             if (found := self.command("HGET", key, field)) is not None:
                 return bytes(found)
             if self.command("HSETNX", key, field, value):
                 return value.encode()
-            sleep(LOOK_PAUSE * 2.0**attempt)
+            sleep(FIELD_LOOK_PAUSE_SECONDS * 2.0**attempt)
         name = key if isinstance(key, str) else key.decode()
         raise UnsupportedServer(
             f"{self.address}: HSETNX finds the field {field!r} of key {name!r}, and HGET does not:"
@@ -197,7 +197,7 @@ class Executor:
         if not self._is_settled:
             self._settle()
         try:
-            told = self.connections.everywhere([("INFO", name) for name in SECTIONS])
+            told = self.connections.everywhere([("INFO", name) for name in INFO_SECTIONS])
         except ResponseError as error:
             if transient(error):
                 raise
@@ -250,8 +250,8 @@ class Executor:
         if not self._is_settled:
             self._settle()
         sent, raws, results = monotonic(), list[Any](), list[R | Exception]()
-        for at in range(0, len(calls), TOGETHER):
-            raws += self.connections.run_each(calls[at : at + TOGETHER])
+        for at in range(0, len(calls), CALLS_PER_TRIP):
+            raws += self.connections.run_each(calls[at : at + CALLS_PER_TRIP])
         for call, raw in zip(calls, raws, strict=True):
             try:
                 if isinstance(raw, Exception):

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import Signal, first_ready, sleep
-from penstock.client._sync.transport.blocking import FAKE_SLICE, BlockingConnection
+from penstock.client._sync.transport.blocking import FAKE_BLPOP_SECONDS, BlockingConnection
 from penstock.client._sync.transport.cluster import Cluster, is_elsewhere
 from penstock.client._sync.transport.executor import Executor
 from penstock.client._sync.transport.server import Server
@@ -222,7 +222,7 @@ class FlowRun(Generic[T]):
             self.answer(Rest(until))
         elif self._is_sliced:
             is_alone = len(self._pending) == 1 and self._signal is None
-            return timeout if is_alone else min(timeout, FAKE_SLICE)
+            return timeout if is_alone else min(timeout, FAKE_BLPOP_SECONDS)
         elif len(self._pending) == 1:
             return timeout
         else:

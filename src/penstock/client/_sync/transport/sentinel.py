@@ -38,19 +38,19 @@ __all__ = [
 
 logger = get_logger("penstock")
 
-SCHEME = re.compile(r"(?P<base>rediss?)\+sentinel://", re.IGNORECASE)
-FORM = (
+SENTINEL_SCHEME = re.compile(r"(?P<base>rediss?)\+sentinel://", re.IGNORECASE)
+SENTINEL_URL_FORM = (
     "redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?option=value...]"
 )
-HOST = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]+)(?::(?P<port>\d{1,5}))?"
-PORT = 26379
+SENTINEL_HOST = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]+)(?::(?P<port>\d{1,5}))?"
+SENTINEL_PORT = 26379
 SENTINEL_OPTION_PREFIX = "sentinel_"
 """Prefix of the options of a URL that are for the Sentinels."""
-PATIENCE = 1.0
+SENTINEL_STEP_SECONDS = 1.0
 """Seconds for each step with a Sentinel, and for connecting to a primary, unless told otherwise."""
-LOOK = 1.0
+SENTINEL_LOOK_SECONDS = 1.0
 """Seconds after which a Sentinel is asked again although connections work."""
-REST = 30.0
+SENTINEL_REST_SECONDS = 30.0
 """Seconds after which the next Sentinel is asked if one has not answered."""
 
 
@@ -129,13 +129,13 @@ class Primary:
         now = time.monotonic()
         if now < self._look_at:
             return
-        self._look_at = now + LOOK  # other calls use the known address meanwhile
+        self._look_at = now + SENTINEL_LOOK_SECONDS  # other calls use the known address meanwhile
         self._begin_with(1)
         where, make = self._sentinels[0]
         told = self._ask(where, make)
         if isinstance(told, Exception):
             logger.info("Sentinel %s: %s", where, told)
-            self._look_at = time.monotonic() + REST
+            self._look_at = time.monotonic() + SENTINEL_REST_SECONDS
         elif told.epoch >= self._epoch:
             self._take(told)
 
@@ -153,7 +153,7 @@ class Primary:
 
     def _take(self, told: SentinelAnswer) -> None:
         self._epoch = told.epoch
-        self._look_at = time.monotonic() + LOOK
+        self._look_at = time.monotonic() + SENTINEL_LOOK_SECONDS
         if told.address != self._address:
             self._address = told.address
             self.turn += 1
@@ -216,7 +216,7 @@ def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Redis
     kind = sentinel.connection_pool.connection_class
     kwargs = without_retry(sentinel.connection_pool.connection_kwargs)
     for name in ("socket_timeout", "socket_connect_timeout"):
-        kwargs[name] = told.get(name) or PATIENCE
+        kwargs[name] = told.get(name) or SENTINEL_STEP_SECONDS
     return host_and_port(kwargs["host"], kwargs["port"]), lambda: kind(**kwargs)
 
 
@@ -279,7 +279,7 @@ def sentinel_pool(url: str) -> SentinelConnectionPool | None:
     Raises:
         BadArgument: the URL has not the form that is documented.
     """
-    found = SCHEME.match(url)
+    found = SENTINEL_SCHEME.match(url)
     if found is None:
         return None
     scheme = found["base"].lower()
@@ -288,7 +288,7 @@ def sentinel_pool(url: str) -> SentinelConnectionPool | None:
     hosts, *path = place.split("/")
     service, db = ([unquote(part) for part in path] + [""])[:2] if len(path) in (1, 2) else ("", "")
     if not service or not re.fullmatch(r"\d{0,9}", db):
-        raise _bad(url, f"the form {FORM}")
+        raise _bad(url, f"the form {SENTINEL_URL_FORM}")
     secure = {"ssl": True} if scheme == "rediss" else {}
     pairs = parse_qsl(query, keep_blank_values=True)
     theirs = [
@@ -309,8 +309,8 @@ def sentinel_pool(url: str) -> SentinelConnectionPool | None:
 def _places(url: str, hosts: str) -> list[tuple[str, int]]:
     places = []
     for text in hosts.split(","):
-        found = re.fullmatch(HOST, text)
-        port = int(found["port"] or PORT) if found else 0
+        found = re.fullmatch(SENTINEL_HOST, text)
+        port = int(found["port"] or SENTINEL_PORT) if found else 0
         if found is None or not 0 < port < 65536:
             raise _bad(url, "must be host or host:port for each Sentinel, with a port up to 65535")
         places.append((found["host"].strip("[]"), port))

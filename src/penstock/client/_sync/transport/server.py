@@ -18,10 +18,10 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import RedisConnection, sleep
-from penstock.client._sync.transport.blocking import UNBLOCK, BlockingConnection
+from penstock.client._sync.transport.blocking import UNBLOCK_COMMAND, BlockingConnection
 from penstock.client._sync.transport.connection import IDLE_BEFORE_TEST, ProducerConnection
 from penstock.client._sync.transport.sentinel import Primary
-from penstock.client._sync.transport.settings import HURRY
+from penstock.client._sync.transport.settings import HURRY_SECONDS
 from penstock.client.clock import monotonic
 from penstock.core.calls.call import Call, RawReply, longest_pause
 from penstock.core.calls.failures import raise_typed, refuses_command, refuses_size, transient
@@ -35,13 +35,13 @@ from penstock.wire.packing import Argument
 logger = get_logger("penstock")
 T = TypeVar("T")
 
-SILENCE = 1.0
+SILENT_REPEAT_SECONDS = 1.0
 """Seconds of repeats after which the log says so."""
-OPENS_AT_ONCE = 0.5
+FAST_OPENING_SECONDS = 0.5
 """Most seconds for a new connection to a server that is not busy."""
 EFFECT_OF_REFUSAL = {
     "BLPOP": "no token wakes waiting calls and idle workers: they look for jobs every 4 s",
-    UNBLOCK: "a wait that ends early closes its connection",
+    UNBLOCK_COMMAND: "a wait that ends early closes its connection",
     "XREAD": "calls that wait for a result look for it every 4 s",
     "BLMOVE": "waiting calls of pressure queues look every 0.5 s",
 }
@@ -98,7 +98,7 @@ class Server:
 
     def give_up_soon(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
-        self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
+        self.adjust(socket_timeout=HURRY_SECONDS, socket_connect_timeout=HURRY_SECONDS)
         self._retry_for = 0.0
         self.close()
 
@@ -192,7 +192,7 @@ class Server:
             now: time before which they were dropped.
             began: when the new connection, which has an answer now, was begun.
         """
-        if monotonic() <= began + OPENS_AT_ONCE:
+        if monotonic() <= began + FAST_OPENING_SECONDS:
             self.lost_at = now
 
     def _open(self, connection: ProducerConnection) -> bool:
@@ -334,7 +334,7 @@ class Server:
 
     def _say(self, error: Exception, elapsed: float) -> None:
         """Log that a call has been repeated for a while, for a person who waits for it."""
-        if elapsed > SILENCE and self._complaints.allows(""):
+        if elapsed > SILENT_REPEAT_SECONDS and self._complaints.allows(""):
             text = "%s does not answer (%s); tried for %s"
             logger.warning(text, self.address, reason_of(error), span(self._retry_for))
 
@@ -469,7 +469,7 @@ class Server:
         If the server refuses that, none can be ended: their `id` becomes empty.
         """
         pending = [one for one in waiters if one.reader is not None and one.id]
-        commands = [("CLIENT", "UNBLOCK", one.id) for one in pending]
+        commands = [("CLIENT", "UNBLOCK_COMMAND", one.id) for one in pending]
         try:
             if len(commands) < 2:
                 for args in commands:
@@ -483,7 +483,7 @@ class Server:
                 raise
             self.give(connection)
         except ResponseError as error:
-            if not self.note_unavailable(UNBLOCK, error):
+            if not self.note_unavailable(UNBLOCK_COMMAND, error):
                 raise
             for one in pending:
                 one.id = b""

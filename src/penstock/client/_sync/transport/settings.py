@@ -14,7 +14,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from penstock.client._acompat import RedisConnection
 from penstock.client._sync.transport.sentinel import (
-    PATIENCE,
+    SENTINEL_STEP_SECONDS,
     Primary,
     sentinel_pool,
     to_primary,
@@ -31,7 +31,7 @@ KEEPALIVE = {
     if hasattr(socket, name)
 }
 """TCP's own test of idle connections: seconds, and a count. Older redis-py has none."""
-HURRY = 1.0
+HURRY_SECONDS = 1.0
 """Seconds that a client which is about to end waits for a reply."""
 
 
@@ -58,7 +58,7 @@ def connection_factory(
         raise BadArgument("source", shown(source), reason)
     kwargs = own_settings(given.connection_kwargs)
     if isinstance(given, SentinelConnectionPool):
-        kwargs.setdefault("socket_connect_timeout", PATIENCE)
+        kwargs.setdefault("socket_connect_timeout", SENTINEL_STEP_SECONDS)
         if not given.is_master:
             raise BadArgument(
                 "source", shown(source), "must be a client of the primary, made with master_for()"
