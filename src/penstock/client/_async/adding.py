@@ -68,7 +68,6 @@ async def add(
 
 
 def _call_of(part: AsyncOnePart, options: Prepared) -> Callable[..., Call[Added]]:
-    """Return the function that builds the call to add records with these options."""
     return partial(
         part.ops.enqueue,
         delay=options.delay,

@@ -122,14 +122,14 @@ class AsyncPenstock:
         if wait > 300:
             raise BadArgument("retry_for", retry_for, "must be at most 300 s")
         config = ClientConfig(
-            self.prefix,
-            self.owner,
-            wait,
-            self.middleware,
-            check_choice("on_unknown", on_unknown, OnUnknown),
-            check_hosts(node_hosts),
-            check_flag("evict", evict),
-            check_codec(codec),
+            prefix=self.prefix,
+            owner=self.owner,
+            retry_for=wait,
+            middleware=self.middleware,
+            on_unknown=check_choice("on_unknown", on_unknown, OnUnknown),
+            node_hosts=check_hosts(node_hosts),
+            evict=check_flag("evict", evict),
+            codec=check_codec(codec),
         )
         self.topology = AsyncTopology(source, config, federation=federation)
         self._queues: dict[str, AsyncQueue] = {}

@@ -116,7 +116,9 @@ def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) 
         got: the confirmations of that chunk.
     """
     fsynced = got.fsynced if wait.fsynced else None
-    return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)
+    return AckNotReplicated(
+        whole, confirmed, wanted=wait.expected, got=got.replicas, fsynced=fsynced
+    )
 
 
 async def extend_each(

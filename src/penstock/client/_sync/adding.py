@@ -69,7 +69,6 @@ def add(
 
 
 def _call_of(part: OnePart, options: Prepared) -> Callable[..., Call[Added]]:
-    """Return the function that builds the call to add records with these options."""
     return partial(
         part.ops.enqueue,
         delay=options.delay,

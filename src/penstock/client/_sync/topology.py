@@ -273,10 +273,10 @@ class Topology:
             if self.federation is not None:
                 limit = None if wait is None else left
                 routes = [queue.route for queue in queues]
-                return reserve_on_nodes(self.federation, routes, n, limit, confirm)
+                return reserve_on_nodes(self.federation, routes, n, limit, confirm=confirm)
             span = max(0.0, min(left, self.look_at - monotonic()))
             routes = [queue.route for queue in queues]
-            jobs = reserve_on_node(self.node, routes, n, span, seen, confirm)
+            jobs = reserve_on_node(self.node, routes, n, span, seen=seen, confirm=confirm)
             if jobs or monotonic() >= until:
                 return jobs
             seen = None

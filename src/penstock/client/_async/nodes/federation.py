@@ -499,7 +499,6 @@ class AsyncFederation:
         return None
 
     async def _sweep_due(self, effect: flows.SweepDue) -> None:
-        """Sweep the queues that are due, on each node that is up."""
         for node in list(self.nodes):
             own = tuple(ops for ops in effect.queues if ops.node is node)
             if own and node.state.is_up:

@@ -50,7 +50,7 @@ class AsyncNodeRoute(AsyncPart):
         queue: AsyncRouted,
         number: int | None = None,
     ) -> None:
-        super().__init__(node, queue.name, number, queue)
+        super().__init__(node, queue.name, number=number, queue=queue)
         self.topology = topology
         self._queue = queue
         self.part: AsyncPart | None = self
@@ -101,7 +101,7 @@ class AsyncNodeRoute(AsyncPart):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs."""
-        return await self.topology.reserve([self._queue], n, wait, seen, confirm)
+        return await self.topology.reserve([self._queue], n, wait, seen=seen, confirm=confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the part, as the one to ask for jobs."""
@@ -180,4 +180,4 @@ class AsyncBoundRoute(AsyncNodeRoute):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs of this part."""
-        return await reserve_on_node(self.node, [self], n, wait, seen, confirm)
+        return await reserve_on_node(self.node, [self], n, wait, seen=seen, confirm=confirm)

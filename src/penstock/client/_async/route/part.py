@@ -85,9 +85,9 @@ class AsyncPart:
         self,
         node: AsyncNode,
         name: str,
+        *,
         number: int | None = None,
         queue: Any = None,
-        *,
         through: AsyncNode | None = None,
         ops: QueueOps | None = None,
     ) -> None:
@@ -192,7 +192,15 @@ class AsyncPart:
             count, place = reply.count, self.ops.place(reply.epoch)
             state = "scheduled" if reply.scheduled else "ready"
             heads = [record[: record.index(b"\n")] for record in chunk[:count]]
-            span = JobSpan(reply.first, count, place, state, replicas, heads, options.ttl_code)
+            span = JobSpan(
+                first=reply.first,
+                count=count,
+                place=place,
+                state=state,
+                replicas=replicas,
+                heads=heads,
+                ttl=options.ttl_code,
+            )
             results.append(span)
             chunk = chunk[count:]
 

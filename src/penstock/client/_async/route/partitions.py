@@ -46,7 +46,7 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
     def __init__(self, topology: AsyncQueueTopology, node: AsyncNode, queue: AsyncRouted) -> None:
         super().__init__(topology, node, queue)
         self.node = node
-        self._parts = [AsyncPart(node, self.name, i, queue) for i in self.numbers]
+        self._parts = [AsyncPart(node, self.name, number=i, queue=queue) for i in self.numbers]
         for part in self._parts:
             part.ops.partitions = self.partitions
             self._by_ops[part.ops] = part
@@ -127,7 +127,7 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
             self.note_poll(ops, len(taken.deliveries))
             if taken.deliveries:
                 return taken.deliveries
-        return await super().reserve(n, wait, seen, confirm)
+        return await super().reserve(n, wait, seen=seen, confirm=confirm)
 
     # -- settling --------------------------------------------------------------------------
 

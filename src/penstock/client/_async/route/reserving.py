@@ -26,6 +26,7 @@ async def reserve_on_node(
     routes: Sequence[AsyncRoute],
     n: int,
     wait: float | None,
+    *,
     seen: Taken | None,
     confirm: Wait | None,
 ) -> list[Any]:
@@ -45,6 +46,7 @@ async def reserve_on_nodes(
     routes: Sequence[AsyncRoute],
     n: int,
     wait: float | None,
+    *,
     confirm: Wait | None,
 ) -> list[Any]:
     """Take up to n jobs from several queues on all nodes; see `AsyncQueueTopology.reserve`."""
@@ -63,9 +65,16 @@ def _make_rules(
     unavailable: Callable[[], PenstockError] | None = None,
     confirm: Wait | None,
 ) -> flows.ReserveRules:
-    """Return the parts of queues as a consuming call asks them; see `flows.ReserveRules`."""
     order = partial(_order_parts, routes)
-    return flows.ReserveRules(order, monotonic, passing, _note_poll, apart, unavailable, confirm)
+    return flows.ReserveRules(
+        order=order,
+        clock=monotonic,
+        transient=passing,
+        noted=_note_poll,
+        apart=apart,
+        unavailable=unavailable,
+        wait=confirm,
+    )
 
 
 def _order_parts(routes: Sequence[AsyncRoute]) -> tuple[list[QueueOps], int]:

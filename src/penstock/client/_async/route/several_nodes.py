@@ -90,7 +90,14 @@ class AsyncNodesRoute(AsyncPartsRoute):
         """
         part = self._parts.get((through, number))
         if part is None:
-            part = AsyncPart(node, self.name, number, self._queue, through=through, ops=ops)
+            part = AsyncPart(
+                node,
+                self.name,
+                number=number,
+                queue=self._queue,
+                through=through,
+                ops=ops,
+            )
             part.ops.node, part.ops.partitions = node, self.partitions
             self._parts[through, number] = part
             if through is node:

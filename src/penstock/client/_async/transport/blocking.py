@@ -179,7 +179,6 @@ class AsyncBlockingConnection:
             call.widen()  # nothing was taken; the next call is that of the full script
 
     def _packed(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> bytes:
-        """Return the BLPOP, and the call behind it."""
         limit = b"%d" % POLL_INTERVAL
         if follow is None:
             return pack((b"BLPOP", *keys, b"0" if self.id else limit))

@@ -323,7 +323,7 @@ class AsyncProducerConnection(Producer):
         fsynced = False if wait.fsynced else None
         reached = await self._count_replicas(wait.expected)
         if reached < wait.expected:
-            raise DeliveryNotReplicated(wait.expected, 0, fsynced, reached)
+            raise DeliveryNotReplicated(wait.expected, got=0, fsynced=fsynced, connected=reached)
         if not self._last_confirmed.covers(wait.expected, wait):
             got = await self._confirm_last_write(how, wait)
             if not got.covers(wait.expected, wait):
@@ -365,7 +365,6 @@ class AsyncProducerConnection(Producer):
     async def _await_confirmations(
         self, call: Call[Any], wait: Wait, how: Syncing | None, asked: bytes, reply: RawReply
     ) -> None:
-        """Wait for the confirmations of a call that has been answered."""
         code = reply[0]
         if wait.delivers:
             if code == Code.DONE:
@@ -641,7 +640,6 @@ def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
 
 
 def _deliveries(call: Call[Any], reply: RawReply) -> list[Any]:
-    """Return the jobs in the reply of a reserve or a settle."""
     result = call.parse(reply)
     deliveries: list[Any] = getattr(result, "taken", result).deliveries
     return deliveries

@@ -500,7 +500,6 @@ class Federation:
         return None
 
     def _sweep_due(self, effect: flows.SweepDue) -> None:
-        """Sweep the queues that are due, on each node that is up."""
         for node in list(self.nodes):
             own = tuple(ops for ops in effect.queues if ops.node is node)
             if own and node.state.is_up:

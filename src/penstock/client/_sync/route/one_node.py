@@ -51,7 +51,7 @@ class NodeRoute(Part):
         queue: Routed,
         number: int | None = None,
     ) -> None:
-        super().__init__(node, queue.name, number, queue)
+        super().__init__(node, queue.name, number=number, queue=queue)
         self.topology = topology
         self._queue = queue
         self.part: Part | None = self
@@ -99,7 +99,7 @@ class NodeRoute(Part):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs."""
-        return self.topology.reserve([self._queue], n, wait, seen, confirm)
+        return self.topology.reserve([self._queue], n, wait, seen=seen, confirm=confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the part, as the one to ask for jobs."""
@@ -174,4 +174,4 @@ class BoundRoute(NodeRoute):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs of this part."""
-        return reserve_on_node(self.node, [self], n, wait, seen, confirm)
+        return reserve_on_node(self.node, [self], n, wait, seen=seen, confirm=confirm)

@@ -47,7 +47,7 @@ class PartitionsRoute(PartsRoute):
     def __init__(self, topology: QueueTopology, node: Node, queue: Routed) -> None:
         super().__init__(topology, node, queue)
         self.node = node
-        self._parts = [Part(node, self.name, i, queue) for i in self.numbers]
+        self._parts = [Part(node, self.name, number=i, queue=queue) for i in self.numbers]
         for part in self._parts:
             part.ops.partitions = self.partitions
             self._by_ops[part.ops] = part
@@ -128,7 +128,7 @@ class PartitionsRoute(PartsRoute):
             self.note_poll(ops, len(taken.deliveries))
             if taken.deliveries:
                 return taken.deliveries
-        return super().reserve(n, wait, seen, confirm)
+        return super().reserve(n, wait, seen=seen, confirm=confirm)
 
     # -- settling --------------------------------------------------------------------------
 

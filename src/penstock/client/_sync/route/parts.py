@@ -247,7 +247,7 @@ class PartsRoute(ABC):
         self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
     ) -> list[Any]:
         """Take up to n jobs of all parts."""
-        return self.topology.reserve([self._queue], n, wait, seen, confirm)
+        return self.topology.reserve([self._queue], n, wait, seen=seen, confirm=confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the parts in the order to ask them for jobs, and how many may have some."""

@@ -27,6 +27,7 @@ def reserve_on_node(
     routes: Sequence[Route],
     n: int,
     wait: float | None,
+    *,
     seen: Taken | None,
     confirm: Wait | None,
 ) -> list[Any]:
@@ -46,6 +47,7 @@ def reserve_on_nodes(
     routes: Sequence[Route],
     n: int,
     wait: float | None,
+    *,
     confirm: Wait | None,
 ) -> list[Any]:
     """Take up to n jobs from several queues on all nodes; see `QueueTopology.reserve`."""
@@ -64,9 +66,16 @@ def _make_rules(
     unavailable: Callable[[], PenstockError] | None = None,
     confirm: Wait | None,
 ) -> flows.ReserveRules:
-    """Return the parts of queues as a consuming call asks them; see `flows.ReserveRules`."""
     order = partial(_order_parts, routes)
-    return flows.ReserveRules(order, monotonic, passing, _note_poll, apart, unavailable, confirm)
+    return flows.ReserveRules(
+        order=order,
+        clock=monotonic,
+        transient=passing,
+        noted=_note_poll,
+        apart=apart,
+        unavailable=unavailable,
+        wait=confirm,
+    )
 
 
 def _order_parts(routes: Sequence[Route]) -> tuple[list[QueueOps], int]:

@@ -89,7 +89,14 @@ class NodesRoute(PartsRoute):
         """
         part = self._parts.get((through, number))
         if part is None:
-            part = Part(node, self.name, number, self._queue, through=through, ops=ops)
+            part = Part(
+                node,
+                self.name,
+                number=number,
+                queue=self._queue,
+                through=through,
+                ops=ops,
+            )
             part.ops.node, part.ops.partitions = node, self.partitions
             self._parts[through, number] = part
             if through is node:

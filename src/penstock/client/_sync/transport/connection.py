@@ -286,7 +286,7 @@ class ProducerConnection(Producer):
         fsynced = False if wait.fsynced else None
         reached = self._count_replicas(wait.expected)
         if reached < wait.expected:
-            raise DeliveryNotReplicated(wait.expected, 0, fsynced, reached)
+            raise DeliveryNotReplicated(wait.expected, got=0, fsynced=fsynced, connected=reached)
         if not self._last_confirmed.covers(wait.expected, wait):
             got = self._confirm_last_write(how, wait)
             if not got.covers(wait.expected, wait):
@@ -323,7 +323,6 @@ class ProducerConnection(Producer):
     def _await_confirmations(
         self, call: Call[Any], wait: Wait, how: Syncing | None, asked: bytes, reply: RawReply
     ) -> None:
-        """Wait for the confirmations of a call that has been answered."""
         code = reply[0]
         if wait.delivers:
             if code == Code.DONE:
@@ -591,7 +590,6 @@ def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
 
 
 def _deliveries(call: Call[Any], reply: RawReply) -> list[Any]:
-    """Return the jobs in the reply of a reserve or a settle."""
     result = call.parse(reply)
     deliveries: list[Any] = getattr(result, "taken", result).deliveries
     return deliveries

@@ -259,7 +259,6 @@ class EndReader:
                 raise RedisConnectionError("the reply to XREAD is overdue")
 
     def _tell(self, reply: Any) -> None:
-        """Tell the waits for jobs that have ended."""
         streams = reply.items() if isinstance(reply, Mapping) else reply or ()
         with self._lock:
             for key, entries in streams:
