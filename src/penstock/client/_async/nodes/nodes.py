@@ -70,15 +70,15 @@ class AsyncNodes:
             await self._note(unused, "")
             self._federation.unused.pop(unused, None)
             return
-        found = await self._find(node)
+        named_node = await self._find(node)
         if len(self._federation.nodes) == 1:
             raise BadArgument("node", _shown(node), "is the only node, so it can't be removed")
-        if not found.whole_id:
+        if not named_node.whole_id:
             raise BadArgument("node", _shown(node), "was never reached, so its id is not known")
         try:
-            await self._note(found.whole_id, "", but=found)
+            await self._note(named_node.whole_id, "", but=named_node)
         finally:
-            await self._federation.dismiss(found)
+            await self._federation.dismiss(named_node)
 
     async def leave(self, node: str | NodeView) -> None:
         """Add no more jobs to a node, so that consumers empty it. Producers notice within 1 s.
@@ -87,9 +87,11 @@ class AsyncNodes:
             BadArgument: no such node.
             redis.exceptions.ConnectionError: it can't be reached.
         """
-        found = await self._find(node)
-        await found.executor.command("HSET", node_key(found.config.prefix), "leaving", "1")
-        await self._federation.look_after(found)
+        named_node = await self._find(node)
+        await named_node.executor.command(
+            "HSET", node_key(named_node.config.prefix), "leaving", "1"
+        )
+        await self._federation.look_after(named_node)
 
     async def join(self, node: str | NodeView) -> None:
         """Add jobs to a node again, after `leave`.
@@ -97,9 +99,9 @@ class AsyncNodes:
         Raises:
             As `leave`.
         """
-        found = await self._find(node)
-        await found.executor.command("HDEL", node_key(found.config.prefix), "leaving")
-        await self._federation.look_after(found)
+        named_node = await self._find(node)
+        await named_node.executor.command("HDEL", node_key(named_node.config.prefix), "leaving")
+        await self._federation.look_after(named_node)
 
     async def check_drained(self, node: str | NodeView) -> Drain:
         """Count the jobs left on a node. The result is true if none is waiting or leased.
@@ -110,9 +112,9 @@ class AsyncNodes:
         Raises:
             As `leave`.
         """
-        found = await self._find(node)
-        queues = await found.living()
-        kept = await found.executor.command("HLEN", hints_key(found.config.prefix))
+        named_node = await self._find(node)
+        queues = await named_node.living()
+        kept = await named_node.executor.command("HLEN", hints_key(named_node.config.prefix))
         return Drain(
             waiting=sum(one.ready + one.scheduled + one.parked for one in queues),
             active=sum(one.active for one in queues),

@@ -71,15 +71,15 @@ class Nodes:
             self._note(unused, "")
             self._federation.unused.pop(unused, None)
             return
-        found = self._find(node)
+        named_node = self._find(node)
         if len(self._federation.nodes) == 1:
             raise BadArgument("node", _shown(node), "is the only node, so it can't be removed")
-        if not found.whole_id:
+        if not named_node.whole_id:
             raise BadArgument("node", _shown(node), "was never reached, so its id is not known")
         try:
-            self._note(found.whole_id, "", but=found)
+            self._note(named_node.whole_id, "", but=named_node)
         finally:
-            self._federation.dismiss(found)
+            self._federation.dismiss(named_node)
 
     def leave(self, node: str | NodeView) -> None:
         """Add no more jobs to a node, so that consumers empty it. Producers notice within 1 s.
@@ -88,9 +88,9 @@ class Nodes:
             BadArgument: no such node.
             redis.exceptions.ConnectionError: it can't be reached.
         """
-        found = self._find(node)
-        found.executor.command("HSET", node_key(found.config.prefix), "leaving", "1")
-        self._federation.look_after(found)
+        named_node = self._find(node)
+        named_node.executor.command("HSET", node_key(named_node.config.prefix), "leaving", "1")
+        self._federation.look_after(named_node)
 
     def join(self, node: str | NodeView) -> None:
         """Add jobs to a node again, after `leave`.
@@ -98,9 +98,9 @@ class Nodes:
         Raises:
             As `leave`.
         """
-        found = self._find(node)
-        found.executor.command("HDEL", node_key(found.config.prefix), "leaving")
-        self._federation.look_after(found)
+        named_node = self._find(node)
+        named_node.executor.command("HDEL", node_key(named_node.config.prefix), "leaving")
+        self._federation.look_after(named_node)
 
     def check_drained(self, node: str | NodeView) -> Drain:
         """Count the jobs left on a node. The result is true if none is waiting or leased.
@@ -111,9 +111,9 @@ class Nodes:
         Raises:
             As `leave`.
         """
-        found = self._find(node)
-        queues = found.living()
-        kept = found.executor.command("HLEN", hints_key(found.config.prefix))
+        named_node = self._find(node)
+        queues = named_node.living()
+        kept = named_node.executor.command("HLEN", hints_key(named_node.config.prefix))
         return Drain(
             waiting=sum(one.ready + one.scheduled + one.parked for one in queues),
             active=sum(one.active for one in queues),
