@@ -97,10 +97,10 @@ ENQUEUE = (
     " retry key result_ttl priority"
 )
 QUEUE = (
-    "ack ack_and_reserve backend batch batches bury cancel clear close configure consume"
+    "ack ack_and_reserve batch batches bury cancel clear close configure consume"
     " dedup_status delete enqueue enqueue_many exclusive extend handler handlers job_type jobs nack"
-    " name ops partitions pause peek postpone promote purge recover redrive release reopen reserve"
-    " result resume schedules show stats sweep"
+    " name node ops partitions pause peek postpone promote purge recover redrive release reopen"
+    " reserve result resume schedules show stats sweep"
 )
 
 

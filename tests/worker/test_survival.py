@@ -431,11 +431,11 @@ class Overdue:
         worker.take(stored(b"1\nx"))
         worker.state.stop(-60)
         registration: Any = SimpleNamespace(at=0.0, renew=self._register)
-        backend: Any = SimpleNamespace(
-            node=SimpleNamespace(twin=lambda **_: None), config=SimpleNamespace(prefix="")
+        topology: Any = SimpleNamespace(
+            executor=SimpleNamespace(twin=lambda **_: None), config=SimpleNamespace(prefix="")
         )
         self.beat = heartbeat.Heartbeat(
-            worker.state, backend, name="leases", registration=registration, overdue=print
+            worker.state, topology, name="leases", registration=registration, overdue=print
         )
         self.beat._ask_at = math.inf
         driver = SimpleNamespace(drive=lambda _: self.steps.append("released"))

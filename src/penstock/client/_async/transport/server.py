@@ -483,7 +483,7 @@ class AsyncServer:
         If the server refuses that, none can be ended: their `id` becomes empty.
         """
         pending = [one for one in waiters if one.reader is not None and one.id]
-        commands = [("CLIENT", "UNBLOCK_COMMAND", one.id) for one in pending]
+        commands = [("CLIENT", "UNBLOCK", one.id) for one in pending]
         try:
             if len(commands) < 2:
                 for args in commands:
