@@ -186,6 +186,15 @@ async def test_alone_on_request(listed: Urls) -> None:
         AsyncPenstock(listed[0], federation="no")  # type: ignore[arg-type]  # on purpose
 
 
+async def test_the_first_call_of_a_client_for_one_node(listed: Urls) -> None:
+    """Jobs that its first call takes have ids that every call accepts."""
+    own = await one_on(listed[0])
+    async with alone(listed[0]) as ps:
+        [job] = await ps.queue("q").reserve()
+        assert job.id == own
+        assert list(await ps.queue("q").ack([job.id])) == [Outcome.DONE]
+
+
 async def _refused(call: Any) -> bool:
     try:
         await call()

@@ -66,6 +66,13 @@ def test_a_generator_is_read_as_the_chunks_go_out(q: Queue, raw: Raw) -> None:
     assert [job.body for job in q.reserve(1001, block=0)] == list(range(1001))
 
 
+def test_arguments_are_checked_before_the_server_is_reached() -> None:
+    """A mistake is told at once, also while the server is down."""
+    q = Penstock("redis://127.0.0.1:1", retry_for=60).queue("q")
+    with pytest.raises(BadArgument, match=r"^ttl=0"):
+        q.enqueue_many([b"x"], ttl=0)
+
+
 def test_an_empty_iterable(q: Queue, raw: Raw) -> None:
     """An empty iterable needs no round trip and creates no queue."""
     before = dump(raw)

@@ -185,6 +185,15 @@ def test_alone_on_request(listed: Urls) -> None:
         Penstock(listed[0], federation="no")  # type: ignore[arg-type]  # on purpose
 
 
+def test_the_first_call_of_a_client_for_one_node(listed: Urls) -> None:
+    """Jobs that its first call takes have ids that every call accepts."""
+    own = one_on(listed[0])
+    with alone(listed[0]) as ps:
+        [job] = ps.queue("q").reserve()
+        assert job.id == own
+        assert list(ps.queue("q").ack([job.id])) == [Outcome.DONE]
+
+
 def _refused(call: Any) -> bool:
     try:
         call()

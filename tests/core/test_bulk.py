@@ -75,6 +75,9 @@ def test_an_unknown_option() -> None:
     assert all(name in str(caught.value) for name in OPTIONS)
     with pytest.raises(BadArgument, match=r"^x=5: no such option\. Options: delay, at, "):
         prepared(x=5)
+    for name in ("many", "codec"):  # arguments of `prepared`, not of an enqueue
+        with pytest.raises(BadArgument, match=f"^{name}=True: no such option"):
+            prepared(**{name: True})
     with pytest.raises(BadArgument, match="did you mean 'priority'"):
         JobOptions({}).updated({"prio": 5})
 
@@ -179,7 +182,7 @@ def test_a_key_of_jobs_of_a_handler_is_computed_from_their_bodies(options: Any) 
 
     handler = Handlers().handler(welcome)
     jobs = handler.jobs(["ada"])
-    made = prepared(many=True, **options).for_job(jobs.options)
+    made = prepared(None, True, **options).for_job(jobs.options)
     ((records, _),) = chunks(jobs, made)
     one = made.record({"to": "ada"})
     assert records[0].partition(b";i=")[0] == one.partition(b";i=")[0]
@@ -314,10 +317,10 @@ def test_an_invalid_durable_of_an_ack() -> None:
 
 def test_a_head_of_many_ids_is_written_once() -> None:
     """The head is encoded once, and each body's id inserted; a long id counts for the bound."""
-    made = prepared(ttl=60, headers={"a": "b"}, dedup=Dedup(str, window=5), many=True)
+    made = prepared(None, True, ttl=60, headers={"a": "b"}, dedup=Dedup(str, window=5))
     assert made.record(7).startswith(b"1;t=60000;d=7;w=5000;c=json;h.a=b;i=")
     assert made.record(b";d").startswith(b"1;t=60000;d=b'%3Bd';w=5000;h.a=b;i=")
-    large = prepared(headers={"a": "b" * 15_000}, dedup=Dedup(str), many=True)
+    large = prepared(None, True, headers={"a": "b" * 15_000}, dedup=Dedup(str))
     assert large.record(7)
     with pytest.raises(BadArgument, match=r"^headers=.*with the dedup id, must be at most 16284"):
         large.record(";" * 1000)

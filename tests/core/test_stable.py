@@ -77,7 +77,7 @@ def test_a_forked_child_has_other_ids() -> None:
 def test_every_record_has_one(body: object, dedup_id: str | None) -> None:
     """Every record has a stable id; text in a body or header is not taken for one."""
     headers = {"i": "no", "a;i=b": ";i=no"}
-    options = prepared(ttl=60, headers=headers, dedup_id=dedup_id, many=True)
+    options = prepared(None, True, ttl=60, headers=headers, dedup_id=dedup_id)
     records = [record for chunk, _ in chunks([body] * 3, options) for record in chunk]
     parsed = [parse_record(record) for record in records]
     assert [record.stable_id for record in parsed] == [stable_id_of(r) for r in records]

@@ -30,9 +30,9 @@ class _ChunkAdder(Protocol):
 class Gathering:
     """The plain jobs that are being added to one queue.
 
-    AT_ONCE calls go out at once, each with its job. A job that comes meanwhile waits until one of
-    them has ended; then all that wait go out in one call, like those of `enqueue_many`. So 100
-    concurrent calls cost five trips, and a single one waits for nothing.
+    MOST_SINGLE_CALLS calls go out at once, each with its job. A job that comes meanwhile waits
+    until one of them has ended; then all that wait go out in one call, like those of
+    `enqueue_many`. So 100 concurrent calls cost five trips, and a single one waits for nothing.
 
     Args:
         part: adds them.

@@ -321,7 +321,7 @@ def _head(dedup: Dedup, is_json: bool, columns: tuple[str, ...], *values: Any) -
     options = {name: value for name, value in pairs if value is not None}
     policy = _arguments(RETRY_RULES, options)
     retry = RetryPolicy(**policy) if policy else None
-    made = prepared(**_arguments(RULES, options), retry=retry, dedup=dedup, many=True)
+    made = prepared(None, True, **_arguments(RULES, options), retry=retry, dedup=dedup)
     front, _, tail = (made.coded_head if is_json else made.head).partition(ID_FIELD)
     return RowHead(front, tail, made.delay)
 

@@ -1,8 +1,8 @@
 """The schedules that a worker has stored, and how it finds those that its server has lost.
 
 A server loses schedules when it restarts empty, by `clear`, or in a failover. Then the worker
-stores them again. It does not bring back a schedule that a client has removed: `unschedule` counts
-in `meta`, and what a server loses counts nowhere (protocol/schedules.md, Storing).
+stores them again. It does not bring back a schedule that a client has removed: `schedules.remove`
+counts in `meta`, and what a server loses counts nowhere (protocol/schedules.md, Storing).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ async def add(
     If they are too many bytes for the server, only the first of them are added.
 
     Args:
-        queue: the queue.
+        part: the part of the queue.
         records: the records.
         options: of all of them.
         is_tried: whether a call without a wait was refused, as the queue is missing or full.

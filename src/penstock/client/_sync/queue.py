@@ -257,10 +257,10 @@ class Queue(QueueHandlers):
         if self.middleware:
             every: BulkEnqueued = self._enqueue_in_hooks(None, bodies, options)
             return every
-        route = self.route.refresh()
-        checked = prepared(route.ops.codec, many=True, **options)
+        checked = prepared(self.route.ops.codec, True, **options)
         if type(bodies) is NewJobs:
             checked = checked.for_job(bodies.options)
+        route = self.route.refresh()
         results = BulkEnqueued(route.ops.queue)
         try:
             route.add_many(bodies, checked, results)
@@ -342,7 +342,8 @@ class Queue(QueueHandlers):
         """
         route = self.route
         part, is_usual = route.part, durable is None and monotonic() < route.topology.look_at
-        if part is None or type(n) is not int or not 0 < n <= BATCH or not is_usual:
+        is_met = part is not None and part.executor.id  # else its jobs would have no id
+        if part is None or not is_met or type(n) is not int or not 0 < n <= BATCH or not is_usual:
             check_count("n", n)
             wait, confirm = check_block(block), delivery_wait(durable)
             return route.refresh().reserve(n, wait, confirm=confirm)

@@ -295,7 +295,7 @@ class Prepared:
         }
         if not given:
             return options.prepared(self.codec)
-        return prepared(self.codec, many=True, **_merged(options.given, given))
+        return prepared(self.codec, True, **_merged(options.given, given))
 
     @property
     def is_head_whole(self) -> bool:
@@ -342,7 +342,7 @@ class Prepared:
         return RECORD % (head, stable.next_id(), raw)
 
 
-def prepared(codec: Codec | None = None, *, many: bool = False, **options: Any) -> Prepared:
+def prepared(codec: Codec | None = None, many: bool = False, /, **options: Any) -> Prepared:
     """Check the options of an enqueue and return them in the form of the wire.
 
     Args:

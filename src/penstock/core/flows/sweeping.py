@@ -13,7 +13,7 @@ producers go with it, and none is needed any longer."""
 SHORTEST_SWEEP_PAUSE, LONGEST_SWEEP_PAUSE = 30.0, 90.0
 """Seconds between two sweeps of one queue, drawn anew each time: clients spread by themselves."""
 LISTED_PER_SWEEP, LISTED_PER_BUSY_SWEEP = 2, 16
-"""Number of listed queues swept at a time; MANY after a sweep that removed one."""
+"""Number of listed queues swept at a time; the second one after a sweep that removed one."""
 BUSY_SWEEP_PAUSE = 4.0
 """Seconds until the next time, after one that removed a queue."""
 QUEUES_PER_SWEEP = 8

@@ -1,4 +1,4 @@
-"""Several nodes, without I/O: their states, the order of calls, answers made one.
+"""Several nodes, without I/O: their states, and the order of calls.
 
 A queue on several nodes has parts, each an ordinary queue on one node (protocol/nodes.md, Several
 nodes).
@@ -169,6 +169,3 @@ class PollOrder:
         else:
             pause = min(max(self._asked.get(part, (0.0, 0.0))[1] * 2, 0.01), LONGEST_EMPTY_PAUSE)
             self._asked[part] = (now + pause, pause)
-
-
-# -- answers of several nodes made one ---------------------------------------------------------

@@ -31,7 +31,7 @@ from penstock.wire.packing import pack
 
 UNBLOCK_COMMAND = "CLIENT UNBLOCK"
 STOP_TIMEOUT = 2.0
-"""Seconds after which the connection is closed if an read_end BLPOP has not replied."""
+"""Seconds after which the connection is closed if an ended BLPOP has not replied."""
 MOST_FOLLOWING_BYTES = 1_048_576
 """About the most bytes of jobs in the reply to a call behind a BLPOP."""
 FAKE_BLPOP_SECONDS = 0.02
@@ -67,7 +67,7 @@ class _Unblocking(Protocol):
 class BlockingConnection:
     """A connection that blocks on wake and space tokens, or on streams.
 
-    A reserve may be sent behind the BLPOP. The server runs it when the BLPOP has read_end, so a
+    A reserve may be sent behind the BLPOP. The server runs it when the BLPOP has ended, so a
     waiting consumer has its job one trip earlier. Such a BLPOP ends after a poll interval: if the
     consumer is stopped, or gone without a sign of it, no job is reserved for it later than that.
 
@@ -79,7 +79,7 @@ class BlockingConnection:
     reserve is sent behind it. To end it earlier, the connection is closed.
 
     Attributes:
-        id: number of the connection on the server; empty = a BLPOP on it can't be read_end.
+        id: number of the connection on the server; empty = a BLPOP on it can't be ended.
         reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
@@ -269,9 +269,9 @@ class BlockingConnection:
         return _key_in(self._conn.read_response(disable_decoding=True))
 
     def read_end(self) -> tuple[bytes, ...]:
-        """Read the reply of a BLPOP that was read_end; return the key of a token if it took one.
+        """Read the reply of a BLPOP that was ended; return the key of a token if it took one.
 
-        One that can't be read_end, or does not reply, may have taken a token of any of its keys.
+        One that can't be ended, or does not reply, may have taken a token of any of its keys.
         """
         if self.reader is None:
             return ()
