@@ -61,8 +61,7 @@ QUICK = (
 )
 """What `nox -s quick` runs on fakeredis."""
 EQUIVALENT = {
-    ("core/calls/operations/producing.py", "not self._front -> False"): "packed for each call then",
-    ("core/jobs/record.py", "not _SCALARS.issuperset(map(type, one)) -> True"): "only slower",
+    ("core/jobs/record.py", "not JSON_SCALARS.issuperset(map(type, one)) -> True"): "only slower",
 }
 """Faults that change no behaviour, by path below the package, and as described: the reason."""
 

@@ -296,7 +296,9 @@ def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: 
     """
     file = tmp_path / "health"
     options = ("--processes", "2", "--health-port", "0", "--health-file", str(file))
-    program = worker(*options, before="from penstock.worker import supervisor as s; s.STALE = 3")
+    program = worker(
+        *options, before="from penstock.worker import supervisor as s; s.STALE_REPORT_SECONDS = 3"
+    )
     health = program.line(r"probes are answered at (http://\S+)")[1]
     wait_until(lambda: ask(health) == (200, {"healthy": True}), "all are well")
     _, document = ask(health.replace("/health", "/status"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tools.mutate import lua_faults, python_faults
+from pathlib import Path
+
+import penstock
+from tools.mutate import EQUIVALENT, lua_faults, python_faults
 
 PYTHON = b'''
 from typing import Literal
@@ -61,3 +64,10 @@ def test_faults_of_lua() -> None:
         "find(key, id) -> nil",
         "key, id -> id, key",
     }
+
+
+def test_faults_that_change_nothing_exist() -> None:
+    """Each fault of the list is one that the tool would try."""
+    for path, described in EQUIVALENT:
+        source = (Path(penstock.__file__).parent / path).read_bytes()
+        assert described in {fault.described(source) for fault in python_faults(path, source)}

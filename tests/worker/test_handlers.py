@@ -190,7 +190,7 @@ def test_registered_twice() -> None:
     [
         (
             lambda it: it.handler(max_retries=3),
-            "(did you mean 'retry'?): the options are cron, ev",
+            "(did you mean 'retry'?): the options are convert, ",
         ),
         (
             lambda it: it.default(timeout=3),

@@ -213,7 +213,7 @@ raise RuntimeError("the program's own")
 """
 
 LOCKED = """
-process_end.LAST_STEPS = 0.5
+process_end.LAST_STEPS_SECONDS = 0.5
 process_end.end_activities = {"locked": never.wait, "raises": sys.exit}[sys.argv[2]]
 process_end.end_process()
 """

@@ -82,7 +82,7 @@ LETTERS = {
     "ttls": "t",
     "until_start": "s",
 }
-"""Names of the letters of the field `uses`, as Lua files write them (protocol/core.md, Keys)."""
+"""Names of the letters of `uses`, as Lua files write them (protocol/storage.md, Fields of meta)."""
 
 
 class Bound(NamedTuple):

@@ -117,7 +117,7 @@ class BoundOptions(HandlerOptions, total=False):
     convert: Converter | None
 
 
-class _FreeOptions(HandlerOptions, total=False):
+class _FreeOptions(BoundOptions, total=False):
     queue: str | None
 
 
@@ -210,6 +210,7 @@ class Handlers:
             wait, stop: objects of tenacity that are asked after each failure. `stop` makes the job
                 a dead letter. They see a first attempt that began when the job was enqueued, and an
                 `idle_for` of 0, as the worker does not sleep.
+            convert: converts its arguments; None = as the other handlers of this set.
             lease: the lease of its jobs, in seconds.
             time_limit: seconds that a call may take; then it fails with `TimeLimit`.
             result_ttl: seconds for which the results of its jobs are kept; 0 = not at all;
@@ -458,7 +459,7 @@ def _check_options(given: Mapping[str, Any], known: type) -> None:
     for option in given:
         if option in names:
             continue
-        if option in EnqueueOptions.__annotations__:
+        if option in EnqueueOptions.__annotations__.keys() - _CommonOptions.__annotations__.keys():
             reason = f"is an option of jobs: use the handler's options({option}=...).enqueue(...)"
         else:
             near = get_close_matches(option, names, 1, 0.5)

@@ -189,7 +189,7 @@ def test_a_burst_waits_for_a_migrating_slot(
 def test_a_burst_gives_up_a_slot(
     cluster: Cluster, ps: Penstock, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the migration takes longer than `OUTAGE`, the error is raised after the other jobs.
+    """If the migration outlasts `OUTAGE_SECONDS`, the error is raised after the other jobs.
 
     A worker that has taken `max_jobs` meanwhile does not need the queue, and raises nothing.
     """

@@ -50,7 +50,7 @@ SAMPLED_ENTRIES = 20
 JOB_NUMBER = re.compile(rb"\d+-\d+")
 DEDUP_ID_FIELD = re.compile(rb"\A(?:@[^\n]*\n)?[1+][^\n]*?;d=([^;\n]+)")
 RECORD_OF_LARGE_BODY = re.compile(rb"\A(?:@[^\n]*\n)?\+")
-"""A record whose body lies apart (protocol/core.md, Large bodies)."""
+"""A record whose body lies apart (protocol/storage.md, Large bodies)."""
 NUMBER_FIELDS = (
     *(name for name, kind in SETTING_KINDS.items() if kind != "rate"),
     *TOTALS.values(), "kept", "kept_bytes", "configured", "made", "seen",

@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.core.calls.operations import QueueOps, Taken
 from penstock.core.calls.operations.consuming import Recovered
+from penstock.core.flows import waiting
 from penstock.core.flows.effects import (
     Cancelled,
     Effect,
@@ -20,7 +21,7 @@ from penstock.core.flows.effects import (
     SweepDue,
     WaitResult,
 )
-from penstock.core.flows.waiting import POLL_INTERVAL, Clock, poll_interval
+from penstock.core.flows.waiting import Clock, poll_interval
 from penstock.core.jobs.job import ops_of
 from penstock.core.values.checks import BATCH
 from penstock.core.values.confirmations import Wait
@@ -293,7 +294,7 @@ class _Watch:
     def leave(self) -> Generator[Effect, Any, None]:
         """End the wait; hand on its tokens, and near events that only this consumer knows of."""
         rules = self._rules
-        next_poll = rules.clock() + POLL_INTERVAL
+        next_poll = rules.clock() + waiting.POLL_INTERVAL
         self._tokens.update((yield EndWait()).told)
         for ops in self.queues:
             if ops.is_up and (ops in self._tokens or self._due.get(ops, math.inf) <= next_poll):

@@ -1,5 +1,5 @@
 -- A body above 4096 bytes is kept apart, in held under `=<number>`, until the job ends. The record is then its
--- header, with `+` in place of the version (protocol/core.md, Large bodies). split_body(id, record, fields) returns
+-- header, with `+` in place of the version (protocol/storage.md, Large bodies). split_body(id, record, fields) returns
 -- the record and adds the body to fields, for an HSET of held. A record without `k` gets the queue's result_ttl.
 --- KEYS   meta
 --- NEEDS  uses

@@ -18,6 +18,9 @@ local function write_delivery(delivery, expired, limit)
   if #kept_pairs > 0 then
     call('HSET', held, unpack(kept_pairs))
   end
+  for i = 1, ended and #ended.put_back or 0, 2 do -- before new deliveries: after a damaged restore a job may be one of both
+    call('ZREM', active, ended.put_back[i])
+  end
   if #active_pairs > 0 then
     --@include lib/deliver/add_active
     add_active(active_pairs)

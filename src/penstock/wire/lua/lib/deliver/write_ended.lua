@@ -4,10 +4,7 @@
 --- NEEDS  now count_members drop_bodies forget keep_results notify_ended
 --- GIVES  write_ended
 local function write_ended(ended, new_counters, limit)
-  local call, died, dying, put_back = redis.call, {}, ended.dying, ended.put_back
-  for i = 1, #put_back, 2 do
-    call('ZREM', active, put_back[i])
-  end
+  local call, died, dying = redis.call, {}, ended.dying
   for i = 1, #dying, 2 do
     died[#died + 1] = dying[i]
     call('ZREM', active, dying[i])
