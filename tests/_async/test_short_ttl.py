@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue
-from penstock.core.enqueuing.options import _warn_of_lease
+from penstock.core.enqueuing.options import _shared, _warn_of_lease
 from penstock.core.jobs.job import hinted_receipt
 from tests.support.keyspace import Raw, advance
 
@@ -96,6 +96,7 @@ async def test_a_lease_as_long_as_the_ttl_is_logged_once(
     redelivered; not lease 0.
     """
     _warn_of_lease.cache_clear()
+    _shared.cache_clear()
     with caplog.at_level(logging.WARNING, "penstock"):
         for _ in range(3):
             await q.enqueue("x", ttl=7, lease=7)

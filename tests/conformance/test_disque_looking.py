@@ -523,5 +523,5 @@ def test_bad_options_of_a_job_scan(
     1, an unknown state.
     """
     q.enqueue(b"x")
-    paging = {"cursor": options.pop("cursor")} if "cursor" in options else {}
-    refused(raw, lambda: q.jobs(**options).page(**paging), argument)
+    search = {name: value for name, value in options.items() if name != "cursor"}
+    refused(raw, lambda: q.jobs(**search).page(options.get("cursor", "0")), argument)

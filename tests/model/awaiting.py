@@ -29,6 +29,12 @@ class Awaiting(SideBySide):
         dead = self.raw.zrange(self.ops.keys["dead"], 0, -1)
         return self.present() - {as_number(name) for name in dead}
 
+    def has_lapsed(self, number: Number) -> bool:
+        """Return True if the ttl of a job that is still there has ended."""
+        job = self.model.jobs[number]
+        ends = job.at if job.place == "once" else job.ends
+        return ends is not None and ends <= self.model.now
+
     @call(picks=PICKS)
     def await_results(self, picks: list[tuple[int, str]]) -> None:
         """Look at jobs, and wait for those that have not ended."""
@@ -42,6 +48,7 @@ class Awaiting(SideBySide):
             lambda: self.client.topology.executor.run(self.ops.results(given, awaited=True)),
         )
         self.set_model_clock()
+        waiting -= {number for number in waiting if self.has_lapsed(number)}
         for (number, _), found in zip(named, looked.jobs, strict=True):
             assert (found is not None and found.state == "waiting") == (number in waiting)
             if number in waiting:
