@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument, Enqueued, EnqueueEvent, IncompleteEnqueue, Middleware, RunEvent
+from penstock.core.enqueuing.options import JobOptions, NewJob, hooked
 from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation
 from penstock.core.jobs.middleware import (
     NO_CONTEXT,
@@ -324,3 +325,18 @@ def test_queueing_is_that_of_the_first_new_job() -> None:
     found = [RunEvent("q", jobs).queueing for jobs in ((again,), (), (ahead,))]
     assert found == [None, None, 0.0]
     assert RunEvent("q", (late,)).queueing == 0.5
+
+
+def test_the_hooks_of_a_job_that_another_call_adds_are_timed() -> None:
+    """A job that is handed over passes through the hooks, with the time that they take."""
+    seconds, times = list[float](), iter([1.0, 3.5])
+
+    class Timing(Middleware):
+        @contextmanager
+        def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
+            event.headers["trace"] = "7"
+            yield
+            seconds.append(event.seconds)
+
+    job = hooked(NewJob(b"body", JobOptions({})), "q", (Timing(),), lambda: next(times))
+    assert (job.options.headers, seconds) == ({"trace": "7"}, [2.5])

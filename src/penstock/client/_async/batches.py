@@ -12,6 +12,7 @@ from penstock.client._async.admin import AsyncQueueAdmin, ask_all
 from penstock.client._async.route.interfaces import AsyncEnqueuing
 from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.settling import check_jobs
+from penstock.client.clock import monotonic
 from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
 from penstock.core.enqueuing.options import EnqueueOptions, hooked
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
@@ -145,7 +146,8 @@ class AsyncQueueBatches(Generic[B]):
             >>> [job.body for job in await q.reserve()]  # when both are done
             ['report']
         """
-        job = hooked(callback_job(then, on), self._queue.name, self._queue.middleware)
+        hooks = self._queue.middleware
+        job = hooked(callback_job(then, on), self._queue.name, hooks, monotonic)
         record = job.options.prepared(self._queue.ops.codec).record(job.body)
         return self._make(record, on)
 

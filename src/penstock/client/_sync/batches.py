@@ -13,6 +13,7 @@ from penstock.client._sync.admin import QueueAdmin, ask_all
 from penstock.client._sync.route.interfaces import Enqueuing
 from penstock.client._sync.route.part import Part
 from penstock.client._sync.settling import check_jobs
+from penstock.client.clock import monotonic
 from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
 from penstock.core.enqueuing.options import EnqueueOptions, hooked
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
@@ -146,7 +147,8 @@ class QueueBatches(Generic[B]):
             >>> [job.body for job in q.reserve()]  # when both are done
             ['report']
         """
-        job = hooked(callback_job(then, on), self._queue.name, self._queue.middleware)
+        hooks = self._queue.middleware
+        job = hooked(callback_job(then, on), self._queue.name, hooks, monotonic)
         record = job.options.prepared(self._queue.ops.codec).record(job.body)
         return self._make(record, on)
 

@@ -593,13 +593,16 @@ def headers_of(bodies: Any, headers: Any) -> Any:
     return _merged(bodies.options.given, {"headers": headers})["headers"]
 
 
-def hooked(job: NewJob, queue: str, middleware: Iterable[Middleware]) -> NewJob:
+def hooked(
+    job: NewJob, queue: str, middleware: Iterable[Middleware], clock: Callable[[], float]
+) -> NewJob:
     """Return a job with the headers that middleware adds, for a job that another call adds later.
 
     Args:
         job: the job.
         queue: the name of its queue.
         middleware: of the client; none = the job stays as it is.
+        clock: returns monotonic seconds.
 
     Raises:
         BadArgument: the headers can't be used.
@@ -608,7 +611,7 @@ def hooked(job: NewJob, queue: str, middleware: Iterable[Middleware]) -> NewJob:
     if not middleware:
         return job
     event = enqueue_event(queue, 1, job.options.headers)
-    with enqueuing(middleware, event):
+    with enqueuing(middleware, event, clock):
         pass
     return replace(job, options=job.options.updated({"headers": event.headers}))
 

@@ -174,7 +174,7 @@ def enqueue_event(queue: str, count: int | None, headers: object) -> EnqueueEven
 
 
 def no_clock() -> float:
-    """Return 0: the event of a call that nobody times has 0 seconds."""
+    """Return 0: a call that is not timed takes 0 seconds in its event."""
     return 0.0
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.client.clock import monotonic
 from penstock.core.enqueuing.next_jobs import records_of, repeatable
 from penstock.core.enqueuing.options import NewJob, hooked
 from penstock.core.jobs.job import Delivery, ops_of
@@ -36,7 +37,7 @@ def hand_over(client: Any, job: Delivery, then: Sequence[NewJob]) -> tuple[tuple
             own.append(new)
         else:
             others.append((place, new))
-    own = [hooked(new, job.queue_name, client.middleware) for new in own]
+    own = [hooked(new, job.queue_name, client.middleware, monotonic) for new in own]
     records = records_of(own, ops.codec)
     for place, new in others:
         queue = client.open(new.queue or job.queue_name)
