@@ -59,7 +59,7 @@ QUICK = (
     *("--whole", "--hypothesis-profile=short", "-k", "not at_any_time"),
     *("tests/core", "tests/protocol/test_vectors.py", "tests/model"),
 )
-"""What `nox -s quick` runs on fakeredis."""
+"""Arguments of pytest for the tests that `nox -s quick` runs on fakeredis."""
 EQUIVALENT = {
     ("core/jobs/record.py", "not JSON_SCALARS.issuperset(map(type, one)) -> True"): "only slower",
 }

@@ -1,4 +1,4 @@
-"""What acts has a verb: its name does not begin with a participle, which stands for a value."""
+"""Functions that act are named by verbs: participles are names of values."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_an_include_declares_its_names(name: str) -> None:
 
 
 def test_an_include_reads_few_names() -> None:
-    """What an include needs besides keys and the time is an argument."""
+    """An include reads few names from outside, besides keys and the time."""
     read = {name: len({*include(name).needs} - {"now", "nonce"}) for name in INCLUDES}
     assert {name: count for name, count in read.items() if count > NAMES} == READ_MORE
 

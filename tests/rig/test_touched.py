@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def git(root: Path, *args: str) -> None:
-    """Run git, as somebody."""
+    """Run git with an identity of its own."""
     identity = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
     subprocess.run(["git", *identity, *args], cwd=root, check=True, capture_output=True)
 

@@ -23,7 +23,7 @@ MAIN = ("origin/main", "main")
 
 @dataclass(frozen=True)
 class Touched:
-    """What knows the files of a change.
+    """The tests that know the files of a change.
 
     Attributes:
         files: paths of test files, from the root of the repository.
