@@ -1,18 +1,21 @@
 """Put small faults into core, wire and transport, one at a time, and report which tests notice.
 
-    python tools/mutate.py --count 300 --seed 1            # a table, and how many were noticed
-    python tools/mutate.py --count 300 --whole             # survivors meet every case, too
-    python tools/mutate.py --count 10 tests/core           # with these tests alone
+    python -m tools.mutate --count 300 --seed 1            # a row each, and a table
+    python -m tools.mutate --count 300 --whole             # survivors meet every case, too
+    python -m tools.mutate --count 60 --files '*.lua' tests/protocol   # these files, these tests
 
 The faults are drawn at random from all places where one is possible. Each is put into a clone of
-HEAD. Then these tests run, until one fails:
+HEAD. Then these tests run, the quickest first, until one fails:
 
-1. file: the tests that know the changed file (tests/support/touched.py)
-2. fast tier: those of `nox -s quick`, then a short run; tests that execute the changed line first
-3. whole: every case, with `--whole`
+1. touched: the tests that execute the changed line and know its file (tests/support/touched.py);
+   for Lua the vectors of the scripts that have it
+2. short: the others of a short run that execute the line, as many as take 20 seconds
+3. whole: with `--whole`, every case of those tests; every test if none is known
 
 The first run records which test executes which line, with coverage.py, in build/mutate; it belongs
-to one revision. A test notices a fault if it fails twice with it, and passes without it.
+to one revision of src and tests. A file beside it has the verdicts: a run that was stopped goes on
+there. A test notices a fault if it fails twice with it, and passes without it. Tests run in forks
+of one process that has loaded them (tools/mutate_plugin.py).
 """
 
 from __future__ import annotations
@@ -25,19 +28,24 @@ import json
 import os
 import random
 import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tools.mutate_equivalent import EQUIVALENT
+from tools.mutate_record import Record, twin_of
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = (
@@ -47,24 +55,27 @@ TARGETS = (
     "src/penstock/client/_async/transport/*.py",
 )
 GENERATED = "src/penstock/wire/replies.py"
-RECORD, FAILED, FIRST = "MUTATE_RECORD", "MUTATE_FAILED", "MUTATE_FIRST"
-"""Variables that tell the plugin its files: for coverage, for the failed tests, and the list of
-tests that come first."""
-FILE_LIMIT = 300
-"""Seconds for the tests that know a file."""
+RECORD, SERVE, FAILED, CHOSEN = "MUTATE_RECORD", "MUTATE_SERVE", "MUTATE_FAILED", "MUTATE_CHOSEN"
+"""Variables that tell tools/mutate_plugin.py what to do."""
+PYTEST = (
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-p",
+    "tools.mutate_plugin",
+    "-p",
+    "no:cacheprovider",
+)
+APART = ("--ignore=tests/spark", "--ignore=tests/browser")
+START_LIMIT, RUN_LIMIT, TEST_LIMIT = 600, 600, 30
+"""Seconds to collect the tests, to run some in a new process, and for one test; a test gets ten
+times what it has taken, too."""
+SHORT_LIMIT = 20
+"""Seconds that the tests of a short run take that execute the line and do not know the file."""
 TIME_LIMIT = "the time limit"
 """Stands for a test that ends an endless loop."""
-ALL = ["tests"]
-QUICK = (
-    *("--whole", "--hypothesis-profile=short", "-k", "not at_any_time"),
-    *("tests/core", "tests/protocol/test_vectors.py", "tests/model"),
-)
-"""Arguments of pytest for the tests that `nox -s quick` runs on fakeredis."""
-EQUIVALENT = {
-    ("core/jobs/record.py", "not JSON_SCALARS.issuperset(map(type, one)) -> True"): "only slower",
-}
-"""Faults that change no behaviour, by path below the package, and as described: the reason."""
-
+VECTORS = "tests/protocol/test_vectors.py"
 
 # -- faults ----------------------------------------------------------------------------------------
 
@@ -100,8 +111,12 @@ class Fault:
 
     def reason(self, source: bytes) -> str:
         """Return why it changes no behaviour; empty if it may."""
-        path = self.path.removeprefix("src/penstock/")
-        return EQUIVALENT.get((path, self.described(source)), "")
+        return EQUIVALENT.get(self.named(source), "")
+
+    def named(self, source: bytes) -> tuple[str, str, str]:
+        """Return the path below the package, the line, and the change."""
+        line = source.splitlines()[self.line - 1].decode().strip()
+        return self.path.removeprefix("src/penstock/"), line, self.described(source)
 
 
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -173,9 +188,15 @@ def _of_expressions(node: ast.AST) -> Iterator[Change]:
             yield "constant", node, str(value + 1)
             if value > 0:
                 yield "constant", node, str(value - 1)
-        case ast.Call(args=[first, second, *rest]) if ast.dump(first) != ast.dump(second):
-            if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
-                yield "arguments", node, _rewritten(node, args=[second, first, *rest])
+        case ast.Call(args=[first, second, *rest]) if _is_ordered(node, first, second):
+            yield "arguments", node, _rewritten(node, args=[second, first, *rest])
+
+
+def _is_ordered(call: ast.Call, first: ast.expr, second: ast.expr) -> bool:
+    """Return True if it matters which argument is the first."""
+    if isinstance(first, ast.Starred) or isinstance(second, ast.Starred):
+        return False
+    return ast.dump(first) != ast.dump(second) and ast.unparse(call.func) not in {"max", "min"}
 
 
 def _is_removable(node: ast.AST) -> bool:
@@ -208,7 +229,7 @@ LUA_CHANGES: list[tuple[str, str, str]] = [
     ("condition", r"(?<=if ).+?(?= then\b)", "true"),
     ("condition", r"(?<=if ).+?(?= then\b)", "false"),
     ("return", r"(?<=\breturn )(?!nil)[^{]+?(?=$| end\b)", "nil"),
-    ("arguments", r"(?<=\w\()(\w+), (\w+)(?=[,)])", r"\2, \1"),
+    ("arguments", r"(?<!math\.m..\()(?<=\w\()(\w+), (\w+)(?=[,)])", r"\2, \1"),
     ("statement", r"(?<=^)\s*(?:redis\.)?call\([^()]*\)$", ""),
     ("statement", r"(?<=^)\s*\w[\w.\[\]]* = [^()]*$", ""),
 ]  # fmt: skip
@@ -245,83 +266,104 @@ def list_faults(root: Path) -> list[Fault]:
     return faults
 
 
-# -- the plugin of pytest --------------------------------------------------------------------------
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Record what each test executes, in the process that runs tests."""
-    if (place := os.environ.get(RECORD)) and (
-        hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
-    ):
-        config.pluginmanager.register(_Recorder(place))
-
-
-class _Recorder:
-    """A plugin: coverage.py, with a context for each test."""
-
-    def __init__(self, place: str) -> None:
-        from coverage import Coverage
-
-        self._coverage = Coverage(
-            place, data_suffix=True, source_pkgs=["penstock"], config_file=False
-        )
-        self._coverage.set_option("run:relative_files", True)
-        self._coverage.start()
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._coverage.switch_context(item.nodeid)
-        return (yield)
-
-    def pytest_unconfigure(self) -> None:
-        self._coverage.stop()
-        self._coverage.save()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move tests to the front that execute the changed line."""
-    if place := os.environ.get(FIRST):
-        first = set(json.loads(Path(place).read_text("utf-8")))
-        items.sort(key=lambda item: item.nodeid not in first)
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note a failed test."""
-    _note(report)
-
-
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Note a file that can't be imported."""
-    _note(report)
-
-
-def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
-    if report.failed and (place := os.environ.get(FAILED)):
-        with Path(place).open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(report.nodeid)}\n")
-
-
 # -- runs ------------------------------------------------------------------------------------------
 
 
-@dataclass
+class Unloadable(Exception):
+    """A fault that only a new process can load."""
+
+
+class Forks:
+    """A process that has collected the tests, and forks to run some with a fault."""
+
+    def __init__(self, root: Path, args: Sequence[str]) -> None:
+        there, here = os.pipe(), os.pipe()
+        options = ("-x", "--whole", "--hypothesis-profile=short")
+        self._process = subprocess.Popen(
+            [*PYTEST, *options, *args],
+            cwd=root, pass_fds=(there[0], here[1]), stdout=subprocess.DEVNULL,
+            env={**environment(root), SERVE: f"{there[0]},{here[1]}"},
+        )  # fmt: skip
+        os.close(there[0])
+        os.close(here[1])
+        self._requests, self._answers = os.fdopen(there[1], "w"), here[0]
+        self._read = b""
+        self.tests: list[str] = self._answer(START_LIMIT)["tests"]
+
+    def find_failure(
+        self, paths: Sequence[str], tests: Sequence[str], seconds: Mapping[str, float]
+    ) -> str:
+        """Run tests with these files as they are now; return the first that fails, or ""."""
+        print(json.dumps({"paths": paths, "tests": tests}), file=self._requests, flush=True)
+        child, limit, failed, unloadable, current = 0, float(TEST_LIMIT), "", False, ""
+        while True:
+            try:
+                answer = self._answer(limit)
+            except TimeoutError:
+                _kill_group(child)
+                failed = current = current or TIME_LIMIT
+                continue
+            match answer:
+                case {"pid": int(child)}:
+                    pass
+                case {"failed": str(failed)}:
+                    pass
+                case {"unloadable": True}:
+                    unloadable = True
+                case {"start": str(current)}:
+                    limit = TEST_LIMIT + 10 * seconds.get(current, 0)
+                case {"end": True}:
+                    break
+        if unloadable:
+            raise Unloadable
+        return failed
+
+    def _answer(self, limit: float) -> dict[str, Any]:
+        while b"\n" not in self._read:
+            if not select.select([self._answers], [], [], limit)[0]:
+                raise TimeoutError
+            if not (more := os.read(self._answers, 1 << 20)):
+                sys.exit("the tests can't be collected")
+            self._read += more
+        line, _, self._read = self._read.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._requests.close()
+        self._process.wait()
+        os.close(self._answers)
+
+
+def environment(root: Path) -> dict[str, str]:
+    """Return the variables of a run in a clone."""
+    return {**os.environ, "PYTHONPATH": str(root / "src")}
+
+
+def _kill_group(child: int) -> None:
+    """Interrupt a child, so that its tests stop their servers; after 10 s end its group."""
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGINT)
+        for _ in range(100):
+            os.kill(child, 0)
+            time.sleep(0.1)
+        os.killpg(child, signal.SIGKILL)
+
+
+@dataclass(eq=False)
 class Bench:
     """A clone of HEAD in which faults are tried.
 
     Attributes:
         root: its directory.
         tests: arguments of pytest that choose the tests.
-        processes: number of pytest workers for more than the tests of a file.
         lucky: tests that failed without a fault, or only once with one: they count no more.
-        limit: seconds for a short run, about three times what it takes without a fault.
     """
 
     root: Path
     tests: Sequence[str]
-    processes: int
     lucky: set[str] = field(default_factory=set)
-    limit: float = 3600.0
 
     def prepare(self) -> None:
         """Clone HEAD as the main branch: then a fault is the only change."""
@@ -329,150 +371,181 @@ class Bench:
         subprocess.run(run, check=True)
         for command in (["remote", "remove", "origin"], ["checkout", "-q", "-B", "main"]):
             subprocess.run(["git", *command], cwd=self.root, check=True, capture_output=True)
-        (self.root / "tools/mutate.py").write_bytes(Path(__file__).read_bytes())
+        plugin = self.root / "tools/mutate_plugin.py"
+        plugin.write_bytes(Path(__file__).with_name(plugin.name).read_bytes())
         (self.root / "build").mkdir(exist_ok=True)
 
     def record(self, place: Path) -> None:
-        """Run the tests without a fault, and write which lines they execute."""
+        """Run the tests without a fault; write which lines each executes, and its time."""
         from coverage import Coverage
 
-        began = time.monotonic()
         with tempfile.TemporaryDirectory() as parts:
+            run = [*PYTEST, "--hypothesis-profile=short", *APART, *self.tests]
             recording = {RECORD: f"{parts}/{place.name}"}
-            failed = self._run([*self._many(), *self.tests], self.limit, recording)
-            if broken := [text for text in failed if "::" not in text]:
-                sys.exit(f"the tests can't be run without a fault: {broken}")
+            variables = {**environment(self.root), **recording}
+            subprocess.run(run, cwd=self.root, check=False, env=variables)
+            seconds = Counter[str]()
+            for file in Path(parts).glob("*.json"):
+                seconds.update(json.loads(file.read_text("utf-8")))
+                file.unlink()
             place.parent.mkdir(parents=True, exist_ok=True)
             whole = Coverage(str(place), config_file=False)
             whole.combine([parts], strict=True)
             whole.save()
-        self.limit = 60 + 3 * (time.monotonic() - began)
-        self.lucky |= set(filter(self._fails, failed))
-        for test in sorted(self.lucky):
-            print(f"fails without a fault, and counts no more: {test}")
-        found = {"lucky": sorted(self.lucky), "limit": self.limit}
-        place.with_suffix(".json").write_text(json.dumps(found), encoding="utf-8")
+        place.with_suffix(".json").write_text(json.dumps(seconds), encoding="utf-8")
 
-    def read_record(self, place: Path) -> None:
-        """Read what the first run on this revision has found out."""
-        found = json.loads(place.with_suffix(".json").read_text("utf-8"))
-        self.lucky, self.limit = set(found["lucky"]), found["limit"]
+    def open(self, record: Record) -> None:
+        """Collect the tests."""
+        self._record = record
+        self._forks = Forks(self.root, [*APART, *self.tests])
 
-    def try_fault(self, fault: Fault, first: Sequence[str], *, whole: bool) -> tuple[str, str]:
+    def close(self) -> None:
+        """End what runs the tests."""
+        self._forks.close()
+
+    def try_fault(self, fault: Fault, *, whole: bool) -> tuple[str, str]:
         """Return the stage and the test that notices a fault, and passes without it."""
-        while True:
-            self._put(fault)
-            stage, test = self._find_notice(fault, first, whole=whole)
-            self._remove(fault)
-            if "::" not in test or not self._fails(test):
-                return stage, test
-            self.lucky.add(test)
+        for stage, tests in self._stages(fault, whole=whole):
+            while test := self._find_failure(fault, tests):
+                if "::" not in test or not self._run([], [test]):
+                    return stage, test
+                self.lucky.add(test)
+        return "survived", ""
 
-    def _put(self, fault: Fault) -> None:
-        """Put a fault into its file, and into the file generated from that."""
-        file = self.root / fault.path
+    def _stages(self, fault: Fault, *, whole: bool) -> Iterator[tuple[str, list[str]]]:
+        """Yield the tests of each stage: those that execute the line if that is known."""
+        executing = self._record.find_executing(fault.path, fault.line, self.root)
+        knows = self._known(fault.path)
+        everything = self._record.sort(self._forks.tests)
+        short = [test for test in everything if test in self._record.seconds]
+        candidates = executing or (everything if fault.path.endswith(".lua") else short)
+        near = [test for test in candidates if knows(test)]
+        yield "touched", near
+        others = [test for test in executing if not knows(test)]
+        ends = accumulate(self._record.seconds.get(test, SHORT_LIMIT) for test in others)
+        quick = [test for test, end in zip(others, ends, strict=True) if end < SHORT_LIMIT]
+        yield "short", quick
+        names = {test.partition("[")[0] for test in executing}
+        of_names = (one for one in everything if one.partition("[")[0] in names)
+        if whole:
+            ran = {*near, *quick}
+            cases = of_names if executing else everything
+            yield "whole", [test for test in cases if test not in ran]
+
+    @lru_cache(None)  # noqa: B019 - there is one bench
+    def _known(self, path: str) -> Callable[[str], bool]:
+        """Return a function that tells if a test knows a file."""
+        from tests.support.touched import find_touched
+
+        touched = find_touched({path, twin_of(path)}, self.root)
+        if touched.scripts:
+            names = "|".join(map(re.escape, touched.scripts))
+            case = re.compile(rf"{VECTORS}.*\[(?:.*-)?(?:{names})[:\]]")
+            return lambda test: bool(case.match(test))
+        return lambda test: test.partition("::")[0] in touched.files
+
+    def _find_failure(self, fault: Fault, tests: Sequence[str]) -> str:
+        """Return a test that fails with the fault, and fails again; empty if there is none."""
+        paths = self._put(fault)
+        try:
+            while test := self._run(paths, tests):
+                if "::" not in test or self._run(paths, [test]):
+                    return test
+                self.lucky.add(test)
+            return ""
+        finally:
+            self._remove(fault)
+
+    def _put(self, fault: Fault) -> list[str]:
+        """Put a fault into its file, and into the file generated from that; return both."""
+        file, twin = self.root / fault.path, self.root / twin_of(fault.path)
         file.write_bytes(fault.applied(file.read_bytes()))
-        if "_async" in file.parts:
-            unasync = [sys.executable, "tools/unasync.py"]
-            subprocess.run(unasync, cwd=self.root, check=True, capture_output=True)
+        if twin != file:
+            from tools.unasync import generate
+
+            [text] = generate(self.root, Path(fault.path)).values()
+            twin.write_text(text, "utf-8")
         self._forget_bytecode(fault)
+        return sorted({fault.path, twin_of(fault.path)})
 
     def _remove(self, fault: Fault) -> None:
-        """Restore the files."""
         restore = ["git", "checkout", "-q", "--", "src", "tests"]
         subprocess.run(restore, cwd=self.root, check=True)
         self._forget_bytecode(fault)
 
     def _forget_bytecode(self, fault: Fault) -> None:
         """Remove what Python has compiled: a fault may have the size and the second of another."""
-        for path in {fault.path, fault.path.replace("/_async/", "/_sync/")}:
+        for path in {fault.path, twin_of(fault.path)}:
             file = self.root / path
             Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
-    def _find_notice(self, fault: Fault, first: Sequence[str], *, whole: bool) -> tuple[str, str]:
-        """Return the stage and the test that notices the fault that is there; or "survived"."""
-        known, many = self._list_knowing(fault), self._many()
-        test = self._find_failure(known, FILE_LIMIT) if known else ""
-        if test and test != TIME_LIMIT:  # they may be many: then the next run finds a loop
-            return "file", test
-        if self.tests == ALL and (test := self._find_failure([*many, *QUICK], self.limit, first)):
-            return "fast tier", test
-        if test := self._find_failure([*many, *self.tests], self.limit, first):
-            return "fast tier", test
-        everything = [*many, "--whole", *self.tests]
-        if whole and (test := self._find_failure(everything, 8 * self.limit, first)):
-            return "whole", test
-        return "survived", ""
+    def _run(self, paths: Sequence[str], tests: Sequence[str]) -> str:
+        """Run tests with these files changed; return the first that fails, or ""."""
+        tests = [test for test in tests if test not in self.lucky]
+        try:
+            return self._forks.find_failure(paths, tests, self._record.seconds) if tests else ""
+        except Unloadable:
+            return self._run_anew(tests)
 
-    def _list_knowing(self, fault: Fault) -> list[str]:
-        """Return the files with tests that know the fault's file."""
-        from tests.support.touched import find_touched
-
-        twin = fault.path.replace("/_async/", "/_sync/")
-        touched = find_touched({fault.path, twin}, self.root)
-        vectors = ["tests/protocol/test_vectors.py"] if touched.scripts else []
-        apart = ("tests/nodes/", "tests/spark/", "tests/browser/")
-        return [*vectors, *sorted(file for file in touched.files if not file.startswith(apart))]
-
-    def _many(self) -> list[str]:
-        """Return the options of a run of all chosen tests: in their order, each worker one."""
-        apart = ("--ignore=tests/nodes", "--ignore=tests/spark", "--ignore=tests/browser")
-        return [*apart, f"-n{self.processes}", "--dist=load", "--maxschedchunk=1"]
-
-    def _find_failure(self, args: Sequence[str], limit: float, first: Sequence[str] = ()) -> str:
-        """Return a test that fails, and fails again; empty if there is none."""
-        order = self.root / "build" / "first.json"
-        order.write_text(json.dumps([*first]), encoding="utf-8")
-        while failed := self._run([*args, "--maxfail=1"], limit, {FIRST: str(order)}):
-            if "::" not in failed[0] or self._fails(failed[0]):
-                return failed[0]
-            self.lucky.add(failed[0])
-        return ""
-
-    def _fails(self, test: str) -> bool:
-        """Run one test alone, and return True if it fails."""
-        return bool(self._run([test, "--whole", "--hypothesis-profile=short"], FILE_LIMIT, {}))
-
-    def _run(self, args: Sequence[str], limit: float, variables: dict[str, str]) -> list[str]:
-        """Run pytest; return the tests that failed."""
+    def _run_anew(self, tests: Sequence[str]) -> str:
+        """Run tests in a new process, with their files as they are."""
         notes = self.root / "build" / "failed.txt"
+        chosen = self.root / "build" / "chosen.txt"
         notes.write_text("", encoding="utf-8")
-        path = {"PYTHONPATH": str(self.root / "src"), FAILED: str(notes)}
-        options = ("-q", "-p", "tools.mutate", "-p", "no:cacheprovider")
-        lucky = (f"--deselect={test}" for test in sorted(self.lucky))
+        chosen.write_text(json.dumps(tests), encoding="utf-8")
+        files = dict.fromkeys(test.partition("::")[0] for test in tests)
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options, *lucky, *args],
-            cwd=self.root, env={**os.environ, **path, **variables},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            [*PYTEST, "-x", "--whole", "--hypothesis-profile=short", *files],
+            cwd=self.root, env={**environment(self.root), FAILED: str(notes), CHOSEN: str(chosen)},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         try:
-            printed = process.communicate(timeout=limit)[0]
+            process.communicate(timeout=RUN_LIMIT)
         except subprocess.TimeoutExpired:
-            _end(process)
-            return [TIME_LIMIT]
+            _kill_group(process.pid)
+            process.wait()
+            return TIME_LIMIT
         failed = [json.loads(line) for line in notes.read_text("utf-8").splitlines()]
         if process.returncode not in (0, 5) and not failed:
-            failed = [f"pytest ended with code {process.returncode}: {printed[-300:]!r}"]
-        return failed
+            failed = [f"pytest ended with code {process.returncode}"]
+        return failed[0] if failed else ""
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Interrupt a run, so that its tests stop their servers; end its group if that hangs."""
-    process.send_signal(signal.SIGINT)
-    try:
-        process.communicate(timeout=30)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+@dataclass
+class Verdicts:
+    """The faults that were tried, in a file: a run that was stopped goes on behind them."""
+
+    place: Path
+    rows: list[dict[str, str]] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Read what earlier runs have found."""
+        if self.place.exists():
+            self.rows = [json.loads(line) for line in self.place.read_text("utf-8").splitlines()]
+
+    def find(self, row: dict[str, str]) -> dict[str, str] | None:
+        """Return the verdict about a fault; None if it was not tried."""
+        return next((one for one in self.rows if row.items() <= one.items()), None)
+
+    def add(self, row: dict[str, str]) -> None:
+        """Add a verdict."""
+        self.rows.append(row)
+        with self.place.open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(row)}\n")
 
 
-def find_executing(place: Path, fault: Fault) -> list[str]:
-    """Return the tests that execute the line of a fault."""
-    from coverage import CoverageData
-
-    data = CoverageData(str(place))
-    data.read()
-    return [test for test in data.contexts_by_lineno(fault.path).get(fault.line, []) if test]
+def table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    """Yield a line for each folder and for each kind: how many faults each stage notices."""
+    stages = ("touched", "short", "whole", "survived", "equivalent")
+    yield " | ".join(["", *stages, "noticed"])
+    groups = [(row["place"].removeprefix("src/penstock/").rpartition("/")[0], row) for row in rows]
+    groups += [(row["kind"], row) for row in rows]
+    groups += [("all", row) for row in rows]
+    for name in dict.fromkeys(name for name, _ in groups):
+        counts = Counter(row["stage"] for group, row in groups if group == name)
+        real = counts.total() - counts["equivalent"]
+        share = f"{real - counts['survived']} of {real}"
+        yield " | ".join([name, *(str(counts[stage]) for stage in stages), share])
 
 
 def main() -> None:
@@ -480,38 +553,51 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=20, help="number of faults")
     parser.add_argument("--seed", type=int, default=1, help="draws the faults")
+    parser.add_argument("--files", default="*", help="pattern of the files to change: *.lua")
     parser.add_argument("--whole", action="store_true", help="survivors meet every case")
-    parser.add_argument("--processes", type=int, default=min(8, 3 * (os.cpu_count() or 1)))
-    parser.add_argument("tests", nargs="*", default=ALL, help="of the fast tier")
+    parser.add_argument("tests", nargs="*", default=["tests"], help="that may notice")
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
-    revision = ["git", "rev-parse", "--short=12", "HEAD"]
-    head = subprocess.run(
-        revision, cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    run = ["git", "rev-parse", "HEAD:src", "HEAD:tests"]
+    done = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True)
+    trees = "-".join(tree[:8] for tree in done.stdout.split())
     chosen = "-".join(test.replace("/", ".") for test in args.tests)
-    place = ROOT / "build" / "mutate" / f"{head}-{chosen}.coverage"
+    place = ROOT / "build" / "mutate" / f"{trees}-{chosen}.coverage"
+    verdicts = Verdicts(place.with_suffix(".verdicts"))
+    verdicts.read()
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
-        bench = Bench(Path(folder, "penstock"), args.tests, args.processes)
+        bench = Bench(Path(folder, "penstock"), args.tests)
         bench.prepare()
         if not place.with_suffix(".json").exists():
             bench.record(place)
-        bench.read_record(place)
-        faults = list_faults(bench.root)
-        print(f"{args.count} of {len(faults)} faults, seed {args.seed}, revision {head}")
-        counts = Counter[str]()
+        bench.open(Record.read(place))
+        faults = [one for one in list_faults(bench.root) if fnmatch(one.path, args.files)]
+        print(f"{args.count} of {len(faults)} faults, seed {args.seed}")
+        rows = list[dict[str, str]]()
         for fault in random.Random(args.seed).sample(faults, args.count):
-            source, began = (bench.root / fault.path).read_bytes(), time.monotonic()
-            stage, test = "equivalent", fault.reason(source)
-            if not test:
-                first = find_executing(place, fault)
-                stage, test = bench.try_fault(fault, first, whole=args.whole)
-            counts[stage] += 1
-            seconds = time.monotonic() - began
-            row = (f"{fault.path}:{fault.line}", fault.kind, fault.described(source))
-            print(" | ".join([*row, stage, test, f"{seconds:.0f} s"]), flush=True)
-    real = args.count - counts["equivalent"]
-    print(f"{dict(counts)}; noticed: {real - counts['survived']} of {real}")
+            rows.append(row := find_verdict(bench, fault, verdicts, whole=args.whole))
+            print(" | ".join(row.values()), flush=True)
+        bench.close()
+    print(*table(rows), sep="\n")
+
+
+def find_verdict(bench: Bench, fault: Fault, verdicts: Verdicts, *, whole: bool) -> dict[str, str]:
+    """Return a row about a fault: of an earlier run, or after it was tried."""
+    source, began = (bench.root / fault.path).read_bytes(), time.monotonic()
+    row = {
+        "place": f"{fault.path}:{fault.line}:{fault.start}",
+        "kind": fault.kind,
+        "change": fault.described(source),
+    }
+    if reason := fault.reason(source):
+        return {**row, "stage": "equivalent", "test": reason}
+    found = verdicts.find(row)
+    if found and not (whole and found["stage"] == "survived"):
+        return found
+    stage, test = bench.try_fault(fault, whole=whole)
+    seconds = time.monotonic() - began
+    row |= {"stage": stage, "test": test, "seconds": f"{seconds:.1f}"}
+    verdicts.add(row)
+    return row
 
 
 if __name__ == "__main__":
