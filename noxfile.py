@@ -64,6 +64,12 @@ def groups(*names: str) -> list[str]:
     return list(nox.project.dependency_groups(PYPROJECT, *names))
 
 
+def check_types(session: nox.Session, *args: str) -> None:
+    """Run mypy with these arguments, and pyright on tests/typing."""
+    session.run("mypy", *args)
+    session.run("pyright", env={"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"})  # looks for no newer one
+
+
 def run_tests(session: nox.Session, *args: str, env: dict[str, str] | None = None) -> None:
     """Run pytest. With PENSTOCK_REPEAT_FAILED=1 failed tests run once more, one after the other,
     until one fails again.
@@ -118,7 +124,7 @@ def quick(session: nox.Session) -> None:
         session.run("python", "tools/unasync.py", "--check")
         session.run("python", "tools/replies.py", "--check")
         session.run("python", "tools/protocol.py", "--check")
-        session.run("mypy")
+        check_types(session)
 
     def test() -> None:
         session.run("pytest", *QUICK, *QUICK_WORKERS, *session.posargs, env=ON_FAKEREDIS)
@@ -137,7 +143,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests on fakeredis and one server, in three minutes; arguments go to pytest.
+    """Run the tests on fakeredis and one server, in four minutes; arguments go to pytest.
 
     `-- --whole` runs every case, PENSTOCK_TEST_BACKENDS chooses the back ends.
     """
@@ -169,12 +175,22 @@ def on_several(session: nox.Session, suites: Iterable[str], servers: str) -> Non
 
 @nox.session
 def mutate(session: nox.Session) -> None:
-    """Put small faults into the code, one at a time, and report which tests notice: hours.
+    """Put small faults into the code, one at a time, and report which tests notice.
 
     `-- --count 300 --seed 2 --whole`; the rest of the arguments chooses tests.
     """
     session.install("-e", ".", *groups("mutate"))
-    session.run("python", "tools/mutate.py", *session.posargs)
+    session.run("python", "-m", "tools.mutate", *session.posargs)
+
+
+@nox.session
+def simulate(session: nox.Session) -> None:
+    """Run simulated systems, each from a seed.
+
+    `-- --seeds 1000`; `-- --seconds 240 --processes 2` runs new ones; `-- --seed 17` repeats one.
+    """
+    session.install("-e", ".", *groups("test"))
+    session.run("python", "-m", "tests.simulation", *session.posargs)
 
 
 @nox.session
@@ -247,7 +263,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check the types of the library and of the code that uses it in tests/typing."""
     session.install("-e", ".", *groups("types"))
-    session.run("mypy", *session.posargs)
+    check_types(session, *session.posargs)
 
 
 @nox.session

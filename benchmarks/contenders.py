@@ -314,7 +314,7 @@ class PipelinedJobs(Jobs):
         pipe = self.redis.pipeline(transaction=False)
         for call in calls:
             self.calls += 1
-            producer = () if call.queue is None else (self.producer,)
+            producer = () if call.adds_to is None else (self.producer,)
             pipe.execute_command(
                 "EVALSHA", call.script.sha, *call.head, self.calls, *producer, *call.args
             )

@@ -21,7 +21,7 @@ from penstock.client._async.client import AsyncPenstock
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.queue import Queue
 from penstock.worker import AsyncWorker, Worker
-from penstock.worker.loop import FOLLOWING_SECONDS
+from penstock.worker.idle import FOLLOWING_SECONDS
 
 __all__ = ["pickup", "standby"]
 

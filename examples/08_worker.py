@@ -5,13 +5,13 @@
 It prints:
 
     Welcome, user 1
-    refused by the producer: user_id='seven': not int
+    refused by the producer: user_id='seven': must be int
     Welcome, user 7
     Hallo, user 8
     resize a.png to 64 px, attempt 1
     without a name: {'anything': 'goes'}
-    done: 4, dead letters: 1
-    no handler "fax"
+    done: 4, given back: 1
+    scheduled: no handler "fax"
 """
 
 import logging
@@ -20,7 +20,7 @@ from server import url
 
 from penstock import BadArgument, Handlers, Job, Penstock, Worker
 
-logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs dead letters
+logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it warns of a handler that is missing
 
 handlers = Handlers()
 
@@ -61,7 +61,7 @@ with Penstock(url()) as ps:
     worker.run()
 
     counts = worker.status().stats.counts
-    print(f"done: {counts['done']}, dead letters: {counts['rejected']}")
-    for letter in tasks.peek(state="dead"):
-        print(letter.error)
-    tasks.purge("dead")
+    print(f"done: {counts['done']}, given back: {counts['unknown']}")
+    for job in tasks.peek(state="scheduled"):  # another worker may have the handler
+        print(f"{job.state}: {job.error}")
+    tasks.purge("scheduled")

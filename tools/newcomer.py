@@ -38,6 +38,7 @@ SAVED = "# app.py\n"
 GREETING = "welcome ada"
 """Output of the saved program."""
 ENDLESS = {
+    "penstock dev": "Ctrl-C ends both",
     "penstock top": "emails", "penstock web": "http://127.0.0.1:", "penstock worker": "has started",
 }  # fmt: skip
 """Commands that run until SIGTERM, and what they print when they have begun."""
@@ -107,7 +108,7 @@ def _refuse_strays(text: str, fences: Sequence[re.Match[str]]) -> None:
 
 def _run_line(line: str, url: str, directory: Path) -> None:
     command = shlex.split(line)
-    if line == "penstock web":  # another program may have its port
+    if command[:2] in (["penstock", "dev"], ["penstock", "web"]):  # others may have the port
         command += ["--port", str(_free_port())]
     begun = [text for name, text in ENDLESS.items() if line.startswith(name)]
     if begun:

@@ -22,6 +22,7 @@ if __name__ == "__main__":  # the scripts of this checkout, installed or not
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from penstock.wire.codes import Code  # noqa: E402 - behind the path
+from penstock.wire.keys import QUEUE_KINDS  # noqa: E402 - behind the path
 from penstock.wire.scripts import (  # noqa: E402 - behind the path
     Script,
     all_scripts,
@@ -172,6 +173,10 @@ def _table(places: Sequence[StateCase]) -> Iterator[str]:
             yield f"| {event.value} | " + " | ".join(cells) + " |"
 
 
+def _keys() -> Iterator[str]:
+    return iter(_wrapped(" ".join(f"`{kind}`" for kind in QUEUE_KINDS)))
+
+
 def _codes() -> Iterator[str]:
     yield "| code | meaning |"
     yield "|---|---|"
@@ -182,8 +187,12 @@ def _codes() -> Iterator[str]:
 def _script(found: Script) -> Iterator[str]:
     yield from _wrapped(found.purpose)
     yield ""
-    keys = " ".join(f"`{key}`" for key in found.keys)
-    yield from _wrapped(f"KEYS ({len(found.keys)}): {keys}")
+    if found.keys[:1] == QUEUE_KINDS[:1]:
+        own = "".join(f", `{key}`" for key in found.keys[len(QUEUE_KINDS) :])
+        yield from _wrapped(f"KEYS ({len(found.keys)}): those of the queue{own}")
+    else:
+        keys = " ".join(f"`{key}`" for key in found.keys)
+        yield from _wrapped(f"KEYS ({len(found.keys)}): {keys}")
     rest = f" `[{' '.join(found.rest)}...]`" if found.rest else ""
     yield ""
     yield "ARGV: " + " ".join(f"`{name}`" for name in found.args) + rest
@@ -256,6 +265,7 @@ def _pressure() -> Iterator[str]:
 
 PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
     "diagram": _diagram,
+    "keys": _keys,
     "table": lambda: _table(CURRENT),
     "table-ended": lambda: _table(LAPSED),
     "codes": _codes,

@@ -133,6 +133,8 @@ class Event(str, enum.Enum):
     SETTLE = "settle, receipt"
     SETTLE_OLD = "settle, older receipt"
     SETTLE_ID = "settle, by id"
+    SETTLE_NEXT = "settle, takes jobs"
+    SETTLE_LAST = "settle, crashes used up"
     SETTLE_IN_USE = "settle, role taken"
     NACK = "nack, receipt"
     NACK_OLD = "nack, older receipt"
@@ -253,6 +255,8 @@ hand_over, by id          | 0    1>N   1>N   1>N  1>N   1>N   1>N  1>N  1>N  1>N
 settle, receipt           | 0    -1    -1>N  2    2     2>N   1>N  1>N  -1   1>N   1>N  1>N  2    2
 settle, older receipt     | 0    -1    -1>N  -1   -1    -1>N  -1   -1   -1   -1>N  -1   -1>N -1   -1
 settle, by id             | 0    1>N   1>N   1>N  1>N   1>N   1>N  1>N  1>N  1>N   1>N  1>N  -2   -2
+settle, takes jobs        | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
+settle, crashes used up   | .    >A/O  >N    .    >A/O  >N    .    >D   >D   >N    .    >N   .    .
 settle, role taken        | -15  -15  -15  -15  -15  -15  -15  -15  -15  -15  -15  -15  -15  -15
 nack, receipt             | 0    -1    -1    2    2     2     1>S  1>S  -1   1>S!  -2   -2   2    2
 nack, older receipt       | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1

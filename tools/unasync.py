@@ -361,12 +361,19 @@ class _Rewriter:
         return False
 
 
-def generate(root: Path) -> dict[Path, str]:
-    """Return every generated file of a checkout, by its path, formatted."""
+def generate(root: Path, only: Path | None = None) -> dict[Path, str]:
+    """Return every generated file of a checkout, by its path, formatted.
+
+    Args:
+        root: of the checkout.
+        only: the source of the one file to generate, from the root.
+    """
     made = {}
     for source, target in TREES.items():
         for path in sorted((root / source).rglob("*.py")):
             here = path.relative_to(root)
+            if only not in (None, here):
+                continue
             there = Path(target) / path.relative_to(root / source)
             made[there] = transform(path.read_text("utf-8"), here.as_posix())
     return _formatted(made, root / "pyproject.toml")

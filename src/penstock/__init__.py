@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.enqueuing.batches import BatchStatus
 from penstock.core.enqueuing.dedup import Dedup, DedupUntil, OnDuplicate
-from penstock.core.enqueuing.options import NewJob, NewJobs
+from penstock.core.enqueuing.new_jobs import NewJob, NewJobs
 from penstock.core.jobs.job import BulkEnqueued, Enqueued
 from penstock.core.jobs.marks import Failure, Progress
-from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent
+from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.views import (
     DedupStatus,
@@ -111,9 +111,10 @@ if TYPE_CHECKING:
     from penstock.client._sync.schedules import QueueSchedules
     from penstock.client._sync.searching import JobSearch
     from penstock.core.enqueuing.schedules import ScheduleView
-    from penstock.core.jobs.searching import ErrorGroup, ErrorGroups
+    from penstock.core.jobs.error_groups import ErrorGroup, ErrorGroups
     from penstock.core.jobs.workers import WorkerView
-    from penstock.core.nodes.node_views import Drain, Hello, Info, NodeView
+    from penstock.core.nodes.node_views import Drain, Hello, Info, NodeView, PrimaryView
+    from penstock.core.nodes.problems import Problem
     from penstock.worker import (
         AsyncBoundHandler,
         AsyncWorker,
@@ -204,6 +205,8 @@ __all__ = [
     "PauseSide",
     "Penstock",
     "PenstockError",
+    "PrimaryView",
+    "Problem",
     "Progress",
     "ProtocolError",
     "PurgeState",
@@ -236,6 +239,7 @@ __all__ = [
     "ServerTimeout",
     "ServerUnreachable",
     "Settings",
+    "SettleEvent",
     "Settled",
     "Snooze",
     "StaleCall",
@@ -262,8 +266,8 @@ _LATER = {
     "QueueBatches": "penstock.client._sync.batches",
     "QueueSchedules": "penstock.client._sync.schedules",
     "JobSearch": "penstock.client._sync.searching",
-    "ErrorGroup": "penstock.core.jobs.searching",
-    "ErrorGroups": "penstock.core.jobs.searching",
+    "ErrorGroup": "penstock.core.jobs.error_groups",
+    "ErrorGroups": "penstock.core.jobs.error_groups",
     "AsyncBatch": "penstock.client._async.queue",
     "AsyncPenstock": "penstock.client._async.client",
     "AsyncJob": "penstock.client._async.queue",
@@ -274,9 +278,12 @@ _LATER = {
     "Job": "penstock.client._sync.queue",
     "Queue": "penstock.client._sync.queue",
     "Role": "penstock.client._sync.queue",
+    "Problem": "penstock.core.nodes.problems",
     "ScheduleView": "penstock.core.enqueuing.schedules",
     "WorkerView": "penstock.core.jobs.workers",
-    **dict.fromkeys(("Drain", "Hello", "Info", "NodeView"), "penstock.core.nodes.node_views"),
+    **dict.fromkeys(
+        ("Drain", "Hello", "Info", "NodeView", "PrimaryView"), "penstock.core.nodes.node_views"
+    ),
     **dict.fromkeys(
         (
             "AsyncBoundHandler",

@@ -144,7 +144,8 @@ class EmbeddedServer:
 
     Args:
         binary: the server to start; None = the first one that is found.
-        tcp: listen on a free port of the loopback interface instead of a Unix socket.
+        tcp: listen on a port of the loopback interface instead of a Unix socket.
+        port: this port, with `tcp`; None = a free one.
         appendonly: keep an append-only file. Then `restart()` finds all data again after any end of
             the process; only a power cut needs `--appendfsync always` in `args` as well.
         args: more options for the server's command line; they come last.
@@ -163,6 +164,7 @@ class EmbeddedServer:
         binary: ServerBinary | None = None,
         *,
         tcp: bool = False,
+        port: int | None = None,
         appendonly: bool = False,
         args: Sequence[str] = (),
     ) -> None:
@@ -170,6 +172,7 @@ class EmbeddedServer:
         self.directory = _temporary_directory()
         self.args = tuple(args)
         self._tcp = tcp
+        self._given_port = port
         self._appendonly = appendonly
         self.port: int | None = None
         self._running: list[subprocess.Popen[bytes]] = []  # at most one; shared with the finalizer
@@ -269,13 +272,15 @@ class EmbeddedServer:
     def _start_on_some_port(self) -> None:
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
             self._ports.close()
-            self.port = self._keep_port() if self._tcp else None
+            if self._tcp:
+                self.port = self._given_port or self._keep_port()
             try:
                 self._start()
                 return
             except EmbeddedServerError:
                 # Another program may have taken the port since it was found free.
-                if not (self._tcp and attempts_left and "in use" in self.log.lower()):
+                was_found = self._tcp and self._given_port is None
+                if not (was_found and attempts_left and "in use" in self.log.lower()):
                     raise
 
     def _keep_port(self) -> int:

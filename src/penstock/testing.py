@@ -1,21 +1,28 @@
-"""Clients for tests without a server; the pytest plugin `pytest_penstock` has them as fixtures.
+"""Tests without a server; the pytest plugin `pytest_penstock` has this as fixtures.
 
-The scripts of the protocol run on fakeredis, in the test's own process. Each test has a server of
-its own:
+The scripts of the protocol run on fakeredis, in the test's own process. While a test runs, every
+`Penstock` and `AsyncPenstock` of the process leads to the test's own server, also those that were
+made when the app was imported:
 
     def test_a_welcome_is_sent(penstock):
-        sign_up("ada", ps=penstock)
+        sign_up("ada")
         penstock.assert_enqueued(welcome, "ada")
         assert penstock.work(handlers) == {"done": 1}
 
-The server has no replicas, so an enqueue with `replicas=1` raises `NotReplicated`. A marker gives
-it some, which confirm every write at once:
+Other test runners call `use`, as in a test case of unittest or Django:
+
+    class SignUpTest(TestCase):
+        def setUp(self):
+            self.penstock = self.enterContext(penstock.testing.use())
+
+The server has no replicas, so an enqueue with `replicas=1` raises `NotReplicated`. A marker, or
+`use(replicas=1)`, gives it some, which confirm every write at once:
 
     @pytest.mark.penstock(replicas=1)
     def test_an_order_is_copied(penstock):
         assert penstock.queue("orders").enqueue(b"1", replicas=1).replicas == 1
 
-It needs the extra `testing` (fakeredis with Lua); without it, tests that ask for a fixture fail.
+It needs the extra `testing` (fakeredis with Lua).
 """
 
 from __future__ import annotations
@@ -26,34 +33,29 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import hiredis
-import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
+from penstock.client.redirection import redirect_all
+from penstock.core.values.checks import check_count
+from penstock.errors import ConfigurationError
 from penstock.worker._async.kit import AsyncPenstockKit
 from penstock.worker._sync.kit import PenstockKit
 
 if TYPE_CHECKING:
     from fakeredis import FakeServer
 
-__all__ = ["AsyncPenstockKit", "PenstockKit", "async_kit", "fake_server", "sync_kit"]
+__all__ = [
+    "AsyncPenstockKit", "PenstockKit", "async_kit", "fake_server", "redirect_clients", "sync_kit",
+    "use",
+]  # fmt: skip
 
 NEEDED_PACKAGES = ("fakeredis", "lupa")
-
-
-def _replicas(request: pytest.FixtureRequest) -> int:
-    mark = request.node.get_closest_marker("penstock")
-    if mark is None:
-        return 0
-    if mark.args or set(mark.kwargs) != {"replicas"}:
-        pytest.fail("write the marker as @pytest.mark.penstock(replicas=1)", pytrace=False)
-    count: object = mark.kwargs["replicas"]
-    if type(count) is not int or not 0 <= count <= 1000:
-        pytest.fail(f"replicas={count!r}: must be a number from 0 to 1000", pytrace=False)
-    return count
 
 
 class _Replicated:
@@ -139,9 +141,7 @@ def _fakeredis() -> Any:
         if error.name not in NEEDED_PACKAGES:
             raise
         missing = error.name
-    pytest.fail(
-        f"penstock's fixtures need {missing}: pip install 'penstock[testing]'", pytrace=False
-    )
+    raise ConfigurationError(f"penstock.testing needs {missing}: pip install 'penstock[testing]'")
 
 
 class _Clock(ModuleType):
@@ -180,29 +180,64 @@ def _clock() -> Iterator[Callable[[float], None]]:
 
 
 def fake_server() -> FakeServer:
-    """Return a new server."""
+    """Return a new server.
+
+    Raises:
+        ConfigurationError: the extra `testing` is not installed.
+    """
     server: FakeServer = _fakeredis().FakeServer()
     server.dbs[0]  # makes it: two threads that connect first would make one each
     return server
 
 
-@contextmanager
-def sync_kit(server: FakeServer, request: pytest.FixtureRequest) -> Iterator[PenstockKit]:
-    """Yield a client of a server, with the replicas of the test's marker."""
+def _sync_redis(server: FakeServer, replicas: int) -> Any:
     redis = _fakeredis().FakeRedis(server=server)
-    _give_replicas(redis, _Replicated, _replicas(request))
-    client = PenstockKit(redis, owner="test")
+    _give_replicas(redis, _Replicated, replicas)
+    return redis
+
+
+def _async_redis(server: FakeServer, replicas: int) -> Any:
+    redis = _fakeredis().FakeAsyncRedis(server=server)
+    _give_replicas(redis, _AsyncReplicated, replicas)
+    return redis
+
+
+def redirect_clients(server: FakeServer, *, replicas: int = 0) -> AbstractContextManager[None]:
+    """Lead every client of the process to a server in a block, and back at its end.
+
+    A client that was made from a client of fakeredis stays where it is.
+
+    Args:
+        server: the server.
+        replicas: how many confirm every write.
+    """
+    redis, asyncio_redis = _sync_redis(server, replicas), _async_redis(server, replicas)
+    return redirect_all({Redis: redis, AsyncRedis: asyncio_redis})
+
+
+@contextmanager
+def sync_kit(server: FakeServer, *, replicas: int = 0, **options: Any) -> Iterator[PenstockKit]:
+    """Yield a client of a server, with helpers for tests.
+
+    Args:
+        server: the server.
+        replicas: how many confirm every write.
+        **options: as of `Penstock`, such as the prefix of the app's client.
+    """
+    redis = _sync_redis(server, replicas)
+    client = PenstockKit(redis, **{"owner": "test", **options})
     with _clock() as client.advance, client:
         yield client
     redis.close()
 
 
 @contextmanager
-def async_kit(server: FakeServer, request: pytest.FixtureRequest) -> Iterator[AsyncPenstockKit]:
+def async_kit(
+    server: FakeServer, *, replicas: int = 0, **options: Any
+) -> Iterator[AsyncPenstockKit]:
     """Yield an asynchronous client of a server, as `sync_kit`."""
-    redis = _fakeredis().FakeAsyncRedis(server=server)
-    _give_replicas(redis, _AsyncReplicated, _replicas(request))
-    client = AsyncPenstockKit(redis, owner="test")
+    redis = _async_redis(server, replicas)
+    client = AsyncPenstockKit(redis, **{"owner": "test", **options})
     with _clock() as client.advance:
         yield client
     # The test's event loop may be gone; nothing of fakeredis's connections belongs to it.
@@ -212,3 +247,32 @@ def async_kit(server: FakeServer, request: pytest.FixtureRequest) -> Iterator[As
         loop.run_until_complete(redis.aclose())
     finally:
         loop.close()
+
+
+@contextmanager
+def use(*, replicas: int = 0, **options: Any) -> Iterator[PenstockKit]:
+    """Lead every client of the process to a new server in this block; yield helpers for tests.
+
+    Args:
+        replicas: how many confirm every write.
+        **options: of the client with the helpers, as of `Penstock`; such as the prefix of the
+            app's client.
+
+    Raises:
+        BadArgument: not a number of replicas, or an option can't be used.
+        ConfigurationError: the extra `testing` is not installed.
+
+    Examples:
+        >>> from penstock.testing import use
+        >>> with use() as kit:
+        ...     job = kit.queue("emails").enqueue("ada")  # or by a client of the app
+        ...     kit.queues()
+        ['emails']
+    """
+    server = fake_server()
+    check_count("replicas", replicas, low=0, high=1000)
+    with (
+        redirect_clients(server, replicas=replicas),
+        sync_kit(server, replicas=replicas, **options) as kit,
+    ):
+        yield kit

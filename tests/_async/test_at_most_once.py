@@ -20,7 +20,7 @@ from penstock import (
     DeliveryNotReplicated,
     Durable,
 )
-from penstock.client._async.transport import connection
+from penstock.client._async.transport import confirming
 from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, concerns
 from tests.support.keyspace import load_scripts
@@ -80,7 +80,7 @@ async def test_the_replicas_are_counted_now_and_then(
     trio: Replicated, tq: AsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer that finds no job with lease 0 does not ask for the replicas at each call."""
-    monkeypatch.setattr(connection, "REPLICA_COUNT_AGE", 0.1)
+    monkeypatch.setattr(confirming, "REPLICA_COUNT_AGE", 0.1)
 
     def asked() -> int:
         return int(trio.raw.info("commandstats")["cmdstat_info"]["calls"])

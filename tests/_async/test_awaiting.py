@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from penstock import (
     ResultTimeout,
 )
 from penstock.client._async import admin
+from penstock.core.calls.operations import QueueOps
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import Raw, advance
 from tests.support.twins import aspawn, await_for
@@ -138,6 +140,34 @@ async def test_nothing_is_told_where_no_client_waits(q: AsyncQueue, raw: Raw) ->
     await ack(q, job.id)
     assert (awaited(raw, q), raw.hget(q.ops.keys["meta"], "uses")) == (0, b"k")
     assert not raw.exists(q.ops.keys["finished"])
+
+
+async def test_a_stream_that_has_ended(
+    q: AsyncQueue, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait that outlasts the entries of other jobs looks as seldom as before, and is told."""
+    monkeypatch.setattr(admin, "LOOK_AGAIN", 0.05)
+    looks, results = list[float](), QueueOps.results
+
+    def note(ops: QueueOps, *args: Any, **options: Any) -> Any:
+        looks.append(monotonic())
+        return results(ops, *args, **options)
+
+    monkeypatch.setattr(QueueOps, "results", note)
+    other, job = await q.enqueue_many([1, 2], result_ttl=60)
+    first = aspawn(outcome, q, other.id)
+    await await_for(lambda: awaited(raw, q) == 1)
+    await q.ack([other.id])
+    assert await first.result() is None
+    waiting = aspawn(outcome, q, job.id)
+    await await_for(lambda: awaited(raw, q) == 1)
+    raw.delete(q.ops.keys["finished"])  # as its time to live does
+    before = len(looks)
+    await await_for(lambda: len(looks) >= before + 20)
+    assert looks[before + 19] - looks[before] > 0.5
+    monkeypatch.setattr(admin, "LOOK_AGAIN", 600.0)
+    await q.ack([job.id])
+    assert await waiting.result() is None
 
 
 def readers(raw: Raw) -> list[str]:

@@ -400,7 +400,7 @@ async def test_sources_of_a_client(backend: Backend, raw: Raw) -> None:
             AsyncPenstock(source)  # type: ignore[arg-type]  # that is the point
         assert caught.value.argument == "source"
     other = getattr(backend, WRONG_CLIENTS[AsyncPenstock.__name__])()
-    with pytest.raises(BadArgument, match=r"source=.*a URL or a redis"):
+    with pytest.raises(BadArgument, match=r"source=.*a URL or a redis.*pass this one to \w+$"):
         AsyncPenstock(other)
 
 

@@ -17,6 +17,7 @@ from penstock import (
     Handlers,
     Reject,
 )
+from penstock.client._async.client import twin_of
 from tests.support.keyspace import Raw, check_invariant
 
 
@@ -75,6 +76,42 @@ async def test_a_batch_from_begin_to_end(ps: AsyncPenstock, q: AsyncQueue) -> No
     assert (await q.stats()).batches == 0
 
 
+async def test_the_first_call_of_a_client_reads_a_batch(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Its answer has the id of the batch, with the node that the client has not met before."""
+    async with q.batch(then="end") as batch:
+        pass
+    other = twin_of(ps, federation=False)
+    status = await other.queue("q").batches.get(batch.id)
+    await other.close()
+    assert status is not None
+    assert status.id == batch.id
+
+
+@pytest.mark.parametrize("on", ["success", "finished"])
+async def test_dead_members(q: AsyncQueue, on: Any) -> None:
+    """They are no progress while the callback waits for them; a search finds them."""
+    async with q.batch(then="callback", on=on) as batch:
+        await batch.enqueue_many([b"a", b"b", b"c", b"d"])
+    jobs = await q.reserve(4)
+    await jobs[0].ack()
+    await jobs[1].bury("broken")
+    waits = on == "success"
+    [status] = await q.batches.list()
+    assert (status.awaited, status.is_stuck) == (3 if waits else 2, False)
+    await q.ack(jobs[2:])
+    [status] = await q.batches.list()
+    assert (status.progress, status.is_stuck) == (0.75 if waits else 1.0, waits)
+    dead = [view.raw async for view in q.jobs("dead", batch=batch.id)]
+    assert dead == [b"b"]
+    await q.redrive([jobs[1].id])
+    [status] = await q.batches.list()
+    assert not status.is_stuck
+    again = {job.raw: job for job in await q.reserve(2)}
+    await again[b"b"].ack()
+    [status] = await q.batches.list()
+    assert (status.state, status.progress) == ("called", 1.0)
+
+
 @pytest.mark.parametrize("on", ["success", "finished"])
 async def test_an_empty_batch(q: AsyncQueue, on: Any) -> None:
     """Its callback is due at once."""
@@ -93,12 +130,12 @@ async def ack(q: AsyncQueue, _: Raw) -> None:
 
 
 async def settle(q: AsyncQueue, _: Raw) -> None:
-    await q.node.executor.run(q.ops.settle([await taken(q)], 0))
+    await q.route.node.executor.run(q.ops.settle([await taken(q)], 0))
 
 
 async def hand_over(q: AsyncQueue, _: Raw) -> None:
     call = q.ops.hand_over([await taken(q)], [(0, b"1\nnext")])
-    assert (await q.node.executor.run(call)).all_done
+    assert (await q.route.node.executor.run(call)).all_done
     (batch,) = await q.batches.list()
     assert (batch.state, batch.total, batch.done) == ("waiting", 2, 1)
     await (await taken(q)).ack()
@@ -127,7 +164,7 @@ async def cancel_active(q: AsyncQueue, _: Raw) -> None:
 
 
 async def purge(q: AsyncQueue, _: Raw) -> None:
-    await q.node.executor.run(q.ops.purge("ready", "", 0))
+    await q.route.node.executor.run(q.ops.purge("ready", "", 0))
 
 
 async def expire(q: AsyncQueue, raw: Raw) -> None:
@@ -144,7 +181,7 @@ async def crash(q: AsyncQueue, raw: Raw) -> None:
     await q.configure(max_crashes=1)
     await taken(q)
     raw.zadd(q.ops.keys["active"], {raw.zrange(q.ops.keys["active"], 0, 0)[0]: 4096})
-    await q.node.executor.run(q.ops.reserve(1))
+    await q.route.node.executor.run(q.ops.reserve(1))
 
 
 async def trim(q: AsyncQueue, _: Raw) -> None:

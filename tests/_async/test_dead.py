@@ -54,6 +54,46 @@ async def test_twenty_attempts_by_default(q: AsyncQueue) -> None:
     assert [letter.error for letter in await letters(q)] == ["the first"]
 
 
+async def test_the_attempts_of_a_job(q: AsyncQueue) -> None:
+    """Deliveries that count, with the one that runs or buried the job: 2 of 2 when it died."""
+    await q.configure(max_attempts=2)
+    job_id, seen = (await q.enqueue("x")).id, []
+
+    async def look() -> None:
+        view = await q.show(job_id)
+        assert view is not None
+        seen.append((view.state, view.attempts))
+
+    await look()
+    for _ in range(2):
+        await q.release(await q.reserve(block=0))
+        jobs = await q.reserve(block=0)
+        await look()
+        await q.nack(jobs, delay=0)
+        await look()
+    await q.redrive([job_id])
+    await look()
+    await q.nack(await q.reserve(block=0), delay=0)
+    await q.bury(await q.reserve(block=0), "no")
+    await look()
+    assert seen == [
+        ("ready", 0), ("active", 1), ("ready", 1), ("active", 2), ("dead", 2), ("ready", 0),
+        ("dead", 1),
+    ]  # fmt: skip
+
+
+async def test_the_attempts_of_a_buried_job(q: AsyncQueue) -> None:
+    """The delivery that buries a job counts, also the first and after a failure; none = 0."""
+    jobs = await q.enqueue_many(range(3))
+    await q.bury([jobs.ids[2]], "no")
+    once, again = await q.reserve(2, block=0)
+    await q.nack([again], delay=0)
+    (again,) = await q.reserve(block=0)
+    await q.bury([once, again], "no")
+    letters_of = {letter.id: letter.attempts for letter in await letters(q)}
+    assert letters_of == {once.id: 1, again.id: 2, jobs.ids[2]: 0}
+
+
 async def test_death_by_crashes(q: AsyncQueue, raw: Raw) -> None:
     """A lease that ends without a report is a crash; the third crash buries the job."""
     await q.enqueue("x", lease=10)

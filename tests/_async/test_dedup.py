@@ -909,7 +909,7 @@ async def test_one_call_starts_thousands_of_successors(real_q: AsyncQueue, real_
         await q.enqueue_many(bodies, dedup=Dedup(str, on_duplicate="requeue"))
     assert (await q.stats()).dependent == 5000
     advance(real_raw, q.ops, 61)
-    settled = await q.node.executor.run(q.ops.settle(jobs[:1000], 1))
+    settled = await q.route.node.executor.run(q.ops.settle(jobs[:1000], 1))
     assert settled.outcomes.all_done
     stats = await q.stats()
     assert (stats.dependent, stats.ready + len(settled.taken.deliveries)) == (0, 5000)

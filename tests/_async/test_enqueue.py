@@ -23,7 +23,7 @@ from penstock import (
     StaleCall,
     parse_id,
 )
-from penstock.core.jobs import record
+from penstock.core.enqueuing import prepared
 from penstock.core.jobs.job import record_of
 from penstock.wire.keys import queue_crc
 from tests.support.backends import Backend
@@ -83,55 +83,14 @@ async def test_the_id_of_the_result(q: AsyncQueue) -> None:
 @pytest.fixture
 def scripts(q: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the scripts that the client runs."""
-    run, found = q.node.executor.connections.run, list[str]()
+    run, found = q.route.node.executor.connections.run, list[str]()
 
     async def noting(call: Any, **options: Any) -> Any:
         found.append(call.script.name)
         return await run(call, **options)
 
-    monkeypatch.setattr(q.node.executor.connections, "run", noting)
+    monkeypatch.setattr(q.route.node.executor.connections, "run", noting)
     return found
-
-
-async def test_a_plain_job_takes_a_script_of_its_own(q: AsyncQueue, scripts: list[str]) -> None:
-    """A job with no options but headers and a lease is added by `enqueue_plain`."""
-    await q.enqueue(b"makes the queue")
-    scripts.clear()
-    for body in (b"x", {"to": "ada"}, b"x" * 4000):
-        await q.enqueue(body, headers={"trace": "1"})
-    await q.enqueue(b"x", lease=5)
-    assert scripts == ["enqueue_plain"] * 4
-    scripts.clear()
-    await q.enqueue(b"x" * 5000)
-    await q.enqueue(b"x", delay=1)
-    await q.enqueue(b"x", lease=0)
-    await q.enqueue(b"x", max_length=100)
-    await q.enqueue(b"x", durable=Durable(0))
-    assert scripts == ["enqueue"] * 5
-
-
-@pytest.mark.parametrize(
-    "options", [{"max_length": 100}, {"replicas": 0}, {"lease": 5}], ids=lambda one: next(iter(one))
-)
-async def test_a_queue_with_limits_is_left_to_enqueue(
-    q: AsyncQueue, scripts: list[str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a refusal of `enqueue_plain` the client calls `enqueue`, for a while without a try."""
-    await q.configure(**options)
-    is_limited = "max_length" in options
-    scripts.clear()
-    for _ in range(3):
-        assert (await q.enqueue(b"x")).state == "ready"
-    if not is_limited:
-        assert scripts == ["enqueue_plain"] * 3
-        return
-    assert scripts == ["enqueue_plain", "enqueue", "enqueue", "enqueue"]
-    await q.configure(max_length=None)
-    scripts.clear()
-    monkeypatch.setattr(q.ops, "plain_from", 0.0)
-    await q.enqueue(b"x")
-    assert scripts == ["enqueue_plain"]
-    assert (await q.stats()).ready == 4
 
 
 async def test_a_paused_or_closed_queue_takes_no_plain_job(q: AsyncQueue) -> None:
@@ -140,7 +99,6 @@ async def test_a_paused_or_closed_queue_takes_no_plain_job(q: AsyncQueue) -> Non
     await q.pause("in")
     with pytest.raises(QueuePaused):
         await q.enqueue(b"x")
-    q.ops.plain_from = 0.0
     await q.resume()
     await q.enqueue(b"x")
     await q.close()
@@ -324,7 +282,7 @@ async def test_a_body_of_512_mib_is_refused(
     q: AsyncQueue, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A too large body is refused before it is sent; the error has the bound (here 2 MiB)."""
-    monkeypatch.setattr(record, "MAX_RECORD_BYTES", 2 << 20)
+    monkeypatch.setattr(prepared, "MAX_RECORD_BYTES", 2 << 20)
     await q.enqueue(b"x" * ((2 << 20) - 20))  # its header has at most 19 bytes
     before = dump(raw)
     for body in (b"x" * ((2 << 20) - 2), "x" * (2 << 20)):

@@ -61,8 +61,8 @@ async def overfill(q: AsyncQueue) -> None:
 async def take_a_plain_key(q: AsyncQueue) -> None:
     """Call a queue one of whose keys has another type."""
     await q.enqueue(1)
-    await q.node.executor.command("DEL", q.ops.keys["ready"])
-    await q.node.executor.command("SET", q.ops.keys["ready"], "x")
+    await q.route.node.executor.command("DEL", q.ops.keys["ready"])
+    await q.route.node.executor.command("SET", q.ops.keys["ready"], "x")
     await q.reserve()
 
 
@@ -73,7 +73,7 @@ REFUSED: dict[str, Call] = {
     "a full queue": overfill,
     "a stale receipt": ack_twice,
     "a key of another type": take_a_plain_key,
-    "a command that does not exist": lambda q: q.node.executor.command("NONE"),
+    "a command that does not exist": lambda q: q.route.node.executor.command("NONE"),
     "no result": lambda q: q.result("x", timeout=0),
 }
 
@@ -93,7 +93,7 @@ async def test_a_call_that_is_repeated(faults: int, proxy: Proxy, freed: Freed) 
     async with AsyncPenstock(proxy.url) as ps:
         q = ps.queue("q")
         await q.enqueue(1)
-        await q.node.executor.command("SCRIPT", "FLUSH")
+        await q.route.node.executor.command("SCRIPT", "FLUSH")
         armed = [proxy.eat_reply(after=b"EVALSHA") for _ in range(faults)]
         await call_with_data(lambda q: q.enqueue(2), q, freed)
         await await_for(freed.are_all)

@@ -148,10 +148,10 @@ async def test_a_lost_job_hands_nothing_over(ps: AsyncPenstock, q: AsyncQueue) -
     await q.release([job.id])
     (again,) = await q.reserve()
     stale = q.ops.hand_over([job], records)
-    assert [*await q.node.executor.run(stale)] == [Outcome.STALE]
+    assert [*await q.route.node.executor.run(stale)] == [Outcome.STALE]
     call = q.ops.hand_over([again], records)
-    assert [*await q.node.executor.run(call)] == [Outcome.DONE]
-    assert [*await q.node.executor.run(q.ops.hand_over([again], records))] == [Outcome.GONE]
+    assert [*await q.route.node.executor.run(call)] == [Outcome.DONE]
+    assert [*await q.route.node.executor.run(q.ops.hand_over([again], records))] == [Outcome.GONE]
     assert (await q.stats()).ready == 1
 
 

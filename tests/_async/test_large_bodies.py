@@ -199,7 +199,7 @@ async def test_staged_jobs(q: AsyncQueue, raw: Raw) -> None:
     at = Staged("node", "writer", 0)
     await q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
-    run, chunk = q.node.executor.run, staged_chunk(0, records)
+    run, chunk = q.route.node.executor.run, staged_chunk(0, records)
     await run(about_staged(q.ops, "stage", at, 0, "a:0", 60_000, chunk))
     await run(about_staged(q.ops, "commit", at, 0, 60_000, 1, "a", 1))
     for most in (2, 2):

@@ -232,6 +232,17 @@ async def test_a_busy_partition_hides_no_other(q: AsyncQueue) -> None:
 # -- what is of all of them ------------------------------------------------------------------
 
 
+async def test_the_queue_of_a_batch_waits_in_its_partition(q: AsyncQueue) -> None:
+    """A settle through it takes no job of another partition, also when it waits for one."""
+    async with q.batch(then="end") as batch:
+        for n in range(COUNT):
+            await q.enqueue(n)
+        held = await batch.queue.reserve(COUNT, block=0)
+        outcomes, jobs = await batch.queue.ack_and_reserve(held, COUNT, block=0.05)
+        assert (list(outcomes), jobs) == ([Outcome.DONE], [])
+    assert (await q.stats()).ready == COUNT
+
+
 async def test_figures_cover_all_partitions(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """Stats, peek, scan and the list of queues treat the partitions as one queue."""
     ids = [(await q.enqueue(number)).id for number in range(10)]
@@ -396,6 +407,22 @@ async def test_a_job_in_any_partition_wakes_a_consumer(q: AsyncQueue) -> None:
         [job] = await waiting.result()
         assert job.id == done.id
         await job.ack()
+
+
+async def test_a_consumer_of_one_job_asks_each_partition_once(
+    ps: AsyncPenstock, q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition that is asked first, alone, is not asked again with the others."""
+    assert await q.reserve(block=0) == []
+    run, asked = ps.topology.executor.connections.run, list[bytes]()
+
+    async def note(call: Any, **options: Any) -> Any:
+        asked.append(call.head[1])
+        return await run(call, **options)
+
+    monkeypatch.setattr(ps.topology.executor.connections, "run", note)
+    assert await q.reserve(block=0) == []
+    assert len(asked) == len(set(asked)) == COUNT
 
 
 async def test_a_mixed_call(ps: AsyncPenstock, q: AsyncQueue) -> None:

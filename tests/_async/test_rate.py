@@ -84,7 +84,7 @@ async def test_a_later_event_waits_for_the_rate(q: AsyncQueue) -> None:
     await q.enqueue("a")
     await q.enqueue("b", delay=5)
     assert await taken(q) == 1
-    assert 55_000 < (await q.node.executor.run(q.ops.reserve(1))).next_ms <= 60_000
+    assert 55_000 < (await q.route.node.executor.run(q.ops.reserve(1))).next_ms <= 60_000
 
 
 async def test_a_wrong_clock_holds_nothing_back(q: AsyncQueue, raw: Raw) -> None:

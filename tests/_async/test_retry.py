@@ -126,7 +126,7 @@ async def test_invalid_parts_of_a_stored_policy(
     """Invalid parts of a stored policy count as not given, for readers and scripts alike."""
     await q.enqueue(1)
     await q.purge()
-    await q.node.executor.run(q.ops.enqueue([b"1;" + field + b"\nbody"]))
+    await q.route.node.executor.run(q.ops.enqueue([b"1;" + field + b"\nbody"]))
     (job,) = await q.reserve(block=0)
     assert (job.retry, job.body) == (policy, b"body")
     await q.configure(max_attempts=3)

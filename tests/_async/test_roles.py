@@ -235,7 +235,7 @@ async def test_each_call_with_the_role_renews_it(q: AsyncQueue, raw: Raw) -> Non
             assert len(await theirs.recover(9, idle=0)) == 1
             advance(raw, q.ops, 90)
             await producer.extend()
-            await q.pause()
+            await q.pause("all")
             assert await theirs.reserve(block=0) == []
             advance(raw, q.ops, 90)
             await mine.stats()

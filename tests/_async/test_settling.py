@@ -231,14 +231,14 @@ async def test_a_receipt_that_was_guessed(q: AsyncQueue, raw: Raw, how: str, cou
     await q.enqueue_many(range(count))
     jobs = await q.reserve(count, block=0)
     batch = reservation_of(jobs[0])
-    given = (batch.tag, batch.receipt, batch.hinted)
+    given = (batch.tag, batch.receipt, batch.receipt_with_end)
     batch.tag ^= 1
     batch.receipt = f"1-{batch.tag:03x}"
-    batch.hinted = batch.receipt + batch.hinted[5:]
+    batch.receipt_with_end = batch.receipt + batch.receipt_with_end[5:]
     before = dump(raw)
     assert await settle_many(q, how, [*jobs]) == [STALE] * count
     assert dump(raw) == before
-    batch.tag, batch.receipt, batch.hinted = given
+    batch.tag, batch.receipt, batch.receipt_with_end = given
     assert await settle_many(q, how, [*jobs]) == [DONE] * count
 
 

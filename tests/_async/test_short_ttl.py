@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue
-from penstock.core.enqueuing.options import _shared, _warn_of_lease
-from penstock.core.jobs.job import hinted_receipt
+from penstock.core.enqueuing.prepared import _shared, _warn_of_lease
+from penstock.core.jobs.job import receipt_with_end
 from tests.support.keyspace import Raw, advance
 
 
@@ -74,7 +74,7 @@ async def test_the_hint_of_a_whole_reservation_fits(q: AsyncQueue, raw: Raw) -> 
     (view,) = await q.peek(1, state="active")
     assert view.lease_until is not None
     until = str(round(view.lease_until * 1000))
-    assert {hinted_receipt(job).partition("@")[2] for job in jobs} == {until}
+    assert {receipt_with_end(job).partition("@")[2] for job in jobs} == {until}
     assert (await q.ack(jobs)).done == 20
 
 

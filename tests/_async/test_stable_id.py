@@ -41,22 +41,22 @@ async def test_a_repeat_on_a_primary_without_the_call_keeps_it(
     q: AsyncQueue, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a failover that lost the call, its repeat has another id but the same stable id."""
-    build = q.ops.enqueue_plain
+    build = q.ops.enqueue_one
     sent: list[Call[Any]] = []
 
-    def kept(record: bytes) -> Call[Any]:
-        sent.append(build(record))
+    def kept(*args: Any, **options: Any) -> Call[Any]:
+        sent.append(build(*args, **options))
         return sent[-1]
 
     await q.enqueue("first")
     await q.reserve(1, block=0)
     with monkeypatch.context() as patch:
-        patch.setattr(q.ops, "enqueue_plain", kept)
+        patch.setattr(q.ops, "enqueue_one", kept)
         told = await q.enqueue("work")
     (old,) = await q.reserve(1, block=0)
     await old.ack()
     drop_producers(raw, q.ops)  # as a lagging replica: it has neither the job nor the call
-    await q.node.executor.run(sent[-1])
+    await q.route.node.executor.run(sent[-1])
     (new,) = await q.reserve(1, block=0)
     assert new.id != old.id == told.id
     assert new.stable_id == old.stable_id == told.stable_id

@@ -14,7 +14,9 @@ AT = Staged("node", "aa11", 0)
 async def staged(q: AsyncQueue, field: str, rows: int, at: Staged = AT) -> None:
     """Stage a chunk of this many rows."""
     chunk = staged_chunk(0, [b"1;d=%b-%d\nx" % (field.encode(), i) for i in range(rows)])
-    await q.node.executor.run(about_staged(q.ops, "stage", at, at.batch, field, 60_000, chunk))
+    await q.route.node.executor.run(
+        about_staged(q.ops, "stage", at, at.batch, field, 60_000, chunk)
+    )
 
 
 async def counted(q: AsyncQueue) -> tuple[int, int, int]:
@@ -27,7 +29,7 @@ async def test_a_write_from_stage_to_queue(q: AsyncQueue, raw: Raw) -> None:
     """Each row is staged, then promised, then a ready job. A failed attempt counts until the
     commit, and a chunk that is sent twice counts once.
     """
-    run = q.node.executor.run
+    run = q.route.node.executor.run
     await q.enqueue("before")
     for field, rows in (("a:0", 3), ("a:1", 2), ("a:1", 2), ("failed:0", 4)):
         await staged(q, field, rows)
@@ -45,7 +47,7 @@ async def test_a_write_that_is_given_up(q: AsyncQueue) -> None:
     """Its rows are in no figure any more; those of another write stay."""
     await staged(q, "a:0", 3)
     await staged(q, "b:0", 2, AT._replace(writer="bb22"))
-    await q.node.executor.run(about_staged(q.ops, "unstage", AT, 0, ""))
+    await q.route.node.executor.run(about_staged(q.ops, "unstage", AT, 0, ""))
     assert await counted(q) == (2, 0, 0)
 
 
@@ -64,7 +66,7 @@ async def test_a_clear_ends_promises(q: AsyncQueue) -> None:
     """Promised rows are then staged rows that expire."""
     await q.enqueue("x")
     await staged(q, "a:0", 3)
-    await q.node.executor.run(about_staged(q.ops, "commit", AT, 0, 60_000, 3, "a", 1))
+    await q.route.node.executor.run(about_staged(q.ops, "commit", AT, 0, 60_000, 3, "a", 1))
     await q.clear()
     assert await counted(q) == (3, 0, 0)
 
@@ -77,7 +79,7 @@ async def test_a_thousand_writes_are_counted(q: AsyncQueue, raw: Raw) -> None:
     await staged(q, "a:0", 3)
     await staged(q, "b:0", 2, AT._replace(writer="bb22"))
     assert await counted(q) == (1002, 0, 0)
-    reply = await q.node.executor.run(
+    reply = await q.route.node.executor.run(
         about_staged(q.ops, "commit", AT._replace(writer="bb22"), 0, 9000, 2, "b", 1)
     )
     assert (reply.code, raw.hlen(index)) == (1, 1000)
@@ -87,7 +89,7 @@ async def test_a_node_with_staged_rows_is_not_drained(ps: AsyncPenstock, q: Asyn
     """Its queue may still get the rows: a node that is forgotten would keep them."""
     await q.configure(lease=60)
     await staged(q, "a:0", 3)
-    run, end = q.node.executor.run, about_staged(q.ops, "unstage", AT, 0, "")
+    run, end = q.route.node.executor.run, about_staged(q.ops, "unstage", AT, 0, "")
     [node] = await ps.nodes.list()
     found = await ps.nodes.check_drained(node)
     assert (bool(found), found.waiting, found.rows) == (False, 0, 3)

@@ -47,16 +47,16 @@ async def test_the_objects_of_a_queue_show_it() -> None:
 
 
 async def test_a_job_and_a_view_show_their_state(q: AsyncQueue) -> None:
-    """The repr of a job or view has id, state, queue and attempt; that of a view also the error."""
+    """The repr of a job or view has id, state, queue attempts; that of a view the error, too."""
     done = await q.enqueue("x")
     [job] = await q.reserve(block=0)
     assert repr(job) == f"<AsyncJob {done.id} held in 'q', attempt 1>"
     view = await q.show(job)
-    assert repr(view) == f"<JobView {done.id} active in 'q', attempt 1>"
+    assert repr(view) == f"<JobView {done.id} active in 'q', attempts 1>"
     await job.nack(delay=60, error="no room")
     assert repr(job) == f"<AsyncJob {done.id} settled in 'q', attempt 1>"
     view = await q.show(job)
-    assert repr(view) == f"<JobView {done.id} scheduled in 'q', attempt 2: no room>"
+    assert repr(view) == f"<JobView {done.id} scheduled in 'q', attempts 1: no room>"
 
 
 async def test_a_role_shows_whether_it_is_held(q: AsyncQueue) -> None:
@@ -98,13 +98,13 @@ ENQUEUE = (
 QUEUE = (
     "ack ack_and_reserve batch batches bury cancel clear close configure consume"
     " dedup_status delete enqueue enqueue_many exclusive extend handler handlers job_type jobs nack"
-    " name node ops partitions pause peek postpone promote purge recover redrive release reopen"
+    " name ops partitions pause peek postpone promote purge recover redrive release reopen"
     " reserve result resume schedules show stats sweep"
 )
 
 
 def test_a_queue_has_few_methods() -> None:
-    """A queue has only methods for callers, and three attributes for the rest of the package."""
+    """A queue has only methods for callers, and two attributes for the rest of the package."""
     names = [name for name in dir(AsyncQueue) if not name.startswith("_")]
     assert [name for name in names if hasattr(AsyncQueue, name)] == QUEUE.split()
 
@@ -168,6 +168,6 @@ def test_a_client_has_few_members() -> None:
     names = {name for name in dir(AsyncPenstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
         "ack clear clear_all close connect hello info jobs middleware nodes open owner"  # noqa: SIM905
-        " prefix queue queues reserve result scan_queues scan_queues_iter show sweep"
+        " find_problems prefix queue queues reserve result scan_queues scan_queues_iter show sweep"
         " topology workers".split()
     )

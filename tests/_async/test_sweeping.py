@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, Dedup
-from penstock.core.flows.sweeping import SweepSchedule
+from penstock.core.flows.sweeping import IDLE_MS, SweepSchedule
 from tests.support.keyspace import advance, check_invariant, evalshas
 
 Raw = Any
@@ -180,6 +180,17 @@ async def test_a_sparse_stream_is_compacted(real_q: AsyncQueue, real_raw: Raw) -
     check_invariant(real_raw)
 
 
+async def test_a_call_compacts_a_thousand_jobs_at_most(real_q: AsyncQueue, real_raw: Raw) -> None:
+    """A sweep goes on until the stream is compacted."""
+    added = await real_q.enqueue_many(range(30_000))
+    await real_q.delete([one.id for number, one in enumerate(added) if number % 20])
+    moved = await real_q.route.node.executor.run(real_q.ops.call("sweep", IDLE_MS))
+    assert (moved.more, real_raw.xlen(real_q.ops.keys["ready"])) == (1, 500)
+    await real_q.sweep()
+    assert real_raw.xlen(real_q.ops.keys["ready"]) == 0
+    assert (await real_q.stats()).ready == 1500
+
+
 async def test_a_compacted_job_keeps_its_ttl_and_dedup_id(
     real_q: AsyncQueue, real_raw: Raw
 ) -> None:
@@ -215,7 +226,7 @@ async def test_a_paused_queue_is_not_compacted(
 async def test_a_survey_keeps_jobs_in_their_places(real_q: AsyncQueue, real_raw: Raw) -> None:
     """For ten minutes after a survey jobs stay in place, as it reads the structures in turn."""
     await sparse(real_q)
-    await real_q.node.executor.run(real_q.ops.call("survey", "", "scheduled", "", "", 10, 0))
+    await real_q.route.node.executor.run(real_q.ops.call("survey", "", "scheduled", "", "", 10, 0))
     for seconds, left in ((0, 200), (590, 200), (120, 0)):
         advance(real_raw, real_q.ops, seconds)
         await real_q.sweep()

@@ -60,8 +60,7 @@ class AsyncCounted:
         self.q, self.raw, self._before = q, raw, 0
 
     def begin(self) -> None:
-        """Start counting. The client knows that the queue is not plain, as after one refusal."""
-        self.q.ops.declined.update(reserve=100, settle=100)
+        """Start counting."""
         self._before = evalshas(self.raw)
 
     @property

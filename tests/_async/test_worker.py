@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio  # async only
 import json
 import logging
+import re
 
 # sync only: import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -33,9 +34,11 @@ from penstock import (
 )
 from penstock.client._acompat import asleep
 from penstock.client._async.client import twin_of
+from penstock.worker import Result
 from penstock.worker.log import JsonFormatter, LogFormatter
 from penstock.worker.state import WorkerState
 from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance
 from tests.support.twins import await_for
 
 # sync only: from tests.support.twins import coroutine_function
@@ -280,7 +283,7 @@ async def test_names_and_arguments(ps: AsyncPenstock, q: AsyncQueue) -> None:
 async def test_jobs_that_no_handler_can_run(
     ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Unknown names, wrong arguments and unreadable bodies make dead letters with a reason."""
+    """Wrong arguments and unreadable bodies make dead letters; unknown names are given back."""
     handlers = Handlers()
     ran: list[int] = []
 
@@ -297,12 +300,130 @@ async def test_jobs_that_no_handler_can_run(
     worker = await run(ps, handlers)
     assert ran == [1]
     errors = [view.error for view in await q.peek(10, state="dead")]
-    assert len(errors) == 5
-    for part in ('no handler "sub"', "without a name", "number='x'", "other", "decoded"):
+    assert len(errors) == 3
+    for part in ("number='x'", "other", "decoded"):
         assert any(part in error for error in errors), (part, errors)
+    back = await q.peek(10, state="scheduled")
+    assert {view.error for view in back} == {
+        'no handler "sub"',
+        "no handler for jobs without a name",
+    }
+    assert [(view.attempts, view.snoozes, view.unknowns) for view in back] == [(0, 0, 1)] * 2
     counts = worker.status().stats.counts
-    assert counts == {"rejected": 5, "done": 1}
-    assert caplog.text.count("becomes a dead letter") == 5
+    assert counts == {"rejected": 3, "unknown": 2, "done": 1}
+    assert caplog.text.count("becomes a dead letter") == 3
+    assert caplog.text.count("this worker has add") == 2
+
+
+async def test_a_rolling_deploy(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Old workers give the jobs of a new handler back, as often as it takes; a new one has them."""
+    old, new, ran = Handlers(), Handlers(), list[int]()
+
+    @old.handler("old")
+    async def kept() -> None: ...
+
+    @new.handler
+    async def added(number: int) -> None:
+        ran.append(number)
+
+    await q.configure(max_attempts=1, max_snoozes=1, max_releases=1)
+    jobs = [await added.enqueue(q, number) for number in range(10)]
+    for times in (1, 2, 3):
+        await run(ps, old)
+        view = await q.show(jobs[0].id)
+        assert view is not None
+        assert (view.state, view.unknowns, view.attempts) == ("scheduled", times, 0)
+        await q.promote([job.id for job in jobs])
+    await run(ps, new)
+    assert (sorted(ran), (await q.stats()).dead) == ([*range(10)], 0)
+
+
+async def test_a_handler_that_no_worker_has(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """Its jobs are dead after the time that the queue allows, a day by default."""
+    await q.enqueue({}, headers={"handler": "gone"})
+    await run(ps, print)  # a function gets all jobs
+    assert (await q.stats()).acked == 1
+    handlers = Handlers()
+    handlers.handler("other")(print)
+    job = await q.enqueue({}, headers={"handler": "gone"})
+    await run(ps, handlers)
+    advance(raw, q.ops, 86_300)
+    await run(ps, handlers)
+    assert ((await q.stats()).dead, (await q.stats()).scheduled) == (0, 1)
+    advance(raw, q.ops, 100)
+    worker = await run(ps, handlers)
+    view = await q.show(job.id)
+    assert view is not None
+    assert (view.state, view.error, view.attempts) == ("dead", 'no handler "gone"', 0)
+    assert worker.status().stats.counts == {"dead": 1}
+
+
+FORGOTTEN: dict[str, Callable[[Any], Result]] = {
+    "Done": lambda handler: Done(then=[handler.job(1)]),
+    "Retry": lambda _: Retry(60),
+    "Snooze": lambda _: Snooze(60),
+    "Reject": lambda _: Reject("no"),
+}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("kind", FORGOTTEN)
+async def test_a_forgotten_return(
+    kind: str, strict: bool, ps: AsyncPenstock, q: AsyncQueue
+) -> None:
+    """A warning tells of it, or the job fails: its next step would be lost."""
+    handlers = Handlers(strict=strict)
+
+    @handlers.handler
+    async def forgetful(number: int) -> None:
+        FORGOTTEN[kind](forgetful)
+
+    await forgetful.enqueue(q, 1)
+    text = f"{kind}(...) was made in handler 'forgetful', and neither returned nor raised"
+    if strict:
+        worker = await run(ps, handlers)
+        [view] = await q.peek(state="scheduled")
+        assert view.error.startswith(f"TypeError: {text}")
+        assert worker.status().stats.counts == {"retried": 1}
+        return
+    with pytest.warns(RuntimeWarning, match=re.escape(text)) as caught:
+        worker = await run(ps, handlers)
+    assert [one.filename for one in caught] == [__file__]
+    assert worker.status().stats.counts == {"done": 1}
+
+
+async def test_results_that_are_used(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Those that are returned, raised or caught are not forgotten, nor those of another place."""
+    handlers = Handlers(strict=True)
+
+    @handlers.handler
+    async def returned() -> Any:
+        return Done(1)
+
+    @handlers.handler
+    async def raised() -> None:
+        raise Reject("no")
+
+    @handlers.handler
+    async def caught() -> None:
+        with suppress(Retry):
+            raise Retry
+
+    @handlers.handler
+    async def chosen(name: str) -> Any:
+        return {"snooze": Snooze(60), "retry": Retry(60)}.get(name)
+
+    @handlers.chunk("both", size=2, wait=0)
+    async def both(jobs: list[Any]) -> list[Any]:
+        return [Done(), Snooze(60)][: len(jobs)]
+
+    for handler in (returned, raised, caught):
+        await handler.enqueue(q)
+    await chosen.enqueue_many(q, ["snooze", "neither"])
+    await both.enqueue_many(q, [1, 2])
+    worker = await run(ps, handlers)
+    assert worker.status().stats.counts == {"done": 4, "rejected": 1, "snoozed": 2}
+    Done()  # in no handler
 
 
 async def test_a_handler_that_settles_its_job(ps: AsyncPenstock, q: AsyncQueue) -> None:
@@ -441,7 +562,7 @@ async def test_hooks_around_a_run(ps: AsyncPenstock, q: AsyncQueue) -> None:
     await run(watched, handlers, concurrency=1)
     assert events == [
         (None, "good", "done", "NoneType"),
-        (None, "bad", "retried", "ValueError"),
+        (None, "bad", "failed", "ValueError"),
         (None, "late", "snoozed", "NoneType"),
     ]
     errors = {view.body: view.error for view in (await q.jobs().page()).jobs}

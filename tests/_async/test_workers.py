@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock import AsyncPenstock, AsyncWorker, Job
+from penstock import AsyncPenstock, AsyncWorker, Job, ResultTimeout
 from penstock.core.jobs.workers import worker_entry
 from penstock.wire.keys import worker_key, workers_key
 from penstock.worker._async import registration
@@ -52,6 +52,22 @@ async def test_workers_that_are_gone(ps: AsyncPenstock, raw: Raw) -> None:
     assert [view.id for view in await ps.workers()] == [IDS[0], IDS[2]]
 
 
+async def test_who_waits_is_told_of_no_worker(ps: AsyncPenstock, raw: Raw) -> None:
+    """A time-out of `result` tells the state of the job, and whether a worker could take it."""
+    q = ps.queue("q")
+    job = await q.enqueue(1, result_ttl=60)
+    with pytest.raises(ResultTimeout, match=r"it is ready, and no worker of queue 'q' is listed$"):
+        await q.result(job.id, timeout=0.02)
+    store(raw, IDS[0], 5)
+    with pytest.raises(ResultTimeout, match=r"it is ready$"):
+        await q.result(job.id, timeout=0.02)
+    await q.reserve()
+    with pytest.raises(ResultTimeout, match=r"it is active$"):
+        await job.result(timeout=0.02)
+    with pytest.raises(ResultTimeout, match=r"within 0\.0 s$"):  # it looks once, at the result
+        await q.result(job.id, timeout=0)
+
+
 async def test_entries_that_can_not_be_read(ps: AsyncPenstock, raw: Raw) -> None:
     """Those of another version, and of strangers, are left out."""
     assert await ps.workers() == []
@@ -81,7 +97,7 @@ async def test_a_worker_is_listed(
         (view,) = await ps.workers(jobs=True)
         assert (view.name, view.queues, view.concurrency) == ("w", ("q", "r"), 3)
         assert view.kind == AsyncWorker.__name__
-        assert [(one.id, one.attempt) for one in view.jobs] == [(job.id, 1)]
+        assert [(one.id, one.attempts) for one in view.jobs] == [(job.id, 1)]
         assert view.since <= view.seen < view.since + 60
         (plain,) = await ps.workers()
         assert plain.jobs == ()

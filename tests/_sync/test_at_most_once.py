@@ -20,7 +20,7 @@ from penstock import (
     Penstock,
     Queue,
 )
-from penstock.client._sync.transport import connection
+from penstock.client._sync.transport import confirming
 from penstock.embedded import EmbeddedServer
 from penstock.worker import Worker, concerns
 from tests.support.keyspace import load_scripts
@@ -80,7 +80,7 @@ def test_the_replicas_are_counted_now_and_then(
     trio: Replicated, tq: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer that finds no job with lease 0 does not ask for the replicas at each call."""
-    monkeypatch.setattr(connection, "REPLICA_COUNT_AGE", 0.1)
+    monkeypatch.setattr(confirming, "REPLICA_COUNT_AGE", 0.1)
 
     def asked() -> int:
         return int(trio.raw.info("commandstats")["cmdstat_info"]["calls"])

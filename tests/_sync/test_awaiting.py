@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from penstock import (
     ResultTimeout,
 )
 from penstock.client._sync import admin
+from penstock.core.calls.operations import QueueOps
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import Raw, advance
 from tests.support.twins import spawn, wait_for
@@ -139,6 +141,32 @@ def test_nothing_is_told_where_no_client_waits(q: Queue, raw: Raw) -> None:
     ack(q, job.id)
     assert (awaited(raw, q), raw.hget(q.ops.keys["meta"], "uses")) == (0, b"k")
     assert not raw.exists(q.ops.keys["finished"])
+
+
+def test_a_stream_that_has_ended(q: Queue, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait that outlasts the entries of other jobs looks as seldom as before, and is told."""
+    monkeypatch.setattr(admin, "LOOK_AGAIN", 0.05)
+    looks, results = list[float](), QueueOps.results
+
+    def note(ops: QueueOps, *args: Any, **options: Any) -> Any:
+        looks.append(monotonic())
+        return results(ops, *args, **options)
+
+    monkeypatch.setattr(QueueOps, "results", note)
+    other, job = q.enqueue_many([1, 2], result_ttl=60)
+    first = spawn(outcome, q, other.id)
+    wait_for(lambda: awaited(raw, q) == 1)
+    q.ack([other.id])
+    assert first.result() is None
+    waiting = spawn(outcome, q, job.id)
+    wait_for(lambda: awaited(raw, q) == 1)
+    raw.delete(q.ops.keys["finished"])  # as its time to live does
+    before = len(looks)
+    wait_for(lambda: len(looks) >= before + 20)
+    assert looks[before + 19] - looks[before] > 0.5
+    monkeypatch.setattr(admin, "LOOK_AGAIN", 600.0)
+    q.ack([job.id])
+    assert waiting.result() is None
 
 
 def readers(raw: Raw) -> list[str]:

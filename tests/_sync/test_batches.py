@@ -18,6 +18,7 @@ from penstock import (
     Reject,
     Worker,
 )
+from penstock.client._sync.client import twin_of
 from tests.support.keyspace import Raw, check_invariant
 
 
@@ -76,6 +77,42 @@ def test_a_batch_from_begin_to_end(ps: Penstock, q: Queue) -> None:
     assert q.stats().batches == 0
 
 
+def test_the_first_call_of_a_client_reads_a_batch(ps: Penstock, q: Queue) -> None:
+    """Its answer has the id of the batch, with the node that the client has not met before."""
+    with q.batch(then="end") as batch:
+        pass
+    other = twin_of(ps, federation=False)
+    status = other.queue("q").batches.get(batch.id)
+    other.close()
+    assert status is not None
+    assert status.id == batch.id
+
+
+@pytest.mark.parametrize("on", ["success", "finished"])
+def test_dead_members(q: Queue, on: Any) -> None:
+    """They are no progress while the callback waits for them; a search finds them."""
+    with q.batch(then="callback", on=on) as batch:
+        batch.enqueue_many([b"a", b"b", b"c", b"d"])
+    jobs = q.reserve(4)
+    jobs[0].ack()
+    jobs[1].bury("broken")
+    waits = on == "success"
+    [status] = q.batches.list()
+    assert (status.awaited, status.is_stuck) == (3 if waits else 2, False)
+    q.ack(jobs[2:])
+    [status] = q.batches.list()
+    assert (status.progress, status.is_stuck) == (0.75 if waits else 1.0, waits)
+    dead = [view.raw for view in q.jobs("dead", batch=batch.id)]
+    assert dead == [b"b"]
+    q.redrive([jobs[1].id])
+    [status] = q.batches.list()
+    assert not status.is_stuck
+    again = {job.raw: job for job in q.reserve(2)}
+    again[b"b"].ack()
+    [status] = q.batches.list()
+    assert (status.state, status.progress) == ("called", 1.0)
+
+
 @pytest.mark.parametrize("on", ["success", "finished"])
 def test_an_empty_batch(q: Queue, on: Any) -> None:
     """Its callback is due at once."""
@@ -94,12 +131,12 @@ def ack(q: Queue, _: Raw) -> None:
 
 
 def settle(q: Queue, _: Raw) -> None:
-    q.node.executor.run(q.ops.settle([taken(q)], 0))
+    q.route.node.executor.run(q.ops.settle([taken(q)], 0))
 
 
 def hand_over(q: Queue, _: Raw) -> None:
     call = q.ops.hand_over([taken(q)], [(0, b"1\nnext")])
-    assert q.node.executor.run(call).all_done
+    assert q.route.node.executor.run(call).all_done
     (batch,) = q.batches.list()
     assert (batch.state, batch.total, batch.done) == ("waiting", 2, 1)
     taken(q).ack()
@@ -128,7 +165,7 @@ def cancel_active(q: Queue, _: Raw) -> None:
 
 
 def purge(q: Queue, _: Raw) -> None:
-    q.node.executor.run(q.ops.purge("ready", "", 0))
+    q.route.node.executor.run(q.ops.purge("ready", "", 0))
 
 
 def expire(q: Queue, raw: Raw) -> None:
@@ -145,7 +182,7 @@ def crash(q: Queue, raw: Raw) -> None:
     q.configure(max_crashes=1)
     taken(q)
     raw.zadd(q.ops.keys["active"], {raw.zrange(q.ops.keys["active"], 0, 0)[0]: 4096})
-    q.node.executor.run(q.ops.reserve(1))
+    q.route.node.executor.run(q.ops.reserve(1))
 
 
 def trim(q: Queue, _: Raw) -> None:

@@ -254,8 +254,8 @@ def test_jobs_are_read_as_they_go_out(q: Queue) -> None:
         q.enqueue_many(jobs)
     assert (len(caught.value.results), read[-1]) == (2000, 2200)
     assert isinstance(caught.value.__cause__, BadArgument)
-    assert "to=2200: not str" in str(caught.value.__cause__)
-    with pytest.raises(BadArgument, match="not str"):
+    assert "to=2200: must be str" in str(caught.value.__cause__)
+    with pytest.raises(BadArgument, match="must be str"):
         welcome.enqueue_many(q, [None])
 
 
@@ -487,8 +487,8 @@ def test_one_name_in_two_queues(bound: bool, ps: Penstock) -> None:
     assert sorted(seen) == [
         f"{name} {handler} {name}" for name in ("first", "second") for handler in ("None", "add")
     ]
-    dead = queues[2].peek(state="dead")
-    assert {view.error for view in dead} == {
+    back = queues[2].peek(state="scheduled")
+    assert {view.error for view in back} == {
         'no handler "add"',
         "no handler for jobs without a name",
     }
@@ -520,7 +520,7 @@ def test_defaults_and_batches_of_queues(ps: Penstock) -> None:
         for name in ("first", "second")
         for handler in ("many", "other", "other")
     ]
-    assert {view.error for view in queues[2].peek(state="dead")} == {
+    assert {view.error for view in queues[2].peek(state="scheduled")} == {
         'no handler "many"', 'no handler "fax"', "no handler for jobs without a name",
     }  # fmt: skip
 
@@ -542,7 +542,7 @@ def test_a_handler_of_one_queue_without_a_name(kind: str, ps: Penstock) -> None:
         queue.enqueue("whole")
     Worker(ps, [first, second], tasks, burst=True).run()
     assert seen == ["first"]
-    assert len(second.peek(state="dead")) == 1
+    assert len(second.peek(state="scheduled")) == 1
 
 
 def test_handlers_of_a_queue_have_its_name(ps: Penstock) -> None:

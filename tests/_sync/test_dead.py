@@ -55,6 +55,46 @@ def test_twenty_attempts_by_default(q: Queue) -> None:
     assert [letter.error for letter in letters(q)] == ["the first"]
 
 
+def test_the_attempts_of_a_job(q: Queue) -> None:
+    """Deliveries that count, with the one that runs or buried the job: 2 of 2 when it died."""
+    q.configure(max_attempts=2)
+    job_id, seen = q.enqueue("x").id, []
+
+    def look() -> None:
+        view = q.show(job_id)
+        assert view is not None
+        seen.append((view.state, view.attempts))
+
+    look()
+    for _ in range(2):
+        q.release(q.reserve(block=0))
+        jobs = q.reserve(block=0)
+        look()
+        q.nack(jobs, delay=0)
+        look()
+    q.redrive([job_id])
+    look()
+    q.nack(q.reserve(block=0), delay=0)
+    q.bury(q.reserve(block=0), "no")
+    look()
+    assert seen == [
+        ("ready", 0), ("active", 1), ("ready", 1), ("active", 2), ("dead", 2), ("ready", 0),
+        ("dead", 1),
+    ]  # fmt: skip
+
+
+def test_the_attempts_of_a_buried_job(q: Queue) -> None:
+    """The delivery that buries a job counts, also the first and after a failure; none = 0."""
+    jobs = q.enqueue_many(range(3))
+    q.bury([jobs.ids[2]], "no")
+    once, again = q.reserve(2, block=0)
+    q.nack([again], delay=0)
+    (again,) = q.reserve(block=0)
+    q.bury([once, again], "no")
+    letters_of = {letter.id: letter.attempts for letter in letters(q)}
+    assert letters_of == {once.id: 1, again.id: 2, jobs.ids[2]: 0}
+
+
 def test_death_by_crashes(q: Queue, raw: Raw) -> None:
     """A lease that ends without a report is a crash; the third crash buries the job."""
     q.enqueue("x", lease=10)

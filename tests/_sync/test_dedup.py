@@ -904,7 +904,7 @@ def test_one_call_starts_thousands_of_successors(real_q: Queue, real_raw: Raw) -
         q.enqueue_many(bodies, dedup=Dedup(str, on_duplicate="requeue"))
     assert q.stats().dependent == 5000
     advance(real_raw, q.ops, 61)
-    settled = q.node.executor.run(q.ops.settle(jobs[:1000], 1))
+    settled = q.route.node.executor.run(q.ops.settle(jobs[:1000], 1))
     assert settled.outcomes.all_done
     stats = q.stats()
     assert (stats.dependent, stats.ready + len(settled.taken.deliveries)) == (0, 5000)

@@ -61,8 +61,8 @@ def overfill(q: Queue) -> None:
 def take_a_plain_key(q: Queue) -> None:
     """Call a queue one of whose keys has another type."""
     q.enqueue(1)
-    q.node.executor.command("DEL", q.ops.keys["ready"])
-    q.node.executor.command("SET", q.ops.keys["ready"], "x")
+    q.route.node.executor.command("DEL", q.ops.keys["ready"])
+    q.route.node.executor.command("SET", q.ops.keys["ready"], "x")
     q.reserve()
 
 
@@ -73,7 +73,7 @@ REFUSED: dict[str, Call] = {
     "a full queue": overfill,
     "a stale receipt": ack_twice,
     "a key of another type": take_a_plain_key,
-    "a command that does not exist": lambda q: q.node.executor.command("NONE"),
+    "a command that does not exist": lambda q: q.route.node.executor.command("NONE"),
     "no result": lambda q: q.result("x", timeout=0),
 }
 
@@ -93,7 +93,7 @@ def test_a_call_that_is_repeated(faults: int, proxy: Proxy, freed: Freed) -> Non
     with Penstock(proxy.url) as ps:
         q = ps.queue("q")
         q.enqueue(1)
-        q.node.executor.command("SCRIPT", "FLUSH")
+        q.route.node.executor.command("SCRIPT", "FLUSH")
         armed = [proxy.eat_reply(after=b"EVALSHA") for _ in range(faults)]
         call_with_data(lambda q: q.enqueue(2), q, freed)
         wait_for(freed.are_all)

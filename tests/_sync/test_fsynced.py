@@ -222,7 +222,7 @@ def test_a_number_of_replicas_that_changes(make_server: Server, binary: ServerBi
             asked = calls(raw, "hget")
             q.enqueue("x", durable=Durable(fsynced=True))
             assert calls(raw, "hget") == asked  # what is known is not asked for
-            raw.hset("penstock:{q}:meta", "replicas", 1)
+            raw.hset("penstock:{q}:meta", mapping={"replicas": 1, "uses": "l"})
             with pytest.raises(NotReplicated, match="is on the server's disk, 0 of 1") as caught:
                 q.enqueue("x", durable=Durable(fsynced=True))
             assert (caught.value.fsynced, caught.value.withdrawn) == (True, True)
@@ -391,7 +391,8 @@ def test_a_file_that_is_switched_off(make_server: Server, binary: ServerBinary) 
                 q.enqueue_many(bodies(), durable=Durable(fsynced=True, timeout=3600))
             assert isinstance(caught.value.__cause__, NotReplicated)
             assert caught.value.__cause__.fsynced is False
-            assert len(caught.value.results) == q.stats().ready == 1000
+            assert [one.replicas for one in caught.value.results] == [0] * 1000
+            assert q.stats().ready == 1000
             raw.script_flush()  # the answer must be found behind a NOSCRIPT error too
             with pytest.raises(NotReplicated):
                 q.enqueue("x", durable=Durable(fsynced=True, timeout=3600))

@@ -149,10 +149,10 @@ def test_a_lost_job_hands_nothing_over(ps: Penstock, q: Queue) -> None:
     q.release([job.id])
     (again,) = q.reserve()
     stale = q.ops.hand_over([job], records)
-    assert [*q.node.executor.run(stale)] == [Outcome.STALE]
+    assert [*q.route.node.executor.run(stale)] == [Outcome.STALE]
     call = q.ops.hand_over([again], records)
-    assert [*q.node.executor.run(call)] == [Outcome.DONE]
-    assert [*q.node.executor.run(q.ops.hand_over([again], records))] == [Outcome.GONE]
+    assert [*q.route.node.executor.run(call)] == [Outcome.DONE]
+    assert [*q.route.node.executor.run(q.ops.hand_over([again], records))] == [Outcome.GONE]
     assert q.stats().ready == 1
 
 

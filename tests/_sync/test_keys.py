@@ -117,7 +117,7 @@ def test_a_call_parks_a_bounded_number_of_jobs(q: Queue, raw: Raw) -> None:
     advance(raw, q.ops, 1)
     parked, bodies = [], []
     for _ in range(3):
-        taken = q.node.executor.run(q.ops.reserve(5))
+        taken = q.route.node.executor.run(q.ops.reserve(5))
         bodies += [job.body for job in taken.deliveries]
         parked.append(q.stats().parked)
         assert taken.next_ms == 0 or bodies[1:]
@@ -158,7 +158,7 @@ def test_a_looser_limit_of_many_keys(q: Queue, raw: Raw) -> None:
     q.configure(per_key=2)
     seen = []
     for _ in range(3):
-        taken = q.node.executor.run(q.ops.reserve(20))
+        taken = q.route.node.executor.run(q.ops.reserve(20))
         seen.append((len(taken.deliveries), taken.next_ms, q.stats().parked))
     assert seen == [(0, 0, 130), (20, 0, 10), (20, 0, 0)]
     assert raw.hget(q.ops.keys["meta"], "recheck") is None
@@ -170,7 +170,7 @@ def test_a_looser_limit_of_a_key_with_many_jobs(q: Queue) -> None:
     q.enqueue_many([b"a"] * 300 + [b"b"] * 2, key=lambda body: body.decode())
     assert len(q.reserve(10, block=0)) == 2
     q.configure(per_key=None)
-    replies = [q.node.executor.run(q.ops.reserve(1000)) for _ in range(4)]
+    replies = [q.route.node.executor.run(q.ops.reserve(1000)) for _ in range(4)]
     assert [len(one.deliveries) for one in replies] == [0, 102, 101, 97]
     assert [one.next_ms == 0 for one in replies] == [True, True, True, False]
 
@@ -188,7 +188,7 @@ def test_one_call_admits_jobs_of_thousands_of_keys(real_q: Queue, real_raw: Raw)
     q.configure(per_key=2)
     advance(real_raw, q.ops, 61)
     acknowledged = [job for job in jobs if job.body in keys[1100:2100]]
-    settled = q.node.executor.run(q.ops.settle(acknowledged, 1))
+    settled = q.route.node.executor.run(q.ops.settle(acknowledged, 1))
     assert (settled.outcomes.all_done, settled.taken.next_ms) == (True, 0)
     left, taken = q.stats(), len(settled.taken.deliveries)
     assert (left.active - taken, left.ready + left.parked + taken) == (1100, 4100)

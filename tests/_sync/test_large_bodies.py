@@ -200,7 +200,7 @@ def test_staged_jobs(q: Queue, raw: Raw) -> None:
     at = Staged("node", "writer", 0)
     q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
-    run, chunk = q.node.executor.run, staged_chunk(0, records)
+    run, chunk = q.route.node.executor.run, staged_chunk(0, records)
     run(about_staged(q.ops, "stage", at, 0, "a:0", 60_000, chunk))
     run(about_staged(q.ops, "commit", at, 0, 60_000, 1, "a", 1))
     for most in (2, 2):

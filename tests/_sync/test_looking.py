@@ -213,7 +213,7 @@ def test_show_of_a_waiting_job(q: Queue) -> None:
     assert view.due == pytest.approx(view.created + 3)
     assert view.expires == pytest.approx(view.created + 70)
     assert (view.lease_until, view.died, view.delivered, view.owner) == (None, None, None, "")
-    assert (view.deliveries, view.attempt, view.nacks, view.error) == (0, 1, 0, "")
+    assert (view.deliveries, view.attempts, view.nacks, view.error) == (0, 0, 0, "")
 
 
 def test_show_of_a_job_of_any_queue(ps: Penstock, q: Queue) -> None:
@@ -234,7 +234,7 @@ def test_show_through_the_life_of_a_job(q: Queue, raw: Raw) -> None:
     def look() -> None:
         view = q.show(done.id)
         assert view is not None
-        seen.append((view.state, view.deliveries, view.attempt, view.owner, view.error))
+        seen.append((view.state, view.deliveries, view.attempts, view.owner, view.error))
 
     look()
     (job,) = q.reserve(block=0)
@@ -250,11 +250,11 @@ def test_show_through_the_life_of_a_job(q: Queue, raw: Raw) -> None:
     job.bury("enough")
     look()
     assert seen == [
-        ("ready", 0, 1, "", ""),
+        ("ready", 0, 0, "", ""),
         ("active", 1, 1, "tester", ""),
-        ("scheduled", 1, 2, "tester", "oops"),
-        ("ready", 1, 2, "tester", "oops"),
-        ("ready", 2, 2, "tester", "oops"),
+        ("scheduled", 1, 1, "tester", "oops"),
+        ("ready", 1, 1, "tester", "oops"),
+        ("ready", 2, 1, "tester", "oops"),  # the end of a lease counts when the job is taken
         ("dead", 3, 3, "tester", "enough"),
     ]
     by_delivery = q.show(job)

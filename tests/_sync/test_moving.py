@@ -61,7 +61,7 @@ def test_the_delivery_of_a_promoted_job_ends(q: Queue) -> None:
             call()
     view = q.show(old.id)
     assert view is not None
-    assert (view.state, view.deliveries, view.attempt, view.redeliveries) == ("ready", 1, 1, 1)
+    assert (view.state, view.deliveries, view.attempts, view.redeliveries) == ("ready", 1, 0, 1)
     (new,) = q.reserve(block=0)
     assert (new.deliveries, new.attempt, new.redeliveries) == (2, 1, 1)
     with pytest.raises(StaleReceipt):

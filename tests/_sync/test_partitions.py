@@ -233,6 +233,17 @@ def test_a_busy_partition_hides_no_other(q: Queue) -> None:
 # -- what is of all of them ------------------------------------------------------------------
 
 
+def test_the_queue_of_a_batch_waits_in_its_partition(q: Queue) -> None:
+    """A settle through it takes no job of another partition, also when it waits for one."""
+    with q.batch(then="end") as batch:
+        for n in range(COUNT):
+            q.enqueue(n)
+        held = batch.queue.reserve(COUNT, block=0)
+        outcomes, jobs = batch.queue.ack_and_reserve(held, COUNT, block=0.05)
+        assert (list(outcomes), jobs) == ([Outcome.DONE], [])
+    assert q.stats().ready == COUNT
+
+
 def test_figures_cover_all_partitions(ps: Penstock, q: Queue) -> None:
     """Stats, peek, scan and the list of queues treat the partitions as one queue."""
     ids = [q.enqueue(number).id for number in range(10)]
@@ -397,6 +408,22 @@ def test_a_job_in_any_partition_wakes_a_consumer(q: Queue) -> None:
         [job] = waiting.result()
         assert job.id == done.id
         job.ack()
+
+
+def test_a_consumer_of_one_job_asks_each_partition_once(
+    ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition that is asked first, alone, is not asked again with the others."""
+    assert q.reserve(block=0) == []
+    run, asked = ps.topology.executor.connections.run, list[bytes]()
+
+    def note(call: Any, **options: Any) -> Any:
+        asked.append(call.head[1])
+        return run(call, **options)
+
+    monkeypatch.setattr(ps.topology.executor.connections, "run", note)
+    assert q.reserve(block=0) == []
+    assert len(asked) == len(set(asked)) == COUNT
 
 
 def test_a_mixed_call(ps: Penstock, q: Queue) -> None:

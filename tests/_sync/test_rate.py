@@ -85,7 +85,7 @@ def test_a_later_event_waits_for_the_rate(q: Queue) -> None:
     q.enqueue("a")
     q.enqueue("b", delay=5)
     assert taken(q) == 1
-    assert 55_000 < q.node.executor.run(q.ops.reserve(1)).next_ms <= 60_000
+    assert 55_000 < q.route.node.executor.run(q.ops.reserve(1)).next_ms <= 60_000
 
 
 def test_a_wrong_clock_holds_nothing_back(q: Queue, raw: Raw) -> None:

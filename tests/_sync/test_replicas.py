@@ -27,7 +27,7 @@ from penstock import (
 )
 from penstock.client._sync.adding import add_each
 from penstock.core.calls.operations import QueueOps
-from penstock.core.enqueuing.options import prepared
+from penstock.core.enqueuing.prepared import prepared
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.support.binaries import chosen_binaries
@@ -673,7 +673,7 @@ def test_a_repeated_ack_waits_for_the_first_one(
             q = client.queue("q")
             (job,) = held(q)
             replica.pause()
-            fault = door.eat_reply(after=script("ack_plain").sha.encode())
+            fault = door.eat_reply(after=script("ack").sha.encode())
             with pytest.raises(AckNotReplicated) as caught:
                 q.ack([job], durable=Durable(1, timeout=0.3))
             assert fault.has_struck

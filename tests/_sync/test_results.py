@@ -66,7 +66,7 @@ def test_a_value_comes_back(ps: Penstock, q: Queue, value: Any) -> None:
     assert ps.result(job.id) == value
     view = q.show(job.id)
     assert view is not None
-    assert (view.id, view.state, view.attempt, view.raw) == (job.id, "done", 1, b"")
+    assert (view.id, view.state, view.attempts, view.raw) == (job.id, "done", 1, b"")
     assert view.finished is not None
 
 
@@ -78,7 +78,7 @@ def test_of_a_kept_job_the_attempt_is_known(q: Queue) -> None:
     q.ack(q.reserve(block=0))
     q.cancel([waiting.id])
     views = [q.show(job.id) for job in (failed, waiting)]
-    found = [(one.state, one.attempt, one.nacks, one.redeliveries) for one in views if one]
+    found = [(one.state, one.attempts, one.nacks, one.redeliveries) for one in views if one]
     assert found == [("done", 3, 0, 0), ("cancelled", 0, 0, 0)]
 
 
@@ -113,7 +113,7 @@ def test_results_by_an_ack(q: Queue) -> None:
     q.ack([two.id, jobs[2].id])
     assert [outcome(q, job_id) for job_id in jobs.ids] == [None, None, None]
     views = [q.show(job_id) for job_id in jobs.ids]
-    assert [view and (view.state, view.attempt) for view in views] == [
+    assert [view and (view.state, view.attempts) for view in views] == [
         ("done", 1),
         ("done", 1),
         ("done", 0),

@@ -127,7 +127,7 @@ def test_invalid_parts_of_a_stored_policy(
     """Invalid parts of a stored policy count as not given, for readers and scripts alike."""
     q.enqueue(1)
     q.purge()
-    q.node.executor.run(q.ops.enqueue([b"1;" + field + b"\nbody"]))
+    q.route.node.executor.run(q.ops.enqueue([b"1;" + field + b"\nbody"]))
     (job,) = q.reserve(block=0)
     assert (job.retry, job.body) == (policy, b"body")
     q.configure(max_attempts=3)

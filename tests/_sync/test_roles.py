@@ -235,7 +235,7 @@ def test_each_call_with_the_role_renews_it(q: Queue, raw: Raw) -> None:
             assert len(theirs.recover(9, idle=0)) == 1
             advance(raw, q.ops, 90)
             producer.extend()
-            q.pause()
+            q.pause("all")
             assert theirs.reserve(block=0) == []
             advance(raw, q.ops, 90)
             mine.stats()

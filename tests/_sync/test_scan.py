@@ -363,6 +363,19 @@ def test_queues_step_by_step(ps: Penstock, n: int) -> None:
     assert names == set()
 
 
+def test_queues_of_a_pattern(ps: Penstock) -> None:
+    """Only queues whose names match are read and returned; their partitions are one queue."""
+    for name in ("mail.a", "mail.b", "Mail.c", "report"):
+        ps.queue(name).enqueue("x")
+    ps.queue("mail.p", partitions=3).enqueue_many(range(9), key=str)
+    assert set(found_queues(ps, 2, pattern="mail.*")) == {"mail.a", "mail.b", "mail.p"}
+    assert set(found_queues(ps, 100, pattern="[mM]ail.?")) == {
+        "mail.a", "mail.b", "Mail.c", "mail.p",
+    }  # fmt: skip
+    assert [one.name for one in ps.scan_queues_iter(pattern="mail.?", min_length=2)] == ["mail.p"]
+    assert found_queues(ps, 100, pattern="none") == []
+
+
 def test_a_page_of_a_small_registry_is_cut(ps: Penstock) -> None:
     """The server returns a small hash at once; removals between two pages hide no queue."""
     names = [f"{i}" for i in range(25)]
@@ -437,6 +450,7 @@ def test_queues_that_stay_are_found(real_ps: Penstock, real_raw: Raw) -> None:
         *({"min_length": x} for x in (-1, 1.5, "1", True)),
         *({"max_length": x} for x in (-1, 1.5, "1", True)),
         *({"max_idle": x} for x in (-1, "1", float("nan"))),
+        *({"pattern": x} for x in (b"a", None, 5)),
     ],
     ids=repr,
 )

@@ -171,18 +171,40 @@ def test_jobs_of_a_batch(q: Queue, state: StateName | list[StateName]) -> None:
     assert [view.raw for view in q.jobs("ready", batch=other.id, handler="x")] == []
 
 
+def test_old_jobs(q: Queue, raw: Raw) -> None:
+    """Jobs are searched by the time since they were enqueued, in whichever state they are."""
+    q.enqueue_many([b"old", b"older"], lease=1000)
+    q.reserve(block=0)
+    advance(raw, q.ops, 100)
+    q.enqueue(b"new")
+    assert [view.raw for view in q.jobs("ready", older_than=50)] == [b"older"]
+    assert {view.raw for view in q.jobs(older_than=50)} == {b"old", b"older"}
+    assert [view.raw for view in q.jobs("ready", older_than=500)] == []
+    with pytest.raises(BadArgument, match="older_than"):
+        q.jobs("ready", older_than=-1)
+
+
 def test_groups_of_errors(q: Queue) -> None:
-    """Jobs are counted by handler and first line of their error, up to a limit."""
-    for number, error in enumerate(["no\ntrace", "late", "no"] * 2):
+    """Jobs are counted by handler and error, up to a limit, and searched for by group."""
+    for number, error in enumerate(["no 'a'\ntrace", "late", "no 'b'"] * 2):
         q.enqueue(number, headers={"handler": "h"} if number < 5 else None)
         [job] = q.reserve(block=0)
         job.bury(error)
     found = q.jobs("dead", n=2).error_groups()
     told = [(group.jobs, group.handler, group.error) for group in found.groups]
-    assert told == [(3, "h", "no"), (2, "h", "late"), (1, "", "no")]
+    assert told == [(3, "h", "no '…'"), (2, "h", "late"), (1, "", "no '…'")]
     assert (found.looked, found.is_complete) == (6, True)
     [first] = q.jobs("dead", error="late", n=2).page().ids
     assert found.groups[1].example == first
+    assert [sum(group.trend) for group in found.groups] == [3, 2, 1]
+    deaths = [view.died for view in q.jobs("dead")]
+    assert (found.since, found.until) == (deaths[0], deaths[-1])
+    assert (found.groups[2].first, found.groups[2].last) == (deaths[5], deaths[5])
+    for group, numbers in zip(found.groups, ([0, 2, 3], [1, 4], [5]), strict=True):
+        of_group = [view.body for view in q.jobs("dead", group=group.id, n=2)]
+        assert of_group == numbers
+    assert [view.body for view in q.jobs("dead", handler="")] == [5]
     some = q.jobs("dead", n=2).error_groups(limit=3)
     assert (some.looked, some.is_complete) == (4, False)
-    assert q.jobs(error="late").error_groups().groups == found.groups[1:2]
+    [late] = q.jobs(error="late").error_groups().groups
+    assert (late.id, late.jobs) == (found.groups[1].id, 2)

@@ -230,14 +230,14 @@ def test_a_receipt_that_was_guessed(q: Queue, raw: Raw, how: str, count: int) ->
     q.enqueue_many(range(count))
     jobs = q.reserve(count, block=0)
     batch = reservation_of(jobs[0])
-    given = (batch.tag, batch.receipt, batch.hinted)
+    given = (batch.tag, batch.receipt, batch.receipt_with_end)
     batch.tag ^= 1
     batch.receipt = f"1-{batch.tag:03x}"
-    batch.hinted = batch.receipt + batch.hinted[5:]
+    batch.receipt_with_end = batch.receipt + batch.receipt_with_end[5:]
     before = dump(raw)
     assert settle_many(q, how, [*jobs]) == [STALE] * count
     assert dump(raw) == before
-    batch.tag, batch.receipt, batch.hinted = given
+    batch.tag, batch.receipt, batch.receipt_with_end = given
     assert settle_many(q, how, [*jobs]) == [DONE] * count
 
 

@@ -15,7 +15,7 @@ AT = Staged("node", "aa11", 0)
 def staged(q: Queue, field: str, rows: int, at: Staged = AT) -> None:
     """Stage a chunk of this many rows."""
     chunk = staged_chunk(0, [b"1;d=%b-%d\nx" % (field.encode(), i) for i in range(rows)])
-    q.node.executor.run(about_staged(q.ops, "stage", at, at.batch, field, 60_000, chunk))
+    q.route.node.executor.run(about_staged(q.ops, "stage", at, at.batch, field, 60_000, chunk))
 
 
 def counted(q: Queue) -> tuple[int, int, int]:
@@ -28,7 +28,7 @@ def test_a_write_from_stage_to_queue(q: Queue, raw: Raw) -> None:
     """Each row is staged, then promised, then a ready job. A failed attempt counts until the
     commit, and a chunk that is sent twice counts once.
     """
-    run = q.node.executor.run
+    run = q.route.node.executor.run
     q.enqueue("before")
     for field, rows in (("a:0", 3), ("a:1", 2), ("a:1", 2), ("failed:0", 4)):
         staged(q, field, rows)
@@ -46,7 +46,7 @@ def test_a_write_that_is_given_up(q: Queue) -> None:
     """Its rows are in no figure any more; those of another write stay."""
     staged(q, "a:0", 3)
     staged(q, "b:0", 2, AT._replace(writer="bb22"))
-    q.node.executor.run(about_staged(q.ops, "unstage", AT, 0, ""))
+    q.route.node.executor.run(about_staged(q.ops, "unstage", AT, 0, ""))
     assert counted(q) == (2, 0, 0)
 
 
@@ -65,7 +65,7 @@ def test_a_clear_ends_promises(q: Queue) -> None:
     """Promised rows are then staged rows that expire."""
     q.enqueue("x")
     staged(q, "a:0", 3)
-    q.node.executor.run(about_staged(q.ops, "commit", AT, 0, 60_000, 3, "a", 1))
+    q.route.node.executor.run(about_staged(q.ops, "commit", AT, 0, 60_000, 3, "a", 1))
     q.clear()
     assert counted(q) == (3, 0, 0)
 
@@ -78,7 +78,7 @@ def test_a_thousand_writes_are_counted(q: Queue, raw: Raw) -> None:
     staged(q, "a:0", 3)
     staged(q, "b:0", 2, AT._replace(writer="bb22"))
     assert counted(q) == (1002, 0, 0)
-    reply = q.node.executor.run(
+    reply = q.route.node.executor.run(
         about_staged(q.ops, "commit", AT._replace(writer="bb22"), 0, 9000, 2, "b", 1)
     )
     assert (reply.code, raw.hlen(index)) == (1, 1000)
@@ -88,7 +88,7 @@ def test_a_node_with_staged_rows_is_not_drained(ps: Penstock, q: Queue) -> None:
     """Its queue may still get the rows: a node that is forgotten would keep them."""
     q.configure(lease=60)
     staged(q, "a:0", 3)
-    run, end = q.node.executor.run, about_staged(q.ops, "unstage", AT, 0, "")
+    run, end = q.route.node.executor.run, about_staged(q.ops, "unstage", AT, 0, "")
     [node] = ps.nodes.list()
     found = ps.nodes.check_drained(node)
     assert (bool(found), found.waiting, found.rows) == (False, 0, 3)

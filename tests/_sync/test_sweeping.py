@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Dedup, Penstock, Queue
-from penstock.core.flows.sweeping import SweepSchedule
+from penstock.core.flows.sweeping import IDLE_MS, SweepSchedule
 from tests.support.keyspace import advance, check_invariant, evalshas
 
 Raw = Any
@@ -177,6 +177,17 @@ def test_a_sparse_stream_is_compacted(real_q: Queue, real_raw: Raw) -> None:
     check_invariant(real_raw)
 
 
+def test_a_call_compacts_a_thousand_jobs_at_most(real_q: Queue, real_raw: Raw) -> None:
+    """A sweep goes on until the stream is compacted."""
+    added = real_q.enqueue_many(range(30_000))
+    real_q.delete([one.id for number, one in enumerate(added) if number % 20])
+    moved = real_q.route.node.executor.run(real_q.ops.call("sweep", IDLE_MS))
+    assert (moved.more, real_raw.xlen(real_q.ops.keys["ready"])) == (1, 500)
+    real_q.sweep()
+    assert real_raw.xlen(real_q.ops.keys["ready"]) == 0
+    assert real_q.stats().ready == 1500
+
+
 def test_a_compacted_job_keeps_its_ttl_and_dedup_id(real_q: Queue, real_raw: Raw) -> None:
     """A compacted job keeps its dedup id, can be withdrawn, and expires."""
     sparse(real_q, ttl=500, dedup_id=str)
@@ -208,7 +219,7 @@ def test_a_paused_queue_is_not_compacted(real_q: Queue, real_raw: Raw, side: str
 def test_a_survey_keeps_jobs_in_their_places(real_q: Queue, real_raw: Raw) -> None:
     """For ten minutes after a survey jobs stay in place, as it reads the structures in turn."""
     sparse(real_q)
-    real_q.node.executor.run(real_q.ops.call("survey", "", "scheduled", "", "", 10, 0))
+    real_q.route.node.executor.run(real_q.ops.call("survey", "", "scheduled", "", "", 10, 0))
     for seconds, left in ((0, 200), (590, 200), (120, 0)):
         advance(real_raw, real_q.ops, seconds)
         real_q.sweep()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock import Job, Penstock, Worker
+from penstock import Job, Penstock, ResultTimeout, Worker
 from penstock.core.jobs.workers import worker_entry
 from penstock.wire.keys import worker_key, workers_key
 from penstock.worker._sync import registration
@@ -53,6 +53,22 @@ def test_workers_that_are_gone(ps: Penstock, raw: Raw) -> None:
     assert [view.id for view in ps.workers()] == [IDS[0], IDS[2]]
 
 
+def test_who_waits_is_told_of_no_worker(ps: Penstock, raw: Raw) -> None:
+    """A time-out of `result` tells the state of the job, and whether a worker could take it."""
+    q = ps.queue("q")
+    job = q.enqueue(1, result_ttl=60)
+    with pytest.raises(ResultTimeout, match=r"it is ready, and no worker of queue 'q' is listed$"):
+        q.result(job.id, timeout=0.02)
+    store(raw, IDS[0], 5)
+    with pytest.raises(ResultTimeout, match=r"it is ready$"):
+        q.result(job.id, timeout=0.02)
+    q.reserve()
+    with pytest.raises(ResultTimeout, match=r"it is active$"):
+        job.result(timeout=0.02)
+    with pytest.raises(ResultTimeout, match=r"within 0\.0 s$"):  # it looks once, at the result
+        q.result(job.id, timeout=0)
+
+
 def test_entries_that_can_not_be_read(ps: Penstock, raw: Raw) -> None:
     """Those of another version, and of strangers, are left out."""
     assert ps.workers() == []
@@ -80,7 +96,7 @@ def test_a_worker_is_listed(ps: Penstock, raw: Raw, monkeypatch: pytest.MonkeyPa
         (view,) = ps.workers(jobs=True)
         assert (view.name, view.queues, view.concurrency) == ("w", ("q", "r"), 3)
         assert view.kind == Worker.__name__
-        assert [(one.id, one.attempt) for one in view.jobs] == [(job.id, 1)]
+        assert [(one.id, one.attempts) for one in view.jobs] == [(job.id, 1)]
         assert view.since <= view.seen < view.since + 60
         (plain,) = ps.workers()
         assert plain.jobs == ()

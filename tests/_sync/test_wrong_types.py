@@ -195,6 +195,18 @@ def test_the_first_named_job_meets_another_type(
     assert [key for key in raw.scan_iter() if b"{q}" in key] == [q.ops.keys[kind]]
 
 
+def test_a_refused_call_leaves_its_producer(ps: Penstock, q: Queue, raw: Raw, damage: None) -> None:
+    """The server has answered, so later calls go on with the same producer id."""
+    q.enqueue("make the queue")
+    (caller,) = ps.topology.executor.connections.idle
+    raw.delete(q.ops.keys["ready"])
+    raw.set(q.ops.keys["ready"], "a foreign value")
+    with pytest.raises(QueueDamaged):
+        q.enqueue("refused")
+    (later,) = ps.topology.executor.connections.idle
+    assert later.producer == caller.producer
+
+
 def test_the_registry_of_another_type(q: Queue, raw: Raw, damage: None) -> None:
     """With a registry of another type no job is added, as the queue can't be listed."""
     raw.set("penstock:queues", "not a hash")

@@ -26,11 +26,11 @@ Visit = Callable[..., Page]
 
 
 class Served(uvicorn.Server):
-    """A server in a thread of its own."""
+    """A server in a thread of its own, on some port or a given one."""
 
-    def __init__(self, application: Any) -> None:
+    def __init__(self, application: Any, port: int = 0) -> None:
         super().__init__(uvicorn.Config(application, log_level="error", access_log=False))
-        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.socket = socket.create_server(("127.0.0.1", port))
         self.is_up = threading.Event()
         self.thread = threading.Thread(target=self.run, args=([self.socket],))
 
@@ -40,9 +40,15 @@ class Served(uvicorn.Server):
         self.is_up.set()
 
     @property
+    def port(self) -> int:
+        """Its port."""
+        number: int = self.socket.getsockname()[1]
+        return number
+
+    @property
     def url(self) -> str:
         """Address of the page."""
-        return f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Served:
         self.thread.start()

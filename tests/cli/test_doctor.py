@@ -27,6 +27,7 @@ from tests.support.backends import Backend
 
 CHECKED = [
     "version", "persistence", "memory", "evicted", "replicas", "clock", "scripts", "queues", "keys",
+    "work",
 ]  # fmt: skip
 
 
@@ -73,11 +74,30 @@ def test_a_server_that_is_well(cli: Cli, client: Penstock) -> None:
     assert all(one["text"] for one in document["findings"])
     data = {one["check"]: one["data"] for one in document["findings"]}
     assert data["queues"]["queues"] == 3
+    assert [(one["kind"], one["queue"]) for one in data["work"]["problems"]] == [
+        ("dead", "odd {name}% ü"), ("dead", "q"),
+    ]  # fmt: skip
     assert data["queues"]["complete"] is True
     assert data["keys"] == {"count": 0, "keys": []}
     assert data["scripts"]["of"] == len(all_scripts())
     assert {"enqueue", "reserve", "bury"} <= set(data["scripts"]["loaded"])
     assert abs(data["clock"]["ahead"]) < 1
+
+
+def test_the_work(cli: Cli, real_backend: Backend) -> None:
+    """It is a warning with the first problems, and ok without one; no server gets an id for it."""
+    raw: Any = real_backend.sync_client()
+    assert found(cli("doctor", "--json"), "work", "ok") == ["no client has used the server yet."]
+    assert raw.dbsize() == 0
+    queue = Penstock(raw).queue("q")
+    queue.enqueue_many(range(2))
+    assert found(cli("doctor", "--json"), "work", "ok") == ["nothing is wrong now."]
+    queue.bury(queue.reserve(1, block=0), "no")
+    queue.pause()
+    text = "q: 1 dead letter; q: deliveries are paused, and 1 job could be delivered"
+    result = cli("doctor", "--json")
+    assert found(result, "work", "warning") == [f"{text}; see `penstock check`."]
+    assert result.code == 0
 
 
 def test_a_queue_with_priorities_and_a_rate_is_well(cli: Cli, client: Penstock) -> None:

@@ -96,6 +96,33 @@ def test_words_are_completed_in_bash(run_cli: Cli, words: list[str], offered: li
     assert completed(run_cli, *words) == offered
 
 
+def test_completion_in_zsh(run_cli: Cli) -> None:
+    """Zsh reads the script of bash by its `bashcompinit`."""
+    bash, zsh = (run_cli("completion", shell).out for shell in ("bash", "zsh"))
+    first, _, rest = zsh.partition("\n")
+    assert "bashcompinit" in first
+    assert rest == bash
+
+
+FISH_LINE = re.compile(
+    r"complete -c penstock -n (__fish_use_subcommand|'__fish_seen_subcommand_from \w+')"
+    r"( -f| -[xr]| -l [\w-]+| -s \w| -a '[^']*'| -a \w+| -d '(\\'|[^'\\])*')+"
+)
+
+
+def test_completion_in_fish(run_cli: Cli) -> None:
+    """Each line is one rule: commands, their options, words, and names of queues."""
+    first, *lines = run_cli("completion", "fish").out.splitlines()
+    assert first.startswith("# ")
+    assert [line for line in lines if not FISH_LINE.fullmatch(line)] == []
+    for name in COMMANDS:
+        assert any(f" -f -a {name} -d" in line for line in lines)
+    peek = [line for line in lines if "from peek'" in line]
+    assert any(" -l state -x -a 'ready scheduled parked active dead' " in line for line in peek)
+    assert any(" -f -a '(penstock queues 2>/dev/null)'" in line for line in peek)
+    assert not any("trial" in line for line in lines)
+
+
 PROGRAM = f"""penstock() {{ {shlex.quote(sys.executable)} -m penstock "$@"; }}"""
 
 

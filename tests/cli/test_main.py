@@ -111,8 +111,12 @@ def test_options_stand_before_or_after_the_command(
     assert real_backend.url
     options = ["--url", real_backend.url, "--prefix", "other", "--json"]
     with Penstock(real_backend.url, prefix="other") as client:
-        client.queue("q").enqueue("x", dedup_id="owned")
-        before, after = run_cli(*options, *argv), run_cli(*argv, *options)
+        answers = []
+        for each in ([*options, *argv], [*argv, *options]):
+            client.queue("q").clear()
+            client.queue("q").enqueue("x", dedup_id="owned")
+            answers.append(run_cli(*each))
+    before, after = answers
     fails = ELSEWHERE in argv
     assert before.code == after.code == int(fails)
     if not fails:

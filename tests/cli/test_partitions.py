@@ -21,7 +21,7 @@ def test_a_queue_in_partitions_is_one_queue(cli: Cli, client: Penstock) -> None:
     assert cli("show", first, "--json").document["queue"] == "emails"
     assert len(cli("peek", "emails", "-n", "20", "--json").document["jobs"]) == 10
     assert cli("pause", "emails").code == 0
-    assert client.open("emails").stats().settings.paused == "all"
+    assert client.open("emails").stats().settings.paused == "out"
     assert cli("resume", "emails").code == 0
     assert cli("purge", "emails", "--yes").code == 0
     assert client.open("emails").stats().ready == 0

@@ -10,6 +10,9 @@ from dataclasses import asdict
 import pytest
 
 from penstock import Penstock
+from penstock.cli.app import loaded
+from penstock.cli.commands import COMMANDS
+from penstock.cli.parameters import Argument, described
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from tests.cli.support import Cli
 from tests.support.backends import Backend
@@ -218,7 +221,7 @@ def test_stats_with_a_damaged_queue(cli: Cli, client: Penstock, real_backend: Ba
 
 
 def test_stats_of_some_or_of_all(cli: Cli, client: Penstock) -> None:
-    """Named queues in that order, also a missing one; otherwise every queue."""
+    """Named queues in that order; otherwise every queue."""
     for name in ("a", "b", "c"):
         client.queue(name).enqueue("x")
 
@@ -227,26 +230,26 @@ def test_stats_of_some_or_of_all(cli: Cli, client: Penstock) -> None:
         return [(one["name"], one["exists"]) for one in document["queues"]]
 
     assert shown() == [("a", True), ("b", True), ("c", True)]
-    assert shown("c", "nosuch") == [("c", True), ("nosuch", False)]
-    assert "does not exist" in cli("stats", "nosuch").out
-    assert client.queues() == ["a", "b", "c"]
+    assert shown("c", "a") == [("c", True), ("a", True)]
 
 
 @pytest.mark.parametrize("side", ["in", "out", "all"])
 def test_pause_and_resume(cli: Cli, client: Penstock, side: str) -> None:
-    """A side stops until resume; the default is both."""
+    """A side stops until resume; by default that of the workers."""
     queue = client.queue("q")
+    queue.enqueue("x")
     result = cli("pause", "q", "--side", side, "--json")
     assert (result.code, result.document) == (0, {"queue": "q", "paused": side})
     assert queue.stats().settings.paused == side
     assert cli("resume", "q", "--json").document == {"queue": "q", "paused": None}
     assert queue.stats().settings.paused is None
-    assert cli("pause", "q").out == "q: paused (all)\n"
+    assert cli("pause", "q").out == "q: paused (out)\n"
     assert cli("resume", "q").out == "q: not paused\n"
 
 
 def test_a_rate_is_configured(cli: Cli, client: Penstock) -> None:
     """It is a text; stats show it with its burst."""
+    client.queue("q").enqueue("x")
     result = cli("configure", "q", "rate=100/min", "burst=20", "--json")
     assert (result.code, result.document["settings"]["rate"]) == (0, "100/min")
     assert cli("stats", "q").rows[0][-1].strip() == "rate=100/min burst=20"
@@ -275,18 +278,58 @@ def test_close_and_reopen(cli: Cli, client: Penstock) -> None:
     assert cli("enqueue", "q", "x").code == 0
 
 
-def test_reopen_makes_no_queue(cli: Cli, client: Penstock) -> None:
-    """A typing error does not create a queue."""
-    result = cli("reopen", "nosuch")
-    assert (result.code, client.queues()) == (0, [])
-    assert result.err == "queue 'nosuch' does not exist now\n"
+SOME_ID = "D-00000000-P7DpjNzE00000-53DE00000000000"
+COMMANDS_OF_QUEUES: list[list[str]] = [
+    ["pause"], ["resume"], ["close"], ["reopen"], ["stats"], ["peek"],
+    ["errors"], ["scan"], ["scan", "--ids"], ["redrive"],
+    ["redrive", "--handler", "a"], ["peek", "--key", "k"], ["delete", "--state", "dead", "--yes"],
+    ["cancel", SOME_ID], ["delete", SOME_ID], ["promote", SOME_ID],
+    ["postpone", SOME_ID], ["evict"], ["purge", "--yes"], ["clear", "--yes"], ["sweep"],
+    ["schedules"], ["batches"], ["dedup", "a"], ["configure"], ["configure", "lease=60"],
+]  # fmt: skip
 
 
-def test_resume_makes_no_queue(cli: Cli, client: Penstock) -> None:
-    """A typing error does not create a queue."""
-    result = cli("resume", "nosuch")
-    assert (result.code, client.queues()) == (0, [])
-    assert result.err == "queue 'nosuch' does not exist now\n"
+@pytest.mark.parametrize("argv", COMMANDS_OF_QUEUES, ids=" ".join)
+def test_a_mistyped_name(cli: Cli, client: Penstock, argv: list[str]) -> None:
+    """Commands that add no jobs refuse a name that no queue has, and create none."""
+    client.queue("payments").enqueue("x")
+    command, *rest = argv
+    result = cli(command, "paymets", *rest)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("penstock: no queue 'paymets' (did you mean 'payments'?)")
+    assert cli(command, "x", *rest).err.startswith("penstock: no queue 'x'")
+    assert client.queues() == ["payments"]
+    assert client.queue("payments").stats().settings.paused is None
+
+
+def test_the_test_above_has_every_command_of_a_queue() -> None:
+    """Commands whose first argument is a queue are in its list, but for those that may add one."""
+    tested = {command for command, *_ in COMMANDS_OF_QUEUES}
+    found = {
+        name
+        for name in COMMANDS
+        for one in described(loaded(name).function).parameters
+        if one.mark == Argument("QUEUE")
+    }
+    assert found - tested == {"enqueue"}
+    assert tested <= found
+
+
+def test_settings_of_a_new_queue(cli: Cli, client: Penstock) -> None:
+    """Settings are stored before the first job if the user says so."""
+    refused = cli("configure", "new", "lease=60")
+    assert (refused.code, "--create" in refused.err) == (1, True)
+    assert cli("configure", "new", "--create").code == 2
+    made = cli("configure", "new", "lease=60", "--create")
+    assert (made.code, client.queue("new").stats().settings.lease) == (0, 60)
+
+
+def test_stats_of_a_missing_queue_beside_others(cli: Cli, client: Penstock) -> None:
+    """The others are shown, and the exit code is 1."""
+    client.queue("q").enqueue("x")
+    result = cli("stats", "q", "nosuch", "--json")
+    assert (result.code, [one["name"] for one in result.document["queues"]]) == (1, ["q"])
+    assert result.err == "penstock: queue 'nosuch' is not shown: no queue 'nosuch'\n"
 
 
 def buried(client: Penstock, count: int) -> list[str]:
@@ -303,7 +346,7 @@ def test_redrive_all_some_or_named(cli: Cli, client: Penstock) -> None:
     queue = client.queue("q")
     assert cli("redrive", "q", "--limit", "2", "--json").document == {"queue": "q", "redriven": 2}
     assert [view.id for view in queue.peek()] == ids[:2]
-    assert cli("redrive", "q", ids[5]).out == "1 dead letters redriven\n"
+    assert cli("redrive", "q", ids[5]).out == "1 dead letter redriven\n"
     assert [view.id for view in queue.peek(state="dead")] == ids[2:5]
     assert cli("redrive", "q", "--json").document["redriven"] == 3
     assert queue.stats().dead == 0
@@ -328,7 +371,6 @@ def test_bad_usage_of_redrive(cli: Cli, client: Penstock) -> None:
     assert bad.code == 1
     assert bad.err.startswith("penstock: BadJobId: ")
     assert client.queue("q").stats().dead == 1
-    assert cli("redrive", "nosuch").err == "queue 'nosuch' does not exist now\n"
 
 
 def test_promote(cli: Cli, client: Penstock) -> None:
@@ -344,7 +386,29 @@ def test_promote(cli: Cli, client: Penstock) -> None:
         "jobs": [{"id": held, "outcome": "done"}, {"id": late, "outcome": "done"}],
     }
     assert [job.id for job in queue.reserve(5, block=0)] == [held, late]
-    assert cli("promote", "q", late).out == "1 jobs brought forward\n"
+    assert cli("promote", "q", late).out == "1 job brought forward\n"
+
+
+def test_errors(cli: Cli, client: Penstock) -> None:
+    """Groups come with a trend and times; below them stands what is not listed."""
+    queue = client.queue("q")
+    for error in ("no user 'ada'", "no user 'bob'", "late", "no user 'eve'"):
+        queue.enqueue(1)
+        queue.bury(queue.reserve(), error)
+    result = cli("errors", "q")
+    shown = [(row[1].strip(), row[-1].strip()) for row in result.rows]
+    assert shown == [("3", "no user '…'"), ("1", "late")]
+    assert "█" in result.out
+    assert result.err == ""
+    few = cli("errors", "q", "-n", "1")
+    assert len(few.rows) == 1
+    assert few.err == "1 job in 1 more groups\n"
+    queue.enqueue_many(range(3000))
+    queue.bury(queue.reserve(1000, block=0), "late")
+    queue.bury(queue.reserve(1000, block=0), "late")
+    some = cli("errors", "q", "--limit", "10")
+    assert some.err == "only the newest 1,000 are counted: see --limit\n"
+    assert cli("errors", "q", "--state", "ready").rows[0][1].strip() == "1000"
 
 
 def test_dead_letters_by_handler_and_error(cli: Cli, client: Penstock) -> None:
@@ -353,21 +417,21 @@ def test_dead_letters_by_handler_and_error(cli: Cli, client: Penstock) -> None:
     for handler, error in (("a", "ValueError: 1"), ("a", "OSError: 2"), ("b", "ValueError: 1")):
         job = queue.enqueue(b"x", headers={"handler": handler})
         queue.bury(queue.reserve(1), error, trace=f"Traceback\n{error}")
-    groups = cli("peek", "q", "--state", "dead", "--groups", "--json").document["groups"]
-    assert {(one["jobs"], one["handler"], one["error"]) for one in groups} == {
+    groups = cli("errors", "q", "--json").document["groups"]
+    assert {(one["jobs"], one["handler"], one["example_error"]) for one in groups} == {
         (1, "a", "ValueError: 1"), (1, "a", "OSError: 2"), (1, "b", "ValueError: 1"),
     }  # fmt: skip
-    assert "OSError: 2" in cli("peek", "q", "--state", "dead", "--groups").out
-    assert cli("peek", "q", "--groups").code == 2
+    assert "OSError: #" in cli("errors", "q").out
     told = cli("show", "q", job.id).out
     assert "failed at" in told
     assert told.count("ValueError: 1") == 3
-    assert cli("redrive", "q", "--error", "ValueError", "--handler", "a", "--json").document == {
-        "queue": "q", "redriven": 1,
-    }  # fmt: skip
-    assert cli("redrive", "q", "--error", "ValueError").out == "1 dead letters redriven\n"
+    assert cli("redrive", "q", "--error", "ValueError", "--handler", "a").out.startswith("1 job")
+    [group] = [one["id"] for one in groups if one["error"] == "OSError: #"]
+    assert cli("redrive", "q", "--group", group).out == "1 job redriven\n"
     assert cli("redrive", "q", job.id, "--error", "x").code == 2
     assert queue.stats().dead == 1
+    assert cli("redrive", "q", "--error", "ValueError").out == "1 job redriven\n"
+    assert cli("errors", "q").err == "no dead jobs\n"
 
 
 def test_cancel(cli: Cli, client: Penstock) -> None:
@@ -390,7 +454,7 @@ def test_postpone(cli: Cli, client: Penstock) -> None:
     """A ready job waits as long as a lease."""
     queue = client.queue("q")
     job_id = queue.enqueue("x", lease=600).id
-    assert cli("postpone", "q", job_id).out == "1 jobs postponed\n"
+    assert cli("postpone", "q", job_id).out == "1 job postponed\n"
     assert queue.reserve(block=0) == []
     [view] = queue.peek(state="scheduled")
     assert view.id == job_id
@@ -437,23 +501,21 @@ def test_bad_ids_to_move(cli: Cli, client: Penstock, command: str) -> None:
     bad = cli(command, "q", late, ready, "D-x", "--json")
     assert (bad.code, bad.out) == (1, "")
     assert bad.err.startswith("penstock: BadJobId: ")
-    other = cli(command, "nosuch", late)
+    client.queue("other").enqueue("x")
+    other = cli(command, "other", late)
     assert (other.code, other.out) == (1, "")
     assert other.err.startswith("penstock: WrongQueue: ")
     counts = queue.stats()
-    assert (counts.ready, counts.scheduled, client.queues()) == (1, 1, ["q"])
+    assert (counts.ready, counts.scheduled, client.queues()) == (1, 1, ["other", "q"])
 
 
 def test_move_in_a_queue_that_is_gone(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """The exit code is 1: the job is gone, and the missing queue is named."""
+    """The exit code is 1, and the missing queue is named."""
     job_id = client.queue("q").enqueue("x").id
     real_backend.sync_client().delete("penstock:{q}:meta", "penstock:{q}:ready")
     result = cli("promote", "q", job_id, "--json")
-    assert (result.code, result.document["promoted"]) == (1, 0)
-    assert result.err.splitlines() == [
-        "queue 'q' does not exist now",
-        f"penstock: 1 of 1 could not be brought forward: {job_id} gone",
-    ]
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "penstock: no queue 'q'\n"
 
 
 def delivered_once(client: Penstock, count: int) -> list[str]:
@@ -499,7 +561,7 @@ def test_evict_takes_many_steps(cli: Cli, client: Penstock) -> None:
 
 
 def test_bad_usage_of_evict(cli: Cli, client: Penstock) -> None:
-    """No job is removed; a missing queue is named, and not created."""
+    """No job is removed."""
     buried(client, 1)
     assert cli("evict", "q", "--count", "many").code == 2
     for count in ("0", "-1"):
@@ -507,10 +569,6 @@ def test_bad_usage_of_evict(cli: Cli, client: Penstock) -> None:
         assert (refused.code, refused.out) == (2, "")
         assert "--count" in refused.err
     assert client.queue("q").stats().dead == 1
-    missing = cli("evict", "nosuch")
-    assert (missing.code, missing.out) == (0, "0 jobs removed\n")
-    assert missing.err == "queue 'nosuch' does not exist now\n"
-    assert client.queues() == ["q"]
 
 
 def one_in_each_state(client: Penstock) -> None:
@@ -562,10 +620,7 @@ def test_purge_asks(cli: Cli, client: Penstock) -> None:
 
 
 def test_purge_of_nothing(cli: Cli, client: Penstock) -> None:
-    """A missing queue is named, and not created; an unknown state is bad usage."""
-    result = cli("purge", "nosuch")
-    assert (result.code, result.out) == (0, "0 jobs removed\n")
-    assert result.err == "queue 'nosuch' does not exist now\n"
+    """An unknown state is bad usage."""
     assert cli("purge", "q", "--state", "lost", "--yes").code == 2
     assert client.queues() == []
 
@@ -610,7 +665,7 @@ def test_clear_removes_whole_queues(cli: Cli, client: Penstock, real_backend: Ba
     assert (counts.ready, counts.scheduled, counts.active, counts.dead) == (2, 1, 1, 1)
     assert counts.settings.max_length == 50
     assert client.queue("b").dedup_status("3") is not None
-    assert cli("clear", "b", "-y").out == "1 queues removed, 5 jobs with them\n"
+    assert cli("clear", "b", "-y").out == "1 queue removed, 5 jobs with them\n"
 
 
 def test_clear_asks(cli: Cli, client: Penstock) -> None:
@@ -650,12 +705,11 @@ def test_clear_of_every_queue(cli: Cli, client: Penstock, real_backend: Backend)
 
 
 def test_clear_of_nothing(cli: Cli, client: Penstock) -> None:
-    """A missing queue is named, and not created; the others are cleared."""
+    """If a queue is missing, nothing is cleared."""
     filled(client, "a")
-    result = cli("clear", "nosuch", "a", "--yes", "--json")
-    assert (result.code, result.err) == (0, "queue 'nosuch' does not exist now\n")
-    assert result.document == {"jobs": 5, "queues": [{"queue": "a", "jobs": 5}]}
-    assert client.queues() == []
+    result = cli("clear", "a", "nosuch", "--yes", "--json")
+    assert (result.code, result.err) == (1, "penstock: no queue 'nosuch'\n")
+    assert client.queues() == ["a"]
 
 
 @pytest.mark.parametrize("argv", [[], ["--yes"], ["a", "--all"], ["a", "--all", "--yes"]], ids=str)

@@ -33,9 +33,7 @@ def test_schedules_are_listed(cli: Cli, client: Penstock) -> None:
 
 
 def test_a_queue_without_schedules(cli: Cli, client: Penstock) -> None:
-    """A queue that does not exist is named: its name may be mistyped."""
-    found = cli("schedules", "missing")
-    assert (found.code, "queue 'missing' does not exist now" in found.err) == (0, True)
+    """An empty list is no failure."""
     client.queue("q").enqueue("x")
     assert cli("schedules", "q", "--json").document == {"queue": "q", "schedules": []}
 
@@ -99,7 +97,7 @@ def test_a_roll_back(
 @pytest.mark.parametrize("action", ["trigger", "pause", "resume"])
 def test_a_schedule_that_is_not_there(cli: Cli, client: Penstock, action: str) -> None:
     """It is an error."""
-    del client
+    client.queue("q").enqueue("x")
     found = cli("schedules", "q", action, "s")
     assert (found.code, "no such schedule" in found.err) == (1, True)
 

@@ -38,7 +38,8 @@ def test_the_index_describes_the_calls(run_cli: Cli, tmp_path: Path) -> None:
     index = json.loads((tmp_path / "index.json").read_text())
     assert index == result.document
     [ack] = [one for one in index["scripts"] if one["name"] == "ack"]
-    assert ack["keys"][:3] == ["ready", "held", "active"]
+    assert ack["keys"][:3] == ["meta", "ready", "wake"]
+    assert ack["lane"] == 7
     assert (ack["args"], ack["repeated"]) == (["nonce", "wanted", "common", "window"], ["number"])
     assert hashlib.sha1((tmp_path / ack["file"]).read_bytes()).hexdigest() == ack["sha1"]
 

@@ -79,7 +79,7 @@ def running_top(url: str | None, *, columns: int = 80, lines: int = 24) -> Itera
 
 
 def test_it_shows_and_steers_queues(client: Penstock, real_backend: Backend) -> None:
-    """Keys choose a queue, pause and resume it, and redrive its dead letters after a question."""
+    """Keys choose a queue and resume it, and ask before they pause it or redrive dead letters."""
     client.queue("emails").enqueue_many(range(3))
     reports = client.queue("reports")
     reports.enqueue("x")
@@ -89,9 +89,14 @@ def test_it_shows_and_steers_queues(client: Penstock, real_backend: Backend) -> 
         assert re.search(r"▸\s+emails\s+open\s+3\s+0", frame)
         terminal.press("\x1b[B")
         terminal.wait(lambda frame: re.search(r"▸\s+reports", frame))
+        terminal.press("pn")
+        terminal.wait(lambda frame: "nothing changed" in frame)
+        assert reports.stats().settings.paused is None
         terminal.press("p")
-        terminal.wait(lambda frame: re.search(r"reports\s+paused all", frame))
-        assert reports.stats().settings.paused == "all"
+        terminal.wait(lambda frame: "reports: deliver no jobs until a resume?" in frame)
+        terminal.press("y")
+        terminal.wait(lambda frame: re.search(r"reports\s+paused out", frame))
+        assert reports.stats().settings.paused == "out"
         assert client.queue("emails").stats().settings.paused is None
         terminal.press("r")
         terminal.wait(lambda frame: "reports: not paused" in frame)
@@ -100,7 +105,7 @@ def test_it_shows_and_steers_queues(client: Penstock, real_backend: Backend) -> 
         terminal.wait(lambda frame: "nothing changed" in frame)
         assert reports.stats().dead == 1
         terminal.press("d")
-        terminal.wait(lambda frame: "redrive 1 dead letters?" in frame)
+        terminal.wait(lambda frame: "redrive 1 dead letter?" in frame)
         terminal.press("y")
         terminal.wait(lambda frame: "reports: 1 redriven" in frame)
         assert (reports.stats().dead, reports.stats().ready) == (0, 1)
@@ -130,11 +135,43 @@ def test_hostile_names_and_a_small_screen(client: Penstock, real_backend: Backen
         assert max(map(width_of, lines)) <= 60
 
 
+@pytest.mark.parametrize("width, height", [(40, 24), (60, 10), (80, 24), (200, 8)])
+def test_a_line_for_each_queue(client: Penstock, width: int, height: int) -> None:
+    """On a narrow screen too, title and choice are there, and a long name is cut."""
+    board = Board()
+    for number in range(30):
+        client.queue(f"{number:02} {'漢字 of tenants and ' * 5}").enqueue(1)
+    board.show(list(client.scan_queues_iter()), 1.0)
+    for step in range(30):
+        frame = [SEQUENCE.sub("", line) for line in board.frame("title", Medium(width), height)]
+        assert len(frame) <= height
+        assert max(map(width_of, frame)) <= width
+        assert frame[0] == "title"
+        [chosen] = [line for line in frame if "▸" in line]
+        assert re.match(rf"▸ +{step:02} 漢.*…", chosen)
+        assert chosen.split()[-1]
+        assert "ready" in frame[1]
+        assert "dead" in frame[1]
+        assert len([line for line in frame if "漢" in line]) == min(30, height - 5)
+        board.move(1)
+
+
 def test_it_needs_a_terminal(cli: Cli) -> None:
     """In a pipe it is bad usage, with advice."""
     result = cli("top")
     assert (result.code, result.out) == (2, "")
     assert "penstock stats" in result.err
+
+
+def test_what_is_wrong(client: Penstock, real_backend: Backend) -> None:
+    """The first problem is shown until a key has a message."""
+    for name in ("a", "b"):
+        client.queue(name).enqueue(1)
+        client.queue(name).reserve()[0].bury("no")
+    with running_top(real_backend.url) as terminal:
+        terminal.wait(lambda frame: "! a: 1 dead letter; 1 more: penstock check" in frame)
+        terminal.press("p")
+        terminal.wait(lambda frame: "deliver no jobs until a resume?" in frame)
 
 
 def test_rates(client: Penstock) -> None:

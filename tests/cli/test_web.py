@@ -49,6 +49,36 @@ def test_it_serves_the_page(server: EmbeddedServer) -> None:
     assert f"http://127.0.0.1:{port}/ (read-only)" in told
 
 
+def test_it_serves_the_page_below_a_path(server: EmbeddedServer) -> None:
+    """A proxy passes the path on; every link stays below it."""
+    with Penstock(server.url) as ps:
+        ps.queue("emails").enqueue(1)
+    port = free_port()
+    arguments = ["web", "--url", server.url, "--port", str(port), "--path", "/admin/queues/"]
+    page = subprocess.Popen(
+        [sys.executable, "-m", "penstock", *arguments],
+        env=environment(), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        at = f"http://127.0.0.1:{port}/admin/queues"
+        wait_for(lambda: _status(urllib.request.Request(f"{at}/health")) == 200)
+        with urllib.request.urlopen(at) as answer:
+            text = answer.read().decode()
+        assert 'href="/admin/queues/queues/emails"' in text
+        assert _status(urllib.request.Request(f"http://127.0.0.1:{port}/")) == 404
+    finally:
+        page.send_signal(signal.SIGTERM)
+        told = page.communicate(timeout=30)[1]
+    assert f"{at}/ (read-only)" in told
+
+
+@pytest.mark.parametrize("path", ["queues", "/a b", "//x", "/a?b", "/../x"])
+def test_paths_that_are_none(run_cli: Cli, path: str) -> None:
+    """A path begins with a slash and has no special characters."""
+    result = run_cli("web", "--path", path)
+    assert (result.code, "argument --path" in result.err) == (2, True)
+
+
 def _status(request: urllib.request.Request) -> int | None:
     try:
         with urllib.request.urlopen(request) as answer:

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -106,6 +107,55 @@ def test_the_end_of_the_traceback_follows(modules: None, tmp_path: Path, run_cli
     assert lines[-2:] == ["RuntimeError: no", "idea"]
     assert len(run_cli("worker", "nosuch:w").err.splitlines()) == 1
     assert f'File "{tmp_path}/wrong.py", line 1' in run_cli("worker", "wrong:f").err
+
+
+@pytest.mark.parametrize("options", [[], ["--processes", "1"]], ids=["here", "supervised"])
+def test_a_broken_app_in_json(worker: Worker, app: Path, options: list[str]) -> None:
+    """With `--log-format json` each line is a document, also the traceback of a broken app."""
+    app.write_text("def f():\n    raise RuntimeError('no\\nidea')\nf()")
+    program = worker("--log-format", "json", *options)
+    assert program.wait() == 2
+    first = json.loads(program.seen.splitlines()[0])
+    assert first["message"] == "app can't be imported: RuntimeError: no idea"
+    assert first["traceback"].splitlines()[-2:] == ["RuntimeError: no", "idea"]
+    assert {json.loads(line)["level"] for line in program.seen.splitlines()} == {"ERROR"}
+
+
+@pytest.mark.parametrize("options", [[], ["--processes", "1"]], ids=["here", "supervised"])
+def test_systemd_is_told(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str]
+) -> None:
+    """A unit with Type=notify has started when the app is loaded and signals are handled."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        line.bind(str(tmp_path / "notify"))
+        line.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        program = worker(*options)
+        assert line.recv(100) == b"READY=1"
+        program.send(signal.SIGTERM)
+        assert program.wait() == 0
+        line.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            line.recv(100)
+
+
+EARLY_HANG_UP = """
+import os, signal, sys
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == 'penstock.cli.worker':
+            os.kill(os.getpid(), signal.SIGHUP)
+sys.meta_path.insert(0, Finder)
+"""
+
+
+def test_a_reload_during_the_start(worker: Worker, told: Told) -> None:
+    """SIGHUP before its handler is there does not end the supervisor: it is handled then."""
+    program = worker("--processes", "1", before=f"exec({EARLY_HANG_UP!r})")
+    program.line("replacing the processes one by one")
+    told.until("up")
+    program.send(signal.SIGTERM)
+    assert program.wait() == 0
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_workers_are_listed(cli: Cli, working: str) -> None:
     assert (told["name"], told["concurrency"], told["queues"]) == ("web-1", 4, ["q", "r"])
     assert "jobs" not in told
     (told,) = cli("workers", "--jobs", "--json").document["workers"]
-    assert [(job["id"], job["attempt"]) for job in told["jobs"]] == [(working, 1)]
+    assert [(job["id"], job["attempts"]) for job in told["jobs"]] == [(working, 1)]
     out = cli("workers", "--jobs").out
     assert [line.split()[:4] for line in out.splitlines()[-2:] if line.strip()][-1] == [
         "web-1", working, "q", "resize",

@@ -522,7 +522,6 @@ def killed(url: str, queue: str, operation: str, step: str, options: dict[str, A
         await_word()  # the server is frozen by now if it is to run the call after the death
 
     patched: Any = Socket
-    q.ops.declined.update(reserve=9, ack=9, settle=9)  # use the full scripts
     patched.trip = struck(operation, step, 0, halt, die)
     calls: dict[str, Callable[[], Any]] = {
         "claim": lambda: q.enqueue("mine", dedup=Dedup(ID, **options)),

@@ -73,7 +73,7 @@ def test_pauses_replace_each_other(q: Queue) -> None:
     q.resume()
     assert q.configure().paused is None
     q.pause()
-    assert q.configure().paused == "all"
+    assert q.configure().paused == "out"
 
 
 @pytest.mark.parametrize("side", ["", "none", "state", "IN", None, 1, True, ["in", "out"]])

@@ -160,7 +160,7 @@ def calls_of_every_kind(queue: Queue) -> Iterator[object]:
     yield outcomes, more
     yield queue.delete(more)
     yield queue.configure(lease=5, max_length=50)
-    queue.pause()
+    queue.pause("all")
     yield None
 
 
@@ -463,7 +463,7 @@ def test_a_producer_that_waits_for_room_heals(keeper: Keeper, ps: Penstock, q: Q
 def test_a_call_across_the_fall_is_counted_once(keeper: Keeper, ps: Penstock, q: Queue) -> None:
     """The server added the job and fell before its answer: the repeat adds nothing."""
     q.enqueue("before")
-    fault = keeper.door.eat_reply(after=script("enqueue_plain").sha.encode())
+    fault = keeper.door.eat_reply(after=script("enqueue").sha.encode())
     keeper.door.refuse()
     producer = spawn(q.enqueue, "across")
     fault.wait()

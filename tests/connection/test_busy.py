@@ -81,7 +81,7 @@ def test_calls_wait_until_a_busy_server_answers(
     with Penstock(url, retry_for=60) as ps, closing(fresh):
         q = ps.queue("q")
         q.enqueue("old")
-        q.node.taking_until = math.inf  # no call reads the node's flag for the others
+        q.route.node.taking_until = math.inf  # no call reads the node's flag for the others
         with busy(server.url):
             calls = [spawn(call, q) for call in CALLS.values()]
             late = spawn(fresh.queue("q").enqueue, "new")
@@ -99,7 +99,7 @@ async def test_calls_of_asyncio_wait_until_a_busy_server_answers(
     async with AsyncPenstock(server.url, retry_for=60) as ps:
         q = ps.queue("q")
         await q.enqueue("old")
-        q.node.taking_until = math.inf
+        q.route.node.taking_until = math.inf
         with busy(server.url):
             calls = [aspawn(call, q) for call in CALLS.values()]
             late = aspawn(AsyncPenstock(server.url, retry_for=60).connect)

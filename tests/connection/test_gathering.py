@@ -101,7 +101,7 @@ async def test_calls_of_several_kinds(q: AsyncQueue) -> None:
 
 async def test_more_than_one_call_takes(q: AsyncQueue, raw: redis.Redis) -> None:
     """More than 1,000 jobs or 1 MiB go out in several calls."""
-    q.node.taking_until = math.inf  # no call reads the node's flag
+    q.route.node.taking_until = math.inf  # no call reads the node's flag
     before = evalshas(raw)
     results = await asyncio.gather(*[q.enqueue(b"x" * 3000) for _ in range(1500)])
     assert MOST_SINGLE_CALLS + 5 <= evalshas(raw) - before <= MOST_SINGLE_CALLS + 8
@@ -114,7 +114,7 @@ async def test_calls_of_one_moment_read_the_node_once(
     q: AsyncQueue, raw: redis.Redis, due: str
 ) -> None:
     """If its flag `leaving` or its list of nodes has to be read, one of many calls reads it."""
-    q.node.taking_until = 0.0
+    q.route.node.taking_until = 0.0
     if due == "list":
         q.route.topology.look_at = 0.0
     before, read = raw.info("clients")["connected_clients"], counted(raw, "hget")
@@ -128,15 +128,15 @@ async def test_each_call_reads_the_node_if_another_failed(
     q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that has waited for the answer of a failed one asks for itself."""
-    is_leaving, asked = q.node.is_leaving, itertools.count()
+    is_leaving, asked = q.route.node.is_leaving, itertools.count()
 
     async def fails_once() -> bool:
         if next(asked) == 0:
             raise ServerTimeout("no reply")
         return await is_leaving()
 
-    monkeypatch.setattr(q.node, "is_leaving", fails_once)
-    q.node.taking_until = 0.0
+    monkeypatch.setattr(q.route.node, "is_leaving", fails_once)
+    q.route.node.taking_until = 0.0
     results = await asyncio.gather(*[q.enqueue(b"x") for _ in range(9)], return_exceptions=True)
     assert [type(one) is ServerTimeout for one in results] == [True] + [False] * 8
     assert (await q.stats()).ready == 8

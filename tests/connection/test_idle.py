@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Penstock
-from penstock.client._async.transport import connection as async_connection
+from penstock.client._async.transport import commands as async_commands
 from penstock.client._sync.transport import blocking as sync_blocking
-from penstock.client._sync.transport import connection as sync_connection
+from penstock.client._sync.transport import commands as sync_commands
 from penstock.client._sync.transport import server as sync_server
 from penstock.client._sync.transport.settings import own_settings
 from penstock.embedded import EmbeddedServer
@@ -29,7 +29,7 @@ SILENCE = "?socket_timeout=60&socket_connect_timeout=5"
 @pytest.fixture
 def proxy(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A proxy that drops connections; the test of an idle connection is quick."""
-    for module in (async_connection, sync_connection, sync_blocking):
+    for module in (async_commands, sync_commands, sync_blocking):
         monkeypatch.setattr(module, "PROBE_TIMEOUT", 0.1)
     with Proxy(server.address) as proxy:
         yield proxy

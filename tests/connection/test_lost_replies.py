@@ -66,7 +66,7 @@ def test_a_reserve_asks_for_less(url: str, q: Queue, caplog: pytest.LogCaptureFi
     assert 0 < len(more) <= 60
     assert connections(url) == before + 1  # of this count itself
     (told,) = [text for text in caplog.messages if "was lost" in text]
-    assert told.startswith("queue 'q': a reply of reserve_plain about up to 400 jobs was lost")
+    assert told.startswith("queue 'q': a reply of reserve about up to 400 jobs was lost")
 
 
 def test_a_long_call_asks_for_less(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -37,6 +38,7 @@ from penstock import (
     UnsupportedVersion,
     Worker,
 )
+from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
 from penstock.core.calls.failures import raise_typed
 from penstock.core.calls.troubles import NEEDED_PERMISSIONS
 from penstock.embedded import EmbeddedServer
@@ -185,6 +187,23 @@ def test_what_a_person_meets(name: str, kind: str, tcp: EmbeddedServer, run_cli:
             raw.execute_command(*command)
     address = tcp.url.removeprefix("redis://").partition("/")[0]
     check(kind, case, address, run_cli)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_an_impatient_client_is_not_held_by_a_handshake(kind: str, tcp: EmbeddedServer) -> None:
+    """With a short `retry_for` it waits a second, not five, for a port that does not speak TLS."""
+    began = time.monotonic()
+    assert type(fails(kind, tcp.url.replace("redis://", "rediss://"))) is ServerTimeout
+    assert time.monotonic() - began < SOCKET_TIMEOUT
+
+
+def test_a_slow_reply_is_not_cut_by_the_time_to_connect(tcp: EmbeddedServer) -> None:
+    """Once it is connected, the time for a reply counts."""
+    with Penstock(tcp.url, retry_for=0.1) as ps, redis.Redis.from_url(tcp.url) as raw:
+        ps.queue("q").enqueue("x")
+        raw.execute_command("CLIENT", "PAUSE", 1500)  # ms
+        ps.queue("q").enqueue("y")
+        assert ps.queue("q").stats().ready == 2
 
 
 class Web(BaseHTTPRequestHandler):

@@ -18,7 +18,7 @@ from penstock.core.flows import waiting
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
 from penstock.pressure._sync import connections
-from penstock.worker import loop, state
+from penstock.worker import idle, state
 from tests.connection.stub import Command, Stub, bulk, info
 from tests.support.twins import spawn, wait_for
 
@@ -33,7 +33,7 @@ def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the poll interval, which is how long a job waits if no token wakes its consumer."""
     for module in (finished, waiting, state):
         monkeypatch.setattr(module, "POLL_INTERVAL", POLL)
-    monkeypatch.setattr(loop, "FOLLOWED_WAIT_SECONDS", POLL)
+    monkeypatch.setattr(idle, "FOLLOWED_WAIT_SECONDS", POLL)
     monkeypatch.setattr(executor, "FIELD_LOOK_PAUSE_SECONDS", 0.001)
 
 
@@ -203,6 +203,18 @@ def test_a_refused_command_is_tried_again_ever_more_rarely() -> None:
         unavailable.note("BLPOP")
     now += 4
     assert "BLPOP" not in unavailable
+
+
+def test_the_pauses_of_a_refused_command() -> None:
+    """Each pause is twice as long as the one before, up to an hour."""
+    now = 1000.0
+    unavailable = UnavailableCommands(lambda: now)
+    for pause in (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600):
+        unavailable.note("BLPOP")
+        now += pause - 0.5
+        assert "BLPOP" in unavailable
+        now += 0.5
+        assert "BLPOP" not in unavailable
 
 
 @pytest.mark.parametrize("command, named", [("SCRIPT", "SCRIPT LOAD"), ("EVALSHA", "EVALSHA")])

@@ -203,14 +203,18 @@ def test_the_next_sentinel_is_asked(server: EmbeddedServer) -> None:
     assert bodies(server) == [1]
 
 
-def test_a_sentinel_that_is_alone_is_not_believed(server: EmbeddedServer) -> None:
+def test_a_sentinel_that_is_alone_is_not_believed(
+    server: EmbeddedServer, make_server: Server
+) -> None:
     """redis-py's minimum of other Sentinels is respected."""
-    with FakeSentinel(1, peers=0) as alone, FakeSentinel(server.port) as good:
+    other = make_server(tcp=True)
+    with FakeSentinel(other.port, peers=0) as alone, FakeSentinel(server.port) as good:
         places = [("127.0.0.1", int(one.place.split(":")[1])) for one in (alone, good)]
         made = redis.sentinel.Sentinel(places, min_other_sentinels=1)
         with made.master_for("jobs") as lent, Penstock(lent) as ps:
             assert ps.queue("q").enqueue(1)
         assert (alone.asked, good.asked) == (1, 1)
+    assert bodies(server) == [1]
 
 
 def test_no_sentinel_is_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,19 @@ import pytest
 import penstock
 from penstock import AsyncQueue, BadArgument, Dedup, Durable, Handlers, Queue, RetryPolicy
 from penstock.core.enqueuing.chunks import CHUNK_BYTES, chunks, windows
+from penstock.core.enqueuing.new_jobs import JobOptions, NewJob
+from penstock.core.enqueuing.next_jobs import NextJobs
 from penstock.core.enqueuing.options import (
-    CHECKED_SETS,
     COMPUTED,
     OPTIONS,
     UNSHARED_OPTIONS,
     EnqueueManyOptions,
     EnqueueOptions,
-    JobOptions,
-    NewJob,
-    _shared,
-    prepared,
 )
+from penstock.core.enqueuing.prepared import CHECKED_SETS, _shared, prepared
 from penstock.core.values import stable
 from penstock.core.values.confirmations import Wait
-from penstock.core.values.durable import ack_wait
+from penstock.core.values.durable import ack_wait, delivery_wait
 from penstock.worker import Handler
 
 
@@ -142,12 +141,12 @@ def test_options_of_plain_jobs() -> None:
     """Headers, a key, a lease and a time of keeping go the short way, and a 0 that means none. A
     job that waits for no confirmation does not: there the queue's setting counts.
     """
-    plain = {name for name, value in VALUES.items() if prepared(**{name: value}).is_plain}
+    plain = {name for name, value in VALUES.items() if prepared(**{name: value}).fits_lane}
     assert plain == {"headers", "key", "lease", "result_ttl"}
-    assert prepared(delay=0, block=0, priority=0).is_plain
-    assert not prepared(lease=0).is_plain
-    assert not prepared(block=None).is_plain
-    assert not prepared(priority=5, key="k").is_plain
+    assert prepared(delay=0, block=0, priority=0).fits_lane
+    assert not prepared(lease=0).fits_lane
+    assert not prepared(block=None).fits_lane
+    assert not prepared(priority=5, key="k").fits_lane
 
 
 def test_headers_are_copied() -> None:
@@ -182,7 +181,7 @@ def test_a_key_of_jobs_of_a_handler_is_computed_from_their_bodies(options: Any) 
 
     handler = Handlers().handler(welcome)
     jobs = handler.jobs(["ada"])
-    made = prepared(None, True, **options).for_job(jobs.options)
+    made = jobs.options.joined(prepared(None, True, **options))
     ((records, _),) = chunks(jobs, made)
     one = made.record({"to": "ada"})
     assert records[0].partition(b";i=")[0] == one.partition(b";i=")[0]
@@ -377,6 +376,38 @@ def test_windows_have_chunks_of_the_same_length(ttl: Any, most: int) -> None:
     found = windows([b"x"] * 2200, prepared(key="k", ttl=ttl), 4)
     lengths = [len(chunk) for window in found for chunk in window.chunks.values()]
     assert (max(lengths), sum(lengths)) == (most, 2200)
+
+
+@pytest.mark.parametrize("wait", [partial(ack_wait, 0), delivery_wait])
+def test_confirmations_of_another_type(wait: Callable[..., Any]) -> None:
+    """The number of replicas alone is none."""
+    assert wait(None) is None
+    for durable in (1, True, "1"):
+        with pytest.raises(BadArgument, match="durable"):
+            wait(durable)
+
+
+def test_jobs_that_follow_are_equal_by_what_they_say() -> None:
+    """Two descriptions of the same jobs are equal, also with a body that has no hash."""
+
+    def described(**options: Any) -> NextJobs:
+        return NextJobs((NewJob(["x"], JobOptions(options), "q"),), ((0, b"1\nx"),))
+
+    assert described(delay=1) == described(delay=1)
+    assert hash(described(delay=1)) == hash(described(delay=1))
+    assert described(delay=1) != described(delay=2)
+    assert described() != NextJobs(described().jobs)
+    assert described() != described().jobs
+
+
+@pytest.mark.usefixtures("fixed_ids")
+@pytest.mark.parametrize("key", [None, "k", lambda body: f"k{body}"])
+def test_windows_have_the_records_of_chunks(key: Any) -> None:
+    """A key that fixes the partition is not the dedup id."""
+    options = prepared(None, True, key=key, dedup_id=lambda body: f"d{body}")
+    [window] = windows([1, 2], options, 1)
+    [(records, _)] = chunks([1, 2], options)
+    assert [record for chunk in window.chunks.values() for record in chunk] == [*records]
 
 
 def test_chunks_of_a_mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:

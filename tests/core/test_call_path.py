@@ -49,7 +49,7 @@ def queue() -> Iterator[Queue]:
             queue.enqueue(b"x")
             [job] = queue.reserve()
             job.ack()
-        queue.node.taking_until = math.inf  # else a slow test would ask the node again
+        queue.route.node.taking_until = math.inf  # else a slow test would ask the node again
         yield queue
 
 
@@ -166,7 +166,7 @@ def parted() -> Iterator[Queue]:
             queue.enqueue(b"x")
         for job in [job for _ in range(8) for job in queue.reserve()]:
             job.ack()
-        queue.node.taking_until = queue.route.topology.look_at = math.inf
+        queue.route.node.taking_until = queue.route.topology.look_at = math.inf
         yield queue
 
 

@@ -15,7 +15,8 @@ from penstock.core.nodes.cluster import (
     read_slots,
     slot_of,
 )
-from penstock.core.nodes.servers import together
+from penstock.core.nodes.node_views import PrimaryView
+from penstock.core.nodes.servers import ServerFacts, together
 from penstock.wire.keys import QueueKeys, key_slot
 
 
@@ -165,13 +166,22 @@ def test_the_facts_of_several_servers() -> None:
         "maxmemory_policy": "allkeys-lru",
         "aof_enabled": "0",
     }
-    facts = together([one, other])
+    facts = together([ServerFacts(one, address="a"), ServerFacts(other, address="b")])
     assert facts.version == (6, 2, 14)
     assert (facts.number("used_memory"), facts.number("maxmemory")) == (150, 200)
     assert facts.number("aof_enabled") == 0
     assert facts.evicts == "allkeys-lru"
     assert facts.is_crowded
-    assert not together([one, one]).is_crowded
-    assert together([one, {**one, "maxmemory": "0"}]).number("maxmemory") == 0
-    assert together([one]).fields == one
+    assert not together([ServerFacts(one)] * 2).is_crowded
+    boundless = ServerFacts({**one, "maxmemory": "0"})
+    assert together([ServerFacts(one), boundless]).number("maxmemory") == 0
+    assert together([ServerFacts(one)]).fields == one
     assert together([]).fields == {}
+    assert facts.primaries() == (
+        PrimaryView("a", 70, 100),
+        PrimaryView("b", 80, 100, is_crowded=True),
+    )
+    down = ServerFacts({}, address="c", error="refused")
+    facts = together([ServerFacts(one, address="a"), down])
+    assert (facts.version, facts.number("used_memory")) == ((7, 0, 15), 70)
+    assert facts.primaries()[1] == PrimaryView("c", error="refused")

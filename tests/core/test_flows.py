@@ -35,6 +35,7 @@ from penstock.core.flows import (
     Listen,
     Register,
     ReserveJobs,
+    ReserveRequest,
     ReserveRules,
     Rest,
     Run,
@@ -45,6 +46,7 @@ from penstock.core.flows import (
 from penstock.core.jobs.job import number_of
 from penstock.core.values.confirmations import Confirmed
 from penstock.core.values.roles import RoleLease
+from penstock.wire import replies
 from penstock.wire.keys import QueueKeys
 from penstock.wire.replies import PARSERS, Configure, Enqueue
 
@@ -58,6 +60,23 @@ OVER = Taken(-2, [])
 def ops(name: str = "q") -> QueueOps:
     """Return the operations of a queue without a server."""
     return QueueOps(QueueKeys(name), "me", ["00000000"])
+
+
+def test_replicas_confirm_jobs_that_were_added() -> None:
+    """A job that was there before this call was not confirmed by its replicas."""
+    number = b"1800000000000-1000000001"
+    others = [(2, 2, number, b"ready", b"1;i=a"), (3, 3, number, b"once", b"1")]
+    others += [(4, 0, number, b"ready", b"1"), (5, 0, b"", b"window", b"1")]
+    reply = replies.Claim([1, b"8", number, 2, b"e0e0e0e0", 0, 0, 0, 1, others])
+    found = ops().claimed(reply, [b"1;i=%d\nx" % at for at in range(5)], "ffff", 2)
+    assert [(one.action, one.replicas, one.duplicate, one.state) for one in found] == [
+        ("added", 2, False, "ready"),
+        ("updated", 0, True, "ready"),
+        ("requeued", 2, False, "active"),
+        ("refused", 0, True, "ready"),
+        ("refused", 0, True, "window"),
+    ]
+    assert [one.stable_id for one in found] == ["0", "1", "2", "", ""]
 
 
 def is_transient(error: BaseException) -> bool:
@@ -368,7 +387,7 @@ def reserve(
     """Return a reserve on queues of these names."""
     queues = [ops(name) for name in names or ("q",)]
     rules = ReserveRules(lambda: (queues, eager), clock, is_transient, noted, apart)
-    return Driven(flows.reserve(rules, n, block)), queues
+    return Driven(flows.reserve(rules, ReserveRequest(n, block))), queues
 
 
 def test_a_reserve_that_finds_a_job_does_not_wait() -> None:
@@ -484,7 +503,7 @@ def test_creating_a_queue_sweeps_others() -> None:
     assert flow.answer(created_with(registered)) == Register(registered.ops, registered.epoch)
     assert flow.swept == []
     flow.ends_with(None)
-    assert flow.swept == [SweepDue((), made=True)]
+    assert flow.swept == [SweepDue((), is_new=True)]
 
 
 def test_waiting_for_a_token() -> None:
@@ -737,7 +756,7 @@ def test_a_refusal_gives_the_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
     held = [Taking("a", _reservation=reservation), Taking("a", _reservation=reservation)]
     flow.answer(Taken(-1, held))
     assert flow.fail(QueueDamaged("another type")) == Run(None)  # type: ignore[arg-type]  # not called
-    assert released == [(held, 0)]
+    assert released == [(held, -1)]
     with pytest.raises(QueueDamaged, match="another type"):
         flow.fail(ConnectionError("gone"))
 
@@ -785,7 +804,7 @@ def test_deliveries_that_are_given_up_come_with_all_jobs() -> None:
 
 def withdrawal(answer: Any, resent: bool) -> NotReplicated:
     """Return the result of an enqueue that too few replicas confirmed."""
-    flow = Driven(flows.withdraw(ops(), PARSERS["enqueue"](ADDED), 2, 1))
+    flow = Driven(flows.withdraw(ops(), PARSERS["enqueue"](ADDED), wanted=2, got=1))
     assert flow.effect.call.script.name == "withdraw"
     assert flow.effect.call.args == (b"01020304", b"1700000000000-1000000000")
     flow.effect.call.resent = 1.0 if resent else 0.0

@@ -15,9 +15,22 @@ from hypothesis import given
 
 import penstock
 from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation
-from penstock.core.jobs.logs import LOG_FIELDS, Fields, get_logger, log_failure, printable
+from penstock.core.jobs.logs import (
+    LOG_FIELDS,
+    Fields,
+    counted,
+    get_logger,
+    log_failure,
+    printable,
+    span,
+)
 from tests.support.hostile import HOSTILE, is_harmless
 
+SPANS = {
+    0.0: "0 s", 0.01234: "0.0123 s", 1.5: "1.5 s", 99.44: "99.4 s", 100.4: "100 s", 119.6: "120 s",
+    120.0: "2.0 min", 7199.0: "120.0 min", 7200.0: "2.0 h", 172_799.0: "48.0 h",
+    172_800.0: "2.0 d",
+}  # fmt: skip
 PLACE = QueueIdentity("emails", "deadbeef", 0xCAFEBABE, "01020304")
 
 
@@ -141,3 +154,16 @@ def test_every_module_takes_its_logger_from_one_place() -> None:
             for line in path.read_text().splitlines():
                 assert "getLogger(__name__)" not in line, path
                 assert 'getLogger("penstock' not in line or ".addHandler(" in line, path
+
+
+@pytest.mark.parametrize(
+    "count, text", [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs"), (1200, "1,200 jobs")]
+)
+def test_numbers_of_things(count: int, text: str) -> None:
+    """One thing has no s."""
+    assert counted(count, "job") == text
+
+
+def test_spans() -> None:
+    """A duration is in the largest unit of which it has two."""
+    assert {seconds: span(seconds) for seconds in SPANS} == SPANS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument, Enqueued, EnqueueEvent, IncompleteEnqueue, Middleware, RunEvent
-from penstock.core.enqueuing.options import JobOptions, NewJob, hooked
+from penstock.core.enqueuing.new_jobs import JobOptions, NewJob, hooked
 from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation
 from penstock.core.jobs.middleware import (
     NO_CONTEXT,
@@ -338,5 +338,7 @@ def test_the_hooks_of_a_job_that_another_call_adds_are_timed() -> None:
             yield
             seconds.append(event.seconds)
 
-    job = hooked(NewJob(b"body", JobOptions({})), "q", (Timing(),), lambda: next(times))
+    job = hooked(
+        NewJob(b"body", JobOptions({})), "q", middleware=(Timing(),), clock=lambda: next(times)
+    )
     assert (job.options.headers, seconds) == ({"trace": "7"}, [2.5])

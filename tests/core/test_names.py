@@ -11,6 +11,10 @@ from pathlib import Path
 import penstock
 
 PACKAGE = Path(penstock.__file__).parent
+VAGUE = frozenset({"found", "given", "made", "one", "told"})
+"""Names of locals that say nothing of what they hold."""
+FREE = frozenset({"command", "info", "warning", "partial", "with_record"})
+"""Calls of Redis commands and of the log, and two that pass arguments on."""
 TWIN = re.compile(r"^_*(Async)?(?=[A-Z])")
 
 
@@ -64,3 +68,47 @@ def test_a_constant_is_defined_once() -> None:
     for name, path in _constants():
         places[name.lstrip("_")].add(path)
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def _vague_locals(tree: ast.Module) -> set[str]:
+    """Return vague names of locals and parameters. `one` may be the element of a comprehension."""
+    elements = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.comprehension | ast.Lambda):
+            part = node.target if isinstance(node, ast.comprehension) else node.args
+            elements |= {id(each) for each in ast.walk(part)}
+    return {
+        f"{name} in line {node.lineno}"
+        for node in ast.walk(tree)
+        for name in [getattr(node, "id" if isinstance(node, ast.Name) else "arg", "")]
+        if isinstance(node, ast.arg | ast.Name) and name in VAGUE
+        if isinstance(node, ast.arg) or isinstance(node.ctx, ast.Store)
+        if name != "one" or id(node) not in elements
+    }
+
+
+def _long_calls(tree: ast.Module) -> set[str]:
+    """Return calls with more than three arguments by position."""
+    return {
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and len([arg for arg in node.args if not isinstance(arg, ast.Starred)]) > 3
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) not in FREE
+    }
+
+
+def test_locals_of_client_and_core_say_what_they_hold() -> None:
+    """A regex match, a queue and a page of jobs do not have one name."""
+    paths = [*(PACKAGE / "client").rglob("*.py"), *(PACKAGE / "core").rglob("*.py")]
+    vague = {str(path): _vague_locals(ast.parse(path.read_text())) for path in paths}
+    assert {path: names for path, names in vague.items() if names} == {}
+    assert _vague_locals(ast.parse("found = 1")) == {"found in line 1"}
+
+
+def test_calls_of_the_client_name_their_arguments() -> None:
+    """A call has three arguments by position at most."""
+    paths = (PACKAGE / "client/_async").rglob("*.py")
+    calls = {str(path): _long_calls(ast.parse(path.read_text())) for path in paths}
+    assert {path: each for path, each in calls.items() if each} == {}
+    assert _long_calls(ast.parse("f(1, 2, 3, 4)")) == {"f(1, 2, 3, 4)"}

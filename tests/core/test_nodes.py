@@ -16,6 +16,7 @@ from penstock.core.flows import (
     EndWait,
     Listen,
     ReserveJobs,
+    ReserveRequest,
     ReserveRules,
     Run,
     SweepDue,
@@ -80,7 +81,7 @@ class Stage:
             apart=True,
             unavailable=lambda: NodesUnavailable("none", {}),
         )
-        self.flow: Generator[Any, Any, Any] = flows.reserve(rules, n, block)
+        self.flow: Generator[Any, Any, Any] = flows.reserve(rules, ReserveRequest(n, block))
         self.swept: list[SweepDue] = []
         self.effect: Any = self._behind_sweeps(next(self.flow))
 
@@ -304,20 +305,27 @@ def test_a_sticky_producer() -> None:
     assert sticky.order([]) == []
 
 
+def test_a_node_that_is_not_known_has_no_id() -> None:
+    """Before its first call a client knows no node."""
+    keys = QueueKeys("q")
+    assert QueueOps(keys, "me", []).node_id == ""
+    assert QueueOps(keys, "me", ["00000001", "00000000"]).node_id == "00000001"
+
+
 def test_nodes_with_jobs_are_asked_first() -> None:
     """Nodes that had jobs are asked in turn; empty ones only after a pause."""
     poll_order = PollOrder()
-    assert poll_order.order("abc", 0) == ["a", "b", "c"]
+    assert poll_order.order("abc", 0) == (["a", "b", "c"], 3)
     for name, count in (("a", 1), ("b", 0), ("c", 1)):
         poll_order.gave(name, count, 0)
-    assert poll_order.order("abc", 0.001) == ["a", "c", "b"]
+    assert poll_order.order("abc", 0.001) == (["a", "c", "b"], 2)
     poll_order.gave("a", 1, 0.001)
-    assert poll_order.order("abc", 0.001) == ["c", "a", "b"]
-    assert poll_order.order("abc", 0.02) == ["b", "c", "a"]
+    assert poll_order.order("abc", 0.001) == (["c", "a", "b"], 2)
+    assert poll_order.order("abc", 0.02) == (["b", "c", "a"], 3)
     for i in range(10):
         poll_order.gave("b", 0, i)
-    assert poll_order.order("abc", 9.2) == ["c", "a", "b"]
-    assert poll_order.order("abc", 9.3) == ["b", "c", "a"]
+    assert poll_order.order("abc", 9.2) == (["c", "a", "b"], 2)
+    assert poll_order.order("abc", 9.3) == (["b", "c", "a"], 3)
 
 
 def test_a_node_that_fails_cools_down() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
 import penstock
-from penstock import PenstockError, Queue, pressure
+from penstock import Enqueued, PenstockError, Queue, pressure
+from penstock.core.enqueuing.options import EnqueueOptions
 from penstock.embedded import EmbeddedServerError
 from penstock.pressure import errors
 
@@ -35,6 +38,22 @@ import sys
 from penstock import {}
 print(*sorted(name for name in sys.modules if name.startswith("penstock.")))
 """
+
+
+TYPES_IMPORTED_LATER = (
+    *("AsyncNodes", "BoundOptions", "Handlers", "Hello", "Info", "Nodes", "ScheduleView"),
+    *("ErrorGroups", "Problem", "WorkerView"),
+)
+"""Types that a module imports when one of its methods is called."""
+
+
+def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield name and function of each public method of a public class, and of `__init__`."""
+    for one in (*(getattr(penstock, name) for name in penstock.__all__), pressure.PressureQueue):
+        for name, function in inspect.getmembers(one, inspect.isfunction):
+            is_public = name == "__init__" or not name.startswith("_")
+            if inspect.isclass(one) and is_public and function.__module__.startswith("penstock"):
+                yield f"{one.__name__}.{name}", function
 
 
 @pytest.mark.parametrize("name, other", [("Penstock", "_async"), ("AsyncPenstock", "_sync")])
@@ -61,16 +80,24 @@ def test_every_name_is_there() -> None:
 def test_methods_are_named_after_public_classes() -> None:
     """The TypeError of a wrong call names no internal class."""
     names = {*penstock.__all__, *pressure.__all__}
-    classes = [*(getattr(penstock, name) for name in penstock.__all__), pressure.PressureQueue]
-    found = {
-        function.__qualname__
-        for one in classes
-        if inspect.isclass(one)
-        for name, function in inspect.getmembers(one, inspect.isfunction)
-        if not name.startswith("_") and function.__module__.startswith("penstock.")
-    }
+    found = {function.__qualname__ for name, function in public_functions() if "__" not in name}
     assert "Queue.postpone" in found
     assert {name for name in found if name.partition(".")[0] not in names} == set()
+
+
+def test_annotations_of_public_methods_can_be_read() -> None:
+    """Tools such as pydantic read them; those of an enqueue have the type of each option."""
+    later = dict.fromkeys(TYPES_IMPORTED_LATER, object)
+    found = {name: get_type_hints(one, localns=later) for name, one in public_functions()}
+    options = get_type_hints(EnqueueOptions)
+    assert found["Queue.enqueue"] == {"body": Any, **options, "return": Enqueued}
+    assert inspect.signature(Queue.enqueue).parameters.keys() - {"self"} == {"body", *options}
+
+
+def test_methods_of_public_classes_can_be_pickled() -> None:
+    """A process pool passes methods by module and name."""
+    for name, function in public_functions():
+        assert pickle.loads(pickle.dumps(function)) is function, name
 
 
 def test_errors_of_one_part_are_imported_from_it() -> None:

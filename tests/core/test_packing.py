@@ -12,26 +12,26 @@ import redis
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
-from penstock.core.calls.operations.producing import MAX_PLAIN_BYTES
-from penstock.core.enqueuing.options import prepared
+from penstock.core.calls.operations.producing import SHORT_RECORD_BYTES
+from penstock.core.enqueuing.prepared import prepared
 from penstock.wire.keys import QueueKeys
-from penstock.wire.packing import pack, with_record
+from penstock.wire.packing import pack
 
 
 @pytest.mark.parametrize("record", [b"1\n", b"1;i=a\n" + b"x\r\n" * 1000])
 @pytest.mark.parametrize(
-    "options", [None, {}, {"delay": 5, "max_length": 9}, {"at": 5}, {"dedup_id": "a"}]
+    "options", [{}, {"delay": 5, "max_length": 9}, {"at": 5}, {"dedup_id": "a"}]
 )
 def test_a_call_with_one_record_is_packed_as_any_other(
-    record: bytes, options: dict[str, Any] | None
+    record: bytes, options: dict[str, Any]
 ) -> None:
     """The bytes are the same as if the whole command were packed."""
     ops = QueueOps(QueueKeys("emails", "p"), "owner", [])
-    call: Call[Any] = ops.enqueue_plain(record)
-    if options is not None:
-        call = ops.enqueue_one(record, prepared(**options))
+    call: Call[Any] = ops.enqueue_one(record, prepared(**options))
     whole = (b"EVALSHA", call.script.sha, *call.head, b"12", b"producer", *call.args)
-    assert with_record(call.front, b"12", b"producer", *call.args) == pack(whole)
+    assert call.pack(b"12", b"producer") == pack(whole)
+    call.ends_with_record = not call.ends_with_record
+    assert call.pack(b"12", b"producer") == pack(whole)
 
 
 @pytest.mark.parametrize("options", [{}, {"delay": 5, "max_length": 9}, {"dedup_id": "a"}])
@@ -39,13 +39,13 @@ def test_a_call_with_one_record_is_that_of_many_records(options: dict[str, Any])
     """The direct call has the arguments that a flow gives; a long record is packed with it."""
     ops, made = QueueOps(QueueKeys("emails", "p"), "owner", []), prepared(**options)
     mode = None if made.dedup is None else made.dedup.mode
-    for record in (b"1\n", b"1\n" + b"x" * MAX_PLAIN_BYTES):
+    for record in (b"1\n", b"1\n" + b"x" * SHORT_RECORD_BYTES):
         direct = ops.enqueue_one(record, made)
         usual = ops.enqueue([record], delay=made.delay, bound=made.bound, wait=made.wait, mode=mode)
         assert (direct.script, direct.head) == (usual.script, usual.head)
         assert direct.wait == usual.wait
         assert pack(direct.args) == pack(usual.args)
-        assert bool(direct.front) is (len(record) <= MAX_PLAIN_BYTES)
+        assert direct.ends_with_record is (len(record) <= SHORT_RECORD_BYTES)
 
 
 BURST = """

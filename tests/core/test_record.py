@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import BadArgument
+from penstock.core.enqueuing.prepared import MAX_RECORD_BYTES, check_size, warn_of_size
 from penstock.core.jobs.record import (
-    MAX_RECORD_BYTES,
-    check_size,
     encode_body,
     encode_head,
     parse_record,
@@ -131,6 +130,17 @@ def test_the_largest_record() -> None:
     assert MAX_RECORD_BYTES == 1 << 29
     with pytest.raises(BadArgument, match=r"body='<536870912 bytes>': .*below 512 MiB"):
         check_size(MAX_RECORD_BYTES)
+
+
+def test_a_large_record_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A job above 1 MB delays other clients: a process says so once."""
+    warn_of_size.cache_clear()
+    check_size(1_000_000)
+    assert not caplog.records
+    for size in (1_000_001, 2_000_000):
+        check_size(size)
+    [record] = caplog.records
+    assert "more than 1 MB" in record.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from penstock.core.enqueuing.schedules import (
     new_schedule,
     read_entry,
 )
+from penstock.core.values.checks import MAX_DURATION_MS
 
 T0 = 1_800_000_000_000
 BERLIN = "Europe/Berlin"
@@ -329,3 +330,12 @@ def test_a_tick_that_lies_too_far_ahead(tick: int, last: int, wanted: int | None
     """It is brought forward, unless it may have run already."""
     entry = stored(new_schedule("x", "x", EVERY, None), b"- %d 0 0 0" % last, tick)
     assert entry.earlier(T0) == wanted
+
+
+def test_stored_intervals() -> None:
+    """Any client may store 1 ms to 100 years; a longer or shorter interval is malformed."""
+    for every in (1, MAX_DURATION_MS):
+        assert Spec.decoded(b'{"every":%d}' % every).every_ms == every
+    for every in (-1, 0, MAX_DURATION_MS + 1):
+        with pytest.raises(ValueError, match="schedule"):
+            Spec.decoded(b'{"every":%d}' % every)

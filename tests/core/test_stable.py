@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from penstock.core.enqueuing.chunks import chunks
-from penstock.core.enqueuing.options import prepared
+from penstock.core.enqueuing.prepared import prepared
 from penstock.core.jobs.record import parse_record, stable_id_of
 from penstock.core.values import stable
 from penstock.core.values.ids import ORDERED_ALPHABET

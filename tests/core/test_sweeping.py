@@ -7,6 +7,7 @@ from penstock.core.flows.sweeping import (
     LISTED_PER_BUSY_SWEEP,
     LISTED_PER_SWEEP,
     LONGEST_SWEEP_PAUSE,
+    MAX_SWEEP_TURNS,
     QUEUES_PER_SWEEP,
     SHORTEST_SWEEP_PAUSE,
     SweepSchedule,
@@ -37,6 +38,17 @@ def test_each_queue_has_turns_of_its_own() -> None:
     assert made.is_due("a", GAP)
     assert not made.is_due("b", GAP)
     assert made.is_due("b", 30.0 + GAP)
+
+
+def test_the_turns_of_many_queues_are_forgotten() -> None:
+    """A client of ever new queues keeps the turns of the last ones only."""
+    made = turns()
+    for number in range(MAX_SWEEP_TURNS):
+        made.is_due(f"q{number}", 0.0)
+    assert made.is_due("q0", GAP)
+    made.is_due("one more", GAP)
+    assert not made.is_due("q1", GAP)
+    assert made.is_due("one more", 2 * GAP)
 
 
 def test_gaps_are_drawn() -> None:

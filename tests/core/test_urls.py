@@ -164,7 +164,7 @@ def test_a_client_whose_host_cannot_be_looked_up() -> None:
         ("redis://:12#b@h/0", "percent-encoded"),
         ("redis://:pass", "host name and a port"),
         ("rdis://h", "begins with redis://"),
-        ("localhost:6379", "begins with redis://"),
+        ("localhost:6379", "such as redis://localhost:6379/0"),
         (f"redis://{'a' * 64}:6379", "1 to 63 characters"),
         (f"redis://{'a' * 63}.{'é' * 60}/0", "1 to 63 characters"),
         ("redis+sentinel://a,b..c:26379/jobs", "1 to 63 characters"),

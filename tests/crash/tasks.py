@@ -57,19 +57,13 @@ reply read but not processed.
 """
 STEPS_AFTER_RUN = ("sent", "answered", "read")
 CHUNK = 4
-SCRIPTS = {"enqueue": ("enqueue_plain", 0), "enqueue_many": ("enqueue_plain", 1)}
+SCRIPTS = {"enqueue": ("enqueue", 0), "enqueue_many": ("enqueue", 1)}
 """Scripts of the operations that add jobs, and which of their calls is struck."""
 
 
-def script_of(operation: str, queue: Queue) -> tuple[str, int]:
-    """Return the script of an operation, and which of its calls is struck.
-
-    A queue whose clock is ahead needs the full script.
-    """
-    if operation in SCRIPTS:
-        return SCRIPTS[operation]
-    is_ahead = queue.node.executor.command("HGET", queue.ops.keys["meta"], "off")
-    return (operation if is_ahead else f"{operation}_plain"), 0
+def script_of(operation: str) -> tuple[str, int]:
+    """Return the script of an operation, and which of its calls is struck."""
+    return SCRIPTS.get(operation, (operation, 0))
 
 
 def set_chunk(size: int) -> None:
@@ -132,7 +126,7 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
     queue.stats()
     held = queue.reserve(1, block=0) if operation in ("ack", "settle") else []
     set_chunk(CHUNK)
-    name, which = script_of(operation, queue)
+    name, which = script_of(operation)
 
     def halt() -> None:
         tell({"held": [job.body.decode() for job in held]})

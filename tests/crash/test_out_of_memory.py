@@ -127,7 +127,7 @@ def test_enqueue_to_a_new_queue_is_refused(
 
 
 def _ran(queue: Queue, call: Call[Any]) -> Any:
-    return queue.node.executor.run(call)
+    return queue.route.node.executor.run(call)
 
 
 def _staged(queue: Queue, field: str) -> Call[Any]:
@@ -423,12 +423,11 @@ WORKING: dict[str, Callable[[Queue], None]] = {
 def test_every_script_is_tried() -> None:
     """Each script except those that add jobs, and `clear`, is among the tested ones.
 
-    The plain forms refuse this queue; tests/protocol/test_commands.py has one that they take.
+    Fast lanes refuse this queue; tests/protocol/test_commands.py has one that they take.
     """
-    plain = {f"{name}_plain" for name in ("reserve", "ack", "settle")}
-    refused = {"enqueue", "enqueue_plain", "claim", "stage", "commit", "publish"}
+    refused = {"enqueue", "claim", "stage", "commit", "publish"}
     refused |= {"open_batch", "schedule", "tick"}
-    assert {*WORKING, *refused, *plain, "clear"} == {found.name for found in all_scripts()}
+    assert {*WORKING, *refused, "clear"} == {found.name for found in all_scripts()}
 
 
 def test_clearing_works(client: Penstock, queue: Queue, raw: redis.Redis) -> None:

@@ -82,7 +82,7 @@ def test_enqueue(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> 
     """The job exists once, and the repeat returns its id."""
     for i in range(LOSSES):
         body = b"job %d" % i
-        fault = lose("enqueue_plain")
+        fault = lose("enqueue")
         result = queue.enqueue(body)
         fault.wait()
         assert queue.show(result.id).raw == body
@@ -127,7 +127,7 @@ def test_enqueue_many(
     def bodies(serial: int) -> Iterator[bytes]:
         for i in range(3 * CHUNK):
             if i == chunk * CHUNK:
-                faults.append(lose("enqueue_plain"))
+                faults.append(lose("enqueue"))
             yield b"%d.%d" % (serial, i)
 
     for serial in range(LOSSES):
@@ -143,9 +143,9 @@ def test_enqueue_many(
 
 def test_reserve(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> None:
     """Jobs of the lost reply are delivered again after their lease, with one more crash."""
-    for i in range(LOSSES):
+    for _ in range(LOSSES):
         queue.enqueue_many([b"1", b"2", b"3", b"4"])
-        fault = lose("reserve" if i else "reserve_plain")  # a clock ahead needs the full one
+        fault = lose("reserve")
         jobs = queue.reserve(2, block=0)
         fault.wait()
         assert [job.body for job in jobs] == [b"3", b"4"]
@@ -173,7 +173,7 @@ def test_ack(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> None
     for i in range(LOSSES):
         queue.enqueue_many([b"1", b"2"])
         jobs = queue.reserve(2, block=0)
-        fault = lose("ack_plain")
+        fault = lose("ack")
         assert list(queue.ack(jobs)) == DONE * 2
         fault.wait()
         stats = queue.stats()
@@ -186,7 +186,7 @@ def test_settle(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> N
     for i in range(LOSSES):
         queue.enqueue_many([b"1", b"2", b"3"])
         jobs = queue.reserve(1, block=0)
-        fault = lose("settle" if i else "settle_plain")
+        fault = lose("settle")
         outcomes, others = queue.ack_and_reserve(jobs, 1)
         fault.wait()
         assert (list(outcomes), [job.body for job in others]) == (DONE, [b"3"])
@@ -255,7 +255,7 @@ def test_torn_request(operation: str, queue: Any, proxy: Proxy, raw: redis.Redis
         if operation != "enqueue":
             queue.enqueue_many([b"1", b"2"])
         held = queue.reserve(1, block=0) if operation in ("ack", "settle") else []
-        fault = proxy.cut_after_request_bytes(40, after=script(f"{operation}_plain").sha.encode())
+        fault = proxy.cut_after_request_bytes(40, after=script(operation).sha.encode())
         if operation == "enqueue":
             queue.enqueue(b"1")
         elif operation == "reserve":

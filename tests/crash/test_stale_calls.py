@@ -35,8 +35,6 @@ def call(queue: Queue, raw: redis.Redis) -> Callable[..., list[Any]]:
 
     def run(number: int, *bodies: bytes) -> list[Any]:
         built = queue.ops.enqueue([b"1\n" + body for body in bodies])
-        if built.full is not None:
-            built = built.full()
         args = (*built.head, number, PRODUCER, *built.args)
         answer: list[Any] = raw.evalsha(built.script.sha, *args)
         return answer
@@ -78,7 +76,7 @@ def test_numbers_of_a_thawed_server(call: Callable[..., list[Any]], queue: Queue
 def test_client_reports_a_stale_call(queue: Queue, raw: redis.Redis) -> None:
     """A client whose call came too late raises, and no key changes."""
     queue.enqueue(b"1")
-    (connection,) = queue.node.executor.connections.idle
+    (connection,) = queue.route.node.executor.connections.idle
     connection.calls -= 5
     before = dump(raw)
     with pytest.raises(StaleCall):

@@ -20,12 +20,12 @@ OF_SPARK = {"spark.md"}
 """Run by tests/spark."""
 WITHOUT_CODE = {
     *("benchmarks.md", "compared.md", "deploy.md", "frameworks.md", "glossary.md", "index.md"),
-    "web.md",
+    *("testing.md", "web.md"),
+    "recipes.md",
 }
 """Measurements; files and parts of programs that other tests run; words and links."""
 WITH_CODE = [page for page in PAGES if page.name not in OF_SPARK | WITHOUT_CODE]
 LANGUAGES = {"python", "pycon", "text", "sh", "redis", "mermaid"}
-TESTS = "# test_app.py\n"
 
 
 class Block(NamedTuple):
@@ -90,14 +90,6 @@ def run_session(session: str, url: str, directory: Path) -> str:
     return printed(Block(first, session, ""), "-m", "doctest", "-o", "ELLIPSIS", str(page))
 
 
-def run_tests(block: Block, directory: Path) -> str:
-    """Return pytest's output for a test file with the user's plugin; the tests must pass."""
-    path = directory / "test_app.py"
-    path.write_text(block.code, encoding="utf-8")
-    plain = ["-c", os.devnull, "-p", "no:cacheprovider", "-p", "pytest_penstock"]
-    return printed(block, "-m", "pytest", *plain, str(path), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-
-
 def printed(block: Block, *arguments: str, **environment: str) -> str:
     """Return Python's output; the exit code must be 0."""
     done = subprocess.run(
@@ -127,8 +119,7 @@ def test_there_are_pages() -> None:
 def test_the_programs_of_a_page_run(page: Path, one_server: Backend, tmp_path: Path) -> None:
     """Its programs run on one server and print the documented output.
 
-    Sessions of its sections are checked too. A test file, marked in its first line, is run by
-    pytest and needs no server.
+    Sessions of its sections are checked too.
     """
     assert one_server.url is not None
     text = page.read_text(encoding="utf-8")
@@ -137,9 +128,6 @@ def test_the_programs_of_a_page_run(page: Path, one_server: Backend, tmp_path: P
     for session in examples:
         run_session(session, one_server.url, tmp_path)
     for program in programs:
-        if program.code.startswith(TESTS):
-            run_tests(program, tmp_path)
-            continue
         output = run(program, one_server.url)
         if program.output is not None:
             assert output == program.output, f"{page.name}, line {program.line}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
+import re
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -195,8 +197,11 @@ def test_tasks_that_can_not_run_are_refused(api: Any) -> None:
         add.get_result("1")
 
 
-def test_a_task_that_raises_has_failed(api: Any) -> None:
-    """Its job becomes a dead letter, at once or after `max_attempts`; the signal has the error."""
+def test_a_task_that_raises_has_failed(api: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Its job becomes a dead letter, at once or after `max_attempts`; the signal has the error, and
+    the log says which attempt it was, of how many.
+    """
+    caplog.set_level(logging.INFO, "penstock")
     failures: list[Any] = []
 
     def note(task_result: Any, **_: Any) -> None:
@@ -215,6 +220,8 @@ def test_a_task_that_raises_has_failed(api: Any) -> None:
         "builtins.ValueError: first",
         "builtins.ValueError: second",
     ]
+    told = [re.findall(r"attempt (\d+) of (\d+)", message) for message in caplog.messages]
+    assert [found for found in told if found] == [[("1", "1")], [("1", "2")], [("2", "2")]]
     assert [failure.status.name for failure in failures] == ["FAILED", "FAILED"]
     [error] = failures[-1].errors
     assert error.exception_class is ValueError
@@ -237,7 +244,8 @@ async def test_results_of_tasks(api: Any) -> None:
     assert done.finished_at is not None
     assert (failed.status.name, failed.attempts) == ("FAILED", 1)
     assert failed.errors[0].exception_class is ValueError
-    assert failed.errors[0].traceback == "text"
+    assert "in fails" in failed.errors[0].traceback
+    assert failed.errors[0].traceback.rstrip().endswith("ValueError: text")
     assert (await add.aget_result(done.id)).kwargs == {"b": 2}
     assert add.get_backend().supports_get_result
     unkept, cancelled = api.tasks.add.enqueue(1), add.enqueue(1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from penstock import Handlers, Penstock, Reject, Retry, Worker
+from penstock import Handlers, Penstock, Reject, Retry, RetryPolicy, Worker
 from penstock.integrations.prometheus import Prometheus
 from tests.support.backends import Backend
 
@@ -29,12 +29,15 @@ def exported(backend: Backend) -> dict[str, set[str]]:
 
     @handlers.handler
     def end(how: str) -> Any:
-        return {"done": None, "retried": Retry(after=60), "rejected": Reject("no")}[how]
+        ends = {"done": None, "retried": Retry(after=60), "rejected": Reject("no")}
+        return ends[how]
 
     with Penstock(backend.sync_client(), middleware=[Prometheus(registry)]) as client:
         queue = client.queue("q")
         for how in ("done", "retried", "rejected"):
             end.enqueue(queue, how)
+        queue.enqueue({"how": "dead"}, headers={"handler": "end"}, retry=RetryPolicy(1))
+        queue.enqueue({}, headers={"handler": "gone"})
         Worker(client, "q", handlers, burst=True).run()
     samples = [sample for metric in registry.collect() for sample in metric.samples]
     found: dict[str, set[str]] = {}
@@ -70,9 +73,11 @@ def test_legends_show_labels_of_the_result() -> None:
 
 
 def test_outcomes_exist(exported: dict[str, set[str]]) -> None:
-    """The outcomes of a failed run are named as the integration names them."""
-    [named] = {text for one in EXPRESSIONS for text in re.findall(r'outcome=~"([^"]*)"', one)}
-    assert set(named.split("|")) - exported["outcome"] == {"lost"}  # its lease has ended
+    """The outcomes of failures are named as the integration names them."""
+    texts = {text for one in EXPRESSIONS for text in re.findall(r'outcome=~"([^"]*)"', one)}
+    named = {name for text in texts for name in text.split("|")}
+    assert named - exported["outcome"] == {"lost"}  # its lease has ended
+    assert exported["outcome"] - named == {"done"}
 
 
 def test_each_metric_is_shown(exported: dict[str, set[str]]) -> None:

@@ -9,7 +9,15 @@ from time import monotonic
 import pytest
 from prometheus_client import CollectorRegistry
 
-from penstock import AsyncPenstock, BadArgument, IncompleteEnqueue, Penstock, Queue, RunEvent
+from penstock import (
+    AsyncPenstock,
+    BadArgument,
+    IncompleteEnqueue,
+    Penstock,
+    Queue,
+    RunEvent,
+    SettleEvent,
+)
 from penstock.core.jobs.middleware import running
 from penstock.integrations.prometheus import Prometheus
 from tests.support.backends import Backend
@@ -71,7 +79,6 @@ def test_a_run_is_counted_and_timed(
         assert figures(registry)["penstock_running", "emails", "greet"] == 1
     found = figures(registry)
     assert ("penstock_running", "emails", "greet") not in found
-    assert found["penstock_jobs_total", "emails", "greet", "done"] == 1
     assert found["penstock_handling_seconds_count", "emails", "greet"] == 1
     assert found["penstock_handling_seconds_sum", "emails", "greet"] == event.seconds
     assert found["penstock_queueing_seconds_count", "emails"] == 1
@@ -82,19 +89,23 @@ def test_a_run_is_counted_and_timed(
 def test_outcomes_are_counted_separately(
     q: Queue, metrics: Prometheus, registry: CollectorRegistry
 ) -> None:
-    """A batch counts as one run; only first attempts have a queueing time."""
+    """A batch counts as one run, and its jobs one by one when they are settled; only first
+    attempts have a queueing time.
+    """
     q.enqueue_many(range(3))
     jobs = tuple(q.reserve(3, block=0))
-    batch = RunEvent("emails", jobs)
-    with running((metrics,), batch):
-        batch.outcome, batch.outcomes = "mixed", {"done": 2, "retried": 1}
+    with running((metrics,), RunEvent("emails", jobs)):
+        pass
+    assert "penstock_jobs_total" not in {name for name, *_ in figures(registry)}
+    metrics.settle(SettleEvent("emails", jobs[1:], None, "done"))
+    metrics.settle(SettleEvent("emails", jobs[:1], None, "retried"))
     q.nack(jobs[:1], delay=0)
     [again] = q.reserve(block=0)
     with suppress(LookupError), running((metrics,), RunEvent("emails", (again,)), lambda _: "lost"):
         raise LookupError("no")
     found = figures(registry)
     outcomes = {key[3]: value for key, value in found.items() if key[0] == "penstock_jobs_total"}
-    assert outcomes == {"done": 2, "retried": 1, "lost": 1}
+    assert outcomes == {"done": 2, "retried": 1}
     assert found["penstock_handling_seconds_count", "emails", ""] == 2
     assert found["penstock_queueing_seconds_count", "emails"] == 1
     assert ("penstock_running", "emails", "") not in found
@@ -133,4 +144,4 @@ async def test_asyncio_is_counted_the_same(
     first, second = (RunEvent("emails", (job,)) for job in (a, b))
     with running((metrics,), first), running((metrics,), second):
         assert figures(registry)["penstock_running", "emails", ""] == 2
-    assert figures(registry)["penstock_jobs_total", "emails", "", "done"] == 2
+    assert figures(registry)["penstock_handling_seconds_count", "emails", ""] == 2

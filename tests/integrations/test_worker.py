@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -15,11 +17,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry
 
-from penstock import AsyncPenstock, Middleware, Penstock, RunEvent
+from penstock import AsyncPenstock, Middleware, Penstock, RunEvent, SettleEvent
 from penstock.integrations.otel import OpenTelemetry
 from penstock.integrations.prometheus import Prometheus
 from penstock.worker import AsyncWorker, Handlers, Reject, Retry, Snooze, Worker
 from tests.support.backends import Backend
+from tests.support.workers import until
 
 
 class Seen:
@@ -30,8 +33,10 @@ class Seen:
         self.provider = TracerProvider(shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.registry = CollectorRegistry()
+        self.reader = InMemoryMetricReader()
+        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
         self.middleware = [
-            OpenTelemetry(self.provider, TraceContextTextMapPropagator()),
+            OpenTelemetry(self.provider, TraceContextTextMapPropagator(), self.meters),
             Prometheus(self.registry),
         ]
 
@@ -42,6 +47,20 @@ class Seen:
             (sample.labels["handler"], sample.labels["outcome"]): sample.value
             for sample in metric.samples
             if sample.name == "penstock_jobs_total"
+        }
+
+    def metered(self) -> dict[tuple[str, str], float]:
+        """Return the numbers of jobs by handler and outcome, from OpenTelemetry."""
+        data = self.reader.get_metrics_data()
+        assert data is not None
+        scopes = (scope for resource in data.resource_metrics for scope in resource.scope_metrics)
+        [metric] = [metric for scope in scopes for metric in scope.metrics]
+        assert (metric.name, metric.unit) == ("penstock.jobs", "{job}")
+        points = [(point, point.attributes or {}) for point in metric.data.data_points]
+        assert {at["messaging.destination.name"] for _, at in points} == {"q"}
+        return {
+            (str(at.get("penstock.handler", "")), str(at["penstock.job.outcome"])): point.value
+            for point, at in points
         }
 
     def check(self) -> None:
@@ -62,7 +81,7 @@ class Seen:
             assert span.attributes is not None
             outcome = span.attributes["penstock.job.outcome"]
             is_error = span.status.status_code is StatusCode.ERROR
-            assert is_error == (outcome in ("retried", "rejected", "mixed"))
+            assert is_error == (outcome in ("failed", "rejected", "mixed"))
 
 
 @pytest.fixture
@@ -71,6 +90,7 @@ def seen() -> Iterator[Seen]:
     made = Seen()
     yield made
     made.provider.shutdown()
+    made.meters.shutdown()
 
 
 def handlers_of_all_kinds(current: list[bool]) -> Handlers:
@@ -155,6 +175,55 @@ async def test_tasks(one_server: Backend, seen: Seen) -> None:
     assert current == [True, True]
     assert seen.outcomes() == {**OUTCOMES, ("async", "done"): 1}
     seen.check()
+
+
+def test_deaths_are_counted(one_server: Backend, seen: Seen) -> None:
+    """The last attempt counts as dead, and a job that has no handler here as unknown, in both."""
+    handlers = Handlers()
+
+    @handlers.handler("badly")
+    def badly() -> None:
+        raise ZeroDivisionError
+
+    with Penstock(one_server.url, middleware=seen.middleware) as ps:
+        q = ps.queue("q")
+        q.configure(max_attempts=2, backoff_base=0.001)
+        for name in ("badly", "badly", "gone", "gone, too"):
+            q.enqueue({}, headers={"handler": name})
+        with Worker(ps, "q", handlers):
+            until(lambda: q.stats().died == 2 and len(q.peek(state="scheduled")) == 2)
+    counts = {("badly", "retried"): 2, ("badly", "dead"): 2, ("", "unknown"): 2}
+    assert seen.outcomes() == counts
+    assert seen.metered() == counts
+    seen.check()
+
+
+def test_a_hook_sees_outcomes_that_the_server_has_decided(one_server: Backend) -> None:
+    """It gets the jobs by handler and outcome; if it raises, that is logged and changes nothing."""
+    handlers, seen = Handlers(), list[SettleEvent]()
+
+    class Watching(Middleware):
+        def settle(self, event: SettleEvent) -> None:
+            seen.append(event)
+            raise LookupError("a fault of the hook")
+
+    @handlers.handler("slow")
+    def slow(number: int) -> None:
+        if number == 1:
+            q.delete([ids[1]])  # the report of success comes too late
+        if number == 2:
+            raise Reject("no")
+
+    with Penstock(one_server.url, middleware=[Watching()]) as ps:
+        q = ps.queue("q")
+        ids = [slow.enqueue(q, number).id for number in range(3)]
+        worker = Worker(ps, "q", handlers, burst=True)
+        worker.run()
+    ends = {(event.handler, event.outcome, job.id) for event in seen for job in event.jobs}
+    ends_of = zip(("done", "lost", "rejected"), ids, strict=True)
+    assert ends == {("slow", outcome, job) for outcome, job in ends_of}
+    assert {event.queue for event in seen} == {"q"}
+    assert worker.status().stats.counts == {"done": 1, "lost": 1, "rejected": 1}
 
 
 class Transaction(Middleware):

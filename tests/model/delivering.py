@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from tests.model.adding import ModelAdding
 from tests.model.jobs import (
     OWNER,
+    STEP,
     ModelJob,
     reach,
 )
@@ -71,11 +72,17 @@ class ModelDelivering(ModelAdding):
         while waiting and len(taken) < n:
             count = self.totals["deliveries"] + len(taken)
             most = count // 16 % 9 if count % 16 == 15 else 9
-            lower = [job for job in waiting if -job.order[0] <= most]
-            job = lower[0] if lower else waiting[0]
+            lower = [job for job in waiting if -job.order[0] <= most] or waiting
+            job = self._first_by_number(lower) if count % 4 == 3 and self.has_tickets else lower[0]
             waiting.remove(job)
             if self.take(job):
                 taken.append(job)
+
+    def _first_by_number(self, waiting: Sequence[ModelJob]) -> ModelJob:
+        """Return the first due job if its number is lower than that of the first ready one."""
+        due = next((job for job in waiting if job.place == "scheduled"), waiting[0])
+        ready = next((job for job in waiting if job.place == "ready"), waiting[0])
+        return due if due.number < ready.number else waiting[0]
 
     def _take_ended(self, ended: Iterable[ModelJob], n: int, step: int) -> list[ModelJob]:
         taken: list[ModelJob] = []
@@ -153,7 +160,7 @@ class ModelDelivering(ModelAdding):
         alive = [job for job in part if self._crash(job, "taken over")]
         for job in alive:
             self._deliver(job, tag)
-        self._trim_after(died, reach(len(part)))
+        self._trim_after(died, STEP + 2 * len(part))
         return alive
 
     def _deliver(self, job: ModelJob, tag: int, provisional: bool = False) -> None:

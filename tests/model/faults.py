@@ -39,7 +39,7 @@ class Faults:
                 self.armed = ""
                 raise RedisConnectionError("reset before the call was sent")
             reply = exchange(connection, call, caller)
-            if fault == "after" and not is_spared and reply[0] != Code.NOT_PLAIN:
+            if fault == "after" and not is_spared and reply[0] != Code.KEYS_MISSING:
                 self.armed = ""
                 raise RedisConnectionError("reset before the reply came")
             return reply

@@ -41,6 +41,8 @@ class ModelKeys:
     Attributes:
         in_script: a script runs.
         is_loosened: parked jobs may have room, as the limit was raised or dropped.
+        has_tickets: the queue has limits, or had some.
+        line_end: the time from which an admitted job is due, behind all that wait.
     """
 
     now: int
@@ -49,6 +51,8 @@ class ModelKeys:
     freed: list[Number]
     in_script = False
     is_loosened = False
+    has_tickets = False
+    line_end = 0
 
     @property
     def is_ordered(self) -> bool:
@@ -65,8 +69,7 @@ class ModelKeys:
         self._unready = {  # delivered, or waiting for a later try
             number
             for number, job in self.jobs.items()
-            if job.place in ("active", "once")
-            or (job.place == "scheduled" and job.at > job.number[0])
+            if job.place in ("active", "once") or (job.place == "scheduled" and job.at > self.now)
         }
         self._tickets: defaultdict[str, list[Number]] = defaultdict(list)
         for number in sorted(self.jobs):
@@ -91,6 +94,11 @@ class ModelKeys:
         """Take the ticket of a job that waits for a later time, unless the queue is ordered."""
         if job.at > self.now and not self.is_ordered:
             self.give_back(job)
+
+    def line_up(self, job: ModelJob) -> None:
+        """Place a job that was put back at once behind those that wait, if it has a ticket."""
+        if job.has_ticket and job.drawn is None and job.at < self.line_end:
+            job.at = job.capped(self.line_end)
 
     def free(self, key: str) -> None:
         """Note that a key may have room."""
@@ -150,7 +158,7 @@ class ModelKeys:
             chosen = sorted(parked, key=lambda job: job.number)[: int(max(0, count))]
             spare -= max(0, len(chosen) - ends) if room > 1 else 0
             for job in chosen:
-                job.place, job.at, job.has_ticket = "scheduled", min(self.now, job.number[0]), True
+                job.place, job.at, job.has_ticket = "scheduled", self.line_end, True
                 job.place_by(self.now)
                 self.freed.append(job.number)
         self.begin_script()

@@ -141,6 +141,7 @@ class Model(ModelDelivering):
                 self._die(job, "")
             else:
                 self._put_back(job, delay)
+                self.line_up(job)
 
         return self._each(names, fail)
 
@@ -162,6 +163,7 @@ class Model(ModelDelivering):
                 self._die(job, f"snoozed {job.snoozes} times")
             else:
                 self._put_back(job, delay)
+                self.line_up(job)
 
         return self._each(names, give_back)
 
@@ -171,12 +173,15 @@ class Model(ModelDelivering):
             _, base, cap, _ = job.retry or (None, None, None, None)
             most = (base or self.setting("backoff_base")) * 2 ** (job.nacks - 1)
             most = max(1, min(cap or self.setting("backoff_cap"), most))
-            job.drawn = range(job.capped(self.now + 1), job.capped(self.now + most) + 1)
+            if job.ends is None or job.ends > self.now:
+                job.drawn = range(job.capped(self.now + 1), job.capped(self.now + most) + 1)
+            else:
+                job.at = job.ends
         elif delay:
             job.at = job.capped(self.now + delay)
         else:
             job.at = job.capped(min(job.number[0], self.now))
-        if delay is not None:
+        if job.drawn is None:
             job.place_by(self.now)
         job.is_late |= job.drawn is None and job.at > self.now
         if job.drawn is None:
@@ -248,7 +253,8 @@ class Model(ModelDelivering):
                 return Outcome.EXPIRED
             if job.place not in ("scheduled", "active") or self.waits(job):
                 return Outcome.REFUSED
-            if job.place == "scheduled" and job.at <= min(self.now, job.number[0]):
+            place = self.now if job.has_ticket else min(self.now, job.number[0])
+            if job.place == "scheduled" and job.at <= place:
                 return Outcome.REFUSED  # it is at its place
             self._end_unsaid(job)
             self._put_back(job, 0)

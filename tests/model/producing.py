@@ -148,7 +148,6 @@ class Producing(Waiting):
             return answers[0]
 
         def queue() -> Sequence[Enqueued] | str:
-            self.ops.plain_from = 0.0  # try the script of plain jobs each time
             try:
                 if many:
                     by_body = keys.__getitem__ if keys else None

@@ -17,6 +17,7 @@ from penstock.core.jobs.record import escaped, key_hash
 from penstock.core.jobs.views import SETTING_KINDS, read_settings
 from penstock.core.values.rate import rate_text
 from penstock.wire.keys import PRIORITY_SPAN, node_key, registry_key, score_of
+from penstock.wire.scripts import LETTERS
 from tests.model.clock import CLOCK, TestClock
 from tests.model.faults import Fault, Faults
 from tests.model.jobs import MONTH, NEVER, OWNER, DedupId, ModelJob, Name, Number, Policy
@@ -215,6 +216,10 @@ class SideBySide(RuleBasedStateMachine):
         else:
             passed = max(0, raw + off - seen)
             self.model.now = max(raw + off - min(off, passed // 10), seen)
+        now = self.model.now
+        self.model.line_end = seen + 1_000 if now - seen > MONTH else now  # TIME may be wrong
+        uses = self.raw.hget(self.ops.keys["meta"], "uses") or b""
+        self.model.has_tickets = LETTERS["tickets"].encode() in uses
 
     def learn(self, job_id: str) -> Known:
         """Record a job by its id."""

@@ -63,7 +63,7 @@ class Server:
             PenstockError: the script refuses it.
         """
         self._nonce += 1
-        args = call.args if call.queue is None else (PRODUCER, *call.args)
+        args = call.args if call.adds_to is None else (PRODUCER, *call.args)
         source = frozen(call.script.source, self.now_ms)
         reply = self.raw.execute_command("EVAL", source, *call.head, self._nonce, *args)
         if reply[0] < 0:

@@ -118,8 +118,8 @@ def test_a_queue_that_is_damaged_on_one_node(
         add(three, 1, range(10))
         wait_for(lambda: [text for text in caplog.messages if "can't be used" in text])
         wait_for(lambda: worker.status().stats.counts.get("done", 0) >= 10)
-        state = worker._state
-        assert state is not None
+        assert worker._life is not None
+        state = worker._life.state
         wait_for(lambda: max(poll.failures for poll in state.polls) >= 3)
         assert worker.status().stats.counts == {"done": 10}
         assert [raw.exists("penstock:hints") for raw in raws] == [0, 0, 0]

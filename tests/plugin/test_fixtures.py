@@ -119,6 +119,7 @@ def test_replicas_confirm_by_the_marker(run_pytest: RunPytest) -> None:
         ("penstock(1)", "write the marker as @pytest.mark.penstock(replicas=1)"),
         ("penstock", "write the marker as @pytest.mark.penstock(replicas=1)"),
         ("penstock(replica=1)", "write the marker as @pytest.mark.penstock(replicas=1)"),
+        ("penstock(redirect=1)", "redirect=1: must be True or False"),
         ("penstock(replicas=-1)", "replicas=-1: must be a number from 0 to 1000"),
         ("penstock(replicas=True)", "replicas=True: must be a number from 0 to 1000"),
     ],
@@ -200,7 +201,7 @@ def test_without_the_extra(run_pytest: RunPytest, tmp_path: Path, missing: str) 
         PYTHONPATH=os.pathsep.join([str(tmp_path / "absent"), environment()["PYTHONPATH"]]),
     )
     assert run.counts == {"passed": 1, "errors": 2}, run.out
-    assert f"penstock's fixtures need {missing}: pip install 'penstock[testing]'" in run.out
+    assert f"penstock.testing needs {missing}: pip install 'penstock[testing]'" in run.out
     assert "Traceback" not in run.out
 
 

@@ -217,7 +217,7 @@ def test_not_found(penstock):
     with pytest.raises(AssertionError, match="no job of welcome waits; there are no jobs"):
         penstock.assert_enqueued(welcome)
     welcome.enqueue(penstock.queue("emails"), "ada")
-    with pytest.raises(AssertionError, match="no job of welcome with .*'bob'.* waits; .*'ada'"):
+    with pytest.raises(AssertionError, match="no job of welcome.'bob'. waits; .*'ada'"):
         penstock.assert_enqueued(welcome, "bob")
     with pytest.raises(BadArgument):
         penstock.assert_enqueued(welcome, 7)
@@ -232,6 +232,70 @@ async def test_with_asyncio(apenstock):
 """
     )
     passed(run, 4)
+
+
+def test_assertions_of_queue_delay_and_count(run_pytest: RunPytest) -> None:
+    """`assert_enqueued` looks at them, `assert_not_enqueued` finds none; both tell what waits."""
+    run = run_pytest(
+        HANDLERS
+        + """
+def test_queue(penstock):
+    welcome.enqueue(penstock.queue("emails"), "ada")
+    assert penstock.assert_enqueued(welcome, "ada", queue="emails").queue == "emails"
+    with pytest.raises(AssertionError) as told:
+        penstock.assert_enqueued(welcome, "ada", lang="de", queue="others")
+    assert str(told.value) == (
+        "no job of welcome('ada', lang='de') in 'others' waits; "
+        "there are welcome: {'to': 'ada'} in 'emails'"
+    )
+    penstock.assert_not_enqueued(welcome, "ada", queue="others")
+    penstock.assert_not_enqueued(welcome, "bob")
+    with pytest.raises(AssertionError, match="a job of welcome.'ada'. waits; there are"):
+        penstock.assert_not_enqueued(welcome, "ada")
+
+def test_delay(penstock):
+    queue = penstock.queue("emails")
+    welcome.options(delay=60).enqueue(queue, "ada")
+    welcome.enqueue(queue, "bob")
+    penstock.assert_enqueued(welcome, "ada", delay=60)
+    penstock.assert_enqueued(welcome, "bob", delay=0)
+    with pytest.raises(AssertionError, match="delay of 30 s waits; .* with a delay of 60 s"):
+        penstock.assert_enqueued(welcome, "ada", delay=30)
+
+def test_count(penstock):
+    for name in ("ada", "bob", "ada"):
+        welcome.enqueue(penstock.queue("emails"), name)
+    penstock.assert_enqueued(welcome, count=3)
+    penstock.assert_enqueued(welcome, "ada", count=2)
+    with pytest.raises(AssertionError, match="2 jobs of welcome.'ada'., not 1; "):
+        penstock.assert_enqueued(welcome, "ada", count=1)
+    for wrong in ({"count": 0}, {"queue": ""}, {"delay": -1}):
+        with pytest.raises(BadArgument):
+            penstock.assert_enqueued(welcome, **wrong)
+"""
+    )
+    passed(run, 3)
+
+
+def test_a_failed_assertion_shows_the_tests_line(run_pytest: RunPytest) -> None:
+    """The traceback ends in the test: no line of penstock stands between it and the message."""
+    run = run_pytest(
+        HANDLERS
+        + """
+def test_missing(penstock):
+    penstock.assert_enqueued(welcome)
+
+def test_there(penstock):
+    welcome.enqueue(penstock.queue("emails"), "ada")
+    penstock.assert_not_enqueued(welcome)
+
+@pytest.mark.asyncio
+async def test_with_asyncio(apenstock):
+    await apenstock.assert_enqueued(welcome)
+"""
+    )
+    assert run.counts == {"failed": 3}, run.out
+    assert "kit.py" not in run.out, run.out
 
 
 def test_results_and_rare_outcomes(run_pytest: RunPytest) -> None:

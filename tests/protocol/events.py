@@ -189,6 +189,12 @@ def _reserve(job: Job, place: StateCase) -> Code:
     return None
 
 
+def _settle_next(job: Job, place: StateCase) -> Code:
+    reply = job.run("settle", 8, "", "", 1000, 0xCCC, "eve", "", at=AT)
+    assert reply[0] == 1
+    return None
+
+
 def _assign(job: Job, place: StateCase) -> Code:
     reply = job.run("assign", 8, "", 1, 1000, 1000, 0xCCC, "eve", 60_000, at=AT)
     assert reply[0] == 1
@@ -369,6 +375,8 @@ EVENTS: Mapping[Event, Happening] = {
     Event.SETTLE: _named("settle", "last", 0, 0xCCC, "eve", ""),
     Event.SETTLE_OLD: _named("settle", "older", 0, 0xCCC, "eve", ""),
     Event.SETTLE_ID: _named("settle", "none", 0, 0xCCC, "eve", ""),
+    Event.SETTLE_NEXT: _settle_next,
+    Event.SETTLE_LAST: _configured("max_crashes", _settle_next),
     Event.SETTLE_IN_USE: _taken("consumer", _settle_taken),
     Event.NACK: _named("nack", "last", 5000, 1, "broke", ""),
     Event.NACK_OLD: _named("nack", "older", 5000, 1, "broke", ""),

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, TypeAlias
 
-__all__ = ["Raw", "Space", "dump", "load", "same", "text"]
+__all__ = ["Raw", "Space", "dump", "load", "same", "text", "without_px"]
 
 Raw: TypeAlias = Any
 """A redis-py client; the types of its replies depend on settings."""
 Space: TypeAlias = dict[str, dict[str, Any]]
-"""Name of a key -> its type and value. Text is bytes: the character U+00nn is the byte nn."""
+"""Name of a key -> its content, whose name tells the type. The character U+00nn is the byte nn."""
 
-LEEWAY_MS = 60_000
+LEEWAY_MS = 30_000
 """Maximum of ms between a write and the dump."""
 
 
@@ -23,7 +23,7 @@ def text(data: bytes | str) -> str:
 
 
 def dump(raw: Raw) -> Space:
-    """Return every key with its type and whole value, in three round trips."""
+    """Return every key with its whole content, in three round trips."""
     keys = sorted(raw.keys("*"))
     with raw.pipeline(transaction=False) as pipe:
         for key in keys:
@@ -35,7 +35,7 @@ def dump(raw: Raw) -> Space:
         values = iter(pipe.execute())
     space: Space = {}
     for key, kind, left in zip(keys, kinds, facts[1::2], strict=True):
-        space[text(key)] = {"type": kind, **_value(kind, values)}
+        space[text(key)] = _value(kind, values)
         if left > 0:
             space[text(key)]["px"] = left
     return space
@@ -57,10 +57,10 @@ def _read(pipe: Raw, key: bytes, kind: str) -> None:
 def _value(kind: str, replies: Iterator[Any]) -> dict[str, Any]:
     found = next(replies)
     if kind == "stream":
-        entries = [
-            [text(number), [text(part) for pair in fields.items() for part in pair]]
+        entries = {
+            text(number): [text(part) for pair in fields.items() for part in pair]
             for number, fields in next(replies)
-        ]
+        }
         return {"last": text(found["last-generated-id"]), "entries": entries}
     if kind == "hash":
         return {"fields": {text(name): text(found[name]) for name in sorted(found)}}
@@ -87,16 +87,19 @@ def load(raw: Raw, space: Mapping[str, Mapping[str, Any]]) -> None:
     with raw.pipeline(transaction=False) as pipe:
         for name, value in space.items():
             key = name.encode("latin-1")
-            _LOADERS[value["type"]](pipe, key, value)
+            [part] = _LOADERS.keys() & value.keys()
+            _LOADERS[part](pipe, key, value)
             if "px" in value:
                 pipe.pexpire(key, value["px"])
         pipe.execute()
 
 
 def _load_stream(pipe: Raw, key: bytes, value: Mapping[str, Any]) -> None:
-    for number, fields in value["entries"]:
-        pipe.execute_command("XADD", key, number, *(part.encode("latin-1") for part in fields))
-    if not value["entries"] or value["entries"][-1][0] != value["last"]:
+    numbers = sorted(value["entries"], key=lambda number: [int(n) for n in number.split("-")])
+    for number in numbers:
+        fields = (part.encode("latin-1") for part in value["entries"][number])
+        pipe.execute_command("XADD", key, number, *fields)
+    if numbers[-1:] != [value["last"]]:
         pipe.execute_command("XADD", key, value["last"], "j", "")
         pipe.execute_command("XDEL", key, value["last"])
 
@@ -120,22 +123,23 @@ def _load_string(pipe: Raw, key: bytes, value: Mapping[str, Any]) -> None:
 
 
 _LOADERS = {
-    "stream": _load_stream,
-    "hash": _load_hash,
-    "zset": _load_zset,
-    "list": _load_list,
-    "string": _load_string,
+    "entries": _load_stream,
+    "fields": _load_hash,
+    "members": _load_zset,
+    "items": _load_list,
+    "value": _load_string,
 }
 
 
 def same(found: Space, wanted: Space) -> bool:
     """Tell if two key spaces are equal; a time to live may be up to a minute shorter."""
-    return _without_px(found) == _without_px(wanted) and all(
+    return without_px(found) == without_px(wanted) and all(
         _px_fits(found[name].get("px"), value.get("px")) for name, value in wanted.items()
     )
 
 
-def _without_px(space: Space) -> Space:
+def without_px(space: Space) -> Space:
+    """Return the keys without their times to live."""
     return {
         name: {part: content for part, content in value.items() if part != "px"}
         for name, value in space.items()

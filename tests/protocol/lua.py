@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -31,7 +32,8 @@ GLOBALS = {
 }  # fmt: skip
 LUA = Path(str(resources.files("penstock.wire"))) / "lua"
 LAST = "last_statement_of_the_chunk"
-GET_GLOBAL, SET_GLOBAL, RETURN = 5, 7, 30
+GET_GLOBAL, SET_GLOBAL, JUMP, RETURN, CLOSURE = 5, 7, 22, 30, 36
+JUMP_BASE = 131_071  # of the distance of a jump, which has 18 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Names:
         most_locals: the most locals that are in scope at once, in one function.
         most_upvalues: the most locals of outer functions that one function uses.
         returns: whether it can end by a `return` of its own, outside of functions.
+        closures: functions with upvalues that every run makes which gets to the end, outside of
+            other functions. Creating one takes the server about as long as a short command.
     """
 
     read: frozenset[str]
@@ -53,6 +57,7 @@ class Names:
     most_locals: int
     most_upvalues: int
     returns: bool
+    closures: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,8 @@ class _Dump:
         self.assigned: set[str] = set()
         self.most_locals = self.most_upvalues = 0
         self.returns = False
-        self.declared = self._function()
+        self.closures = 0
+        self.declared, _ = self._function()
 
     def _take(self, form: str) -> Any:
         (value,) = struct.unpack_from(f"<{form}", self._data, self._at)
@@ -112,10 +118,12 @@ class _Dump:
         self._at += {0: 0, 1: 1, 3: 8}[kind]
         return ""
 
-    def _function(self) -> set[str]:
+    def _function(self) -> tuple[set[str], int]:
+        """Read a function; return its locals that are in scope at its end, and its upvalues."""
         self._text()
         self._at += 8
-        self.most_upvalues = max(self.most_upvalues, self._take("B"))
+        upvalues = self._take("B")
+        self.most_upvalues = max(self.most_upvalues, upvalues)
         self._at += 3
         code = [self._take("I") for _ in range(self._take("I"))]
         constants = [self._constant() for _ in range(self._take("I"))]
@@ -124,8 +132,8 @@ class _Dump:
                 self.read.add(constants[instruction >> 14])
             elif instruction & 63 == SET_GLOBAL:
                 self.assigned.add(constants[instruction >> 14])
-        for _ in range(self._take("I")):
-            self._function()
+        inner = [self._function()[1] for _ in range(self._take("I"))]
+        self.closures = sum(inner[place] > 0 for place in _made_always(code))
         self.returns = sum(instruction & 63 == RETURN for instruction in code) > 1
         for _ in range(self._take("I")):
             self._take("I")
@@ -135,7 +143,17 @@ class _Dump:
         self.most_locals = max(
             self.most_locals, *(sum(s <= at < e for _, s, e in scopes) for _, at, _ in scopes), 0, 0
         )
-        return {name for name, _, end in scopes if end >= len(code) - 1}
+        return {name for name, _, end in scopes if end >= len(code) - 1}, upvalues
+
+
+def _made_always(code: list[int]) -> Iterator[int]:
+    """Yield the places of the functions that no jump skips: those of branches are left out."""
+    reached = 0  # the target of the longest jump so far
+    for at, instruction in enumerate(code):
+        if instruction & 63 == JUMP:
+            reached = max(reached, at + 1 + (instruction >> 14) - JUMP_BASE)
+        elif instruction & 63 == CLOSURE and at >= reached:
+            yield instruction >> 14
 
 
 @cache
@@ -157,6 +175,7 @@ def free_names(source: str) -> Names:
         found.most_locals,
         found.most_upvalues,
         found.returns,
+        found.closures,
     )
 
 

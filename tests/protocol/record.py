@@ -3,13 +3,12 @@
     PYTHONPATH=src python -m tests.protocol.record ack nack    # these files of tests/vectors
     PYTHONPATH=src python -m tests.protocol.record protocol/core.md  # commands without a reply
 
-An existing expectation is never changed: to replace one, remove `reply` and `after` from the case,
-run this, and read the diff.
+An existing expectation is never changed: a case with `"reply": "?"` gets a reply and `after`. Read
+the diff.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,33 +16,43 @@ from typing import Any
 import fakeredis
 
 from tests.protocol.clock import T0
-from tests.protocol.keyspace import LEEWAY_MS
+from tests.protocol.differences import difference, written
+from tests.protocol.keyspace import LEEWAY_MS, Space
 from tests.protocol.pages import PAGES, ROOT
 from tests.protocol.transcripts import Session, blocks
-from tests.protocol.vectors import FOLDER, run_vector, unplaced, vectors_of
+from tests.protocol.vectors import FOLDER, parsed, placed, run_vector, unplaced, vectors_in
 
 
 def fill(name: str) -> Iterator[str]:
-    """Complete the cases without expectations, and yield a line for each."""
+    """Complete the cases whose reply is a question mark, and yield a text for each."""
     path = FOLDER / f"{name}.json"
-    document = json.loads(path.read_text("utf-8"))
-    for case, vector in zip(document["cases"], vectors_of(name), strict=True):
-        if "reply" in case and "after" in case:
+    document = parsed(path.read_text("utf-8"))
+    cases, prefix = document["cases"], document["prefix"]
+    for vector in vectors_in(document):
+        case = cases[vector.name]
+        if case.get("reply") != "?":
             continue
         raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
         outcome = run_vector(raw, vector, T0)
+        before, after = _unplaced(placed(vector.before, T0)), _unplaced(outcome.after)
+        for key, value in after.items():
+            _round_px(value, before.get(key, {}))
+        changes = difference(before, after)
         case["reply"] = unplaced(outcome.reply, T0)
-        after = {key: _unplaced(key, value) for key, value in outcome.after.items()}
-        for key in {*after, *case["before"]}:
-            _round_px(after.get(key, {}), case["before"].get(key, {}))
-        case["after"] = "unchanged" if after == case["before"] else after
-        yield "\n".join([f"{name}: {vector.name}", f"  {case['reply']}", *_difference(case)])
+        case["after"] = {key.removeprefix(prefix): value for key, value in changes.items()}
+        if "from" in case and case["reply"] == cases[case["from"]]["reply"]:
+            del case["reply"]
+        if not changes:
+            del case["after"]
+        yield "\n".join([f"{name}: {vector.name}", f"  {outcome.reply}", *_lines(before, after)])
     path.write_text(written(document), "utf-8")
 
 
-def _unplaced(key: str, value: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = unplaced(value, T0, scored=key.endswith((":active", ":once")))
-    return found
+def _unplaced(space: Space) -> Space:
+    return {
+        key: unplaced(value, T0, scored=key.endswith((":active", ":once")))
+        for key, value in space.items()
+    }
 
 
 def _round_px(new: dict[str, Any], old: dict[str, Any]) -> None:
@@ -54,11 +63,9 @@ def _round_px(new: dict[str, Any], old: dict[str, Any]) -> None:
             return
 
 
-def _difference(case: dict[str, Any]) -> Iterator[str]:
-    before, after = case["before"], case["after"]
-    if after == "unchanged":
+def _lines(before: Space, after: Space) -> Iterator[str]:
+    if after == before:
         yield "  nothing changes"
-        return
     for key in sorted({*before, *after}):
         old, new = _flat(before.get(key)), _flat(after.get(key))
         for part in sorted({*old, *new}):
@@ -69,35 +76,11 @@ def _difference(case: dict[str, Any]) -> Iterator[str]:
 def _flat(value: dict[str, Any] | None) -> dict[str, str]:
     flat: dict[str, str] = {}
     for part, content in (value or {}).items():
-        if part == "type":
-            continue
         if isinstance(content, dict):
             flat.update({f"{part} {name}": repr(inner) for name, inner in content.items()})
         else:
             flat[part] = repr(content)
     return flat
-
-
-def written(document: dict[str, Any]) -> str:
-    """Return a document as its file has it: a line a key, a case a paragraph."""
-    lines = ["{"]
-    for name, value in document.items():
-        if name != "cases":
-            lines.append(f"  {json.dumps(name)}: {json.dumps(value)},")
-    lines.append('  "cases": [')
-    cases = [_case(case) for case in document["cases"]]
-    return "\n".join([*lines, ",\n".join(cases), "  ]", "}"]) + "\n"
-
-
-def _case(case: dict[str, Any]) -> str:
-    parts = []
-    for name, value in case.items():
-        if name in ("before", "after") and value and isinstance(value, dict):
-            keys = [f"        {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
-            parts.append(f"      {json.dumps(name)}: {{\n" + ",\n".join(keys) + "\n      }")
-        else:
-            parts.append(f"      {json.dumps(name)}: {json.dumps(value)}")
-    return "    {\n" + ",\n".join(parts) + "\n    }"
 
 
 def fill_transcripts(page: str) -> Iterator[str]:

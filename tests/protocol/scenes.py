@@ -19,13 +19,16 @@ __all__ = [
     "ROLES",
     "Act",
     "Scene",
+    "abandoned_scene",
     "borne_scene",
     "closed_scene",
     "closing_scene",
     "crowded_scene",
+    "dangling_scene",
     "dedup_scene",
     "expired_scene",
     "keyed_scene",
+    "leaving_scene",
     "plain_scene",
     "rich_scene",
     "spent_scene",
@@ -36,6 +39,8 @@ RECEIPT = "1-abc"
 TOKEN = "0123456789abcdef"
 BRIEF, LONG = 200, 600_000
 """Ttls in ms: one ends before `AT`, the other later."""
+BATCH_DEADLINE = 3_600_000
+"""Time in ms for which a batch may be open."""
 FENCE = T0 * 1000 + 789
 BORNE = f"{FENCE}-{TOKEN}"
 """Number and token of the held roles in `borne_scene`."""
@@ -224,6 +229,35 @@ def spent_scene(raw: Raw, keys: QueueKeys) -> Scene:
     return scene
 
 
+def leaving_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """Make a queue without ttls; at `AT` leases of jobs end that die of it, or were cancelled."""
+    scene = Scene(raw, keys, {})
+    _deliver(scene, "dying", "1;l=100;p=1,9,9\nbody")
+    for number in _deliver(scene, "cancelled", "1;l=100\nbody"):
+        scene.run("cancel", 3, EPOCH, number)
+    _add(scene, "ready", "1\nbody", 3)
+    return scene
+
+
+def dangling_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """Make a queue with entries of indexes whose records are gone, as after a damaged restore."""
+    scene = Scene(raw, keys, {})
+    lost = [*_deliver(scene, "lost", "1;l=100\nbody"), *_add(scene, "lost, due", "1\nx", delay=100)]
+    raw.hdel(keys["held"], *lost)
+    _add(scene, "ready", "1\nbody", 3)
+    return scene
+
+
+def abandoned_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """Make a queue with an open batch whose deadline has come at `AT`."""
+    scene = Scene(raw, keys, {})
+    opened = T0 + BRIEF - BATCH_DEADLINE
+    reply = scene.run("open_batch", 1, EPOCH, "", "success", "1\nlast", at=opened)
+    scene.numbers["batch"] = [reply[2]]
+    _add(scene, "ready", "1\nbody", 3)
+    return scene
+
+
 @dataclass(frozen=True)
 class Act:
     """A call of a script on a scene.
@@ -253,9 +287,9 @@ class Act:
             scene.raw.hset(scene.keys.stage(*STAGED), mapping={"a:0": two, "b:0": taken})
             entry = f"{STAGED[0]}:{STAGED[1]}"
             scene.raw.hset(scene.keys["staged"], entry, f"{T0 + 60_000} 4")
-        if self.script == "publish":
+        if self.script == "publish" or self.name == "unstage, promised":
             promise(scene.raw, scene.keys)
-        if "ticks" in script(self.script).keys:
+        if "ticks" in script(self.script).used:
             scene.run("schedule", 4, EPOCH, "hourly", T0, "f" * 16, "", '{"every":9000}\n1\nbody')
         if self.script == "close_batch":
             reply = scene.run("open_batch", 89, EPOCH, "", "success", "1\nlast")
@@ -294,9 +328,6 @@ def _calls() -> Iterator[Act]:
     yield Act("enqueue, delayed", "enqueue", (90, "", 500, "", 0, "", record, short))
     yield Act("enqueue, ttl", "enqueue", (90, "", 0, "", 0, "", short))
     yield Act("enqueue, repeated", "enqueue", ("?", "", 0, "", 0, "", record))
-    yield Act("enqueue_plain", "enqueue_plain", (90, record))
-    yield Act("enqueue_plain, two", "enqueue_plain", (90, record, record))
-    yield Act("enqueue_plain, repeated", "enqueue_plain", ("?", record))
     yield Act("enqueue, full", "enqueue", (90, "", 0, 1, 8000, "", record))
     yield Act("enqueue, token", "enqueue", (90, "", 0, 1000, 0, ""), ())
     for mode in ("", "u", "ud", "q", "uq", "udq", "s", "e"):
@@ -328,6 +359,7 @@ def _calls() -> Iterator[Act]:
     yield Act("publish, full", "publish", (90, "", 1, 8000, "", "a:0", 1000))
     yield Act("unstage", "unstage", (90, 4, ""))
     yield Act("unstage, done", "unstage", (90, 4, 1000))
+    yield Act("unstage, promised", "unstage", (90, 4, 1000))
     yield Act("lookup", "lookup", (90, "owner"))
     yield Act("lookup, window", "lookup", (90, "awaited"))
     yield Act("clear", "clear", (90,))
@@ -336,8 +368,6 @@ def _calls() -> Iterator[Act]:
     yield Act("reserve, crash", "reserve", (90, 100, 7, "eve", 0, ""),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
     yield Act("reserve, none", "reserve", (90, 0, 7, "eve", 1, ""))
-    yield Act("reserve_plain", "reserve_plain", (90, 100, 7, "eve", 0, ""))
-    yield Act("reserve_plain, two", "reserve_plain", (90, 2, 7, "eve", 1, ""))
     yield Act("assign", "assign", (90, "", 1, 100, 100, 7, "eve", 3000))
     yield Act("assign, two", "assign", (90, T0, 1, 2, 2, 7, "eve", 60_000))
     yield Act("assign, crash", "assign", (90, "", 1, 100, 100, 7, "eve", 60_000),
@@ -351,12 +381,10 @@ def _calls() -> Iterator[Act]:
     yield Act("ack", "ack", (90, EPOCH, RECEIPT, "", "*active"))
     yield Act("ack, waiting", "ack", (90, EPOCH, "", "", "*delayed", "*ready"))
     yield Act("ack, by id", "ack", (90, EPOCH, "", "", "**"))
-    yield Act("ack_plain", "ack_plain", (90, EPOCH, RECEIPT, "", "*active"))
     yield Act(
         "hand_over", "hand_over", (90, EPOCH, RECEIPT, "", "*one", "", "0 500", record, short)
     )
     yield Act("hand_over, by id", "hand_over", (90, EPOCH, "", "", "*one", "", "", record))
-    yield Act("settle_plain", "settle_plain", (90, EPOCH, RECEIPT, 2, 7, "eve", "", "*active"))
     yield Act("settle", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "", "*active"))
     yield Act("settle, none", "settle", (90, EPOCH, RECEIPT, 0, 7, "eve", "", "*active"))
     yield Act("settle, one", "settle", (90, EPOCH, RECEIPT, 1, 7, "eve", "", "*active"))

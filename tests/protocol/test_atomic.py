@@ -20,10 +20,13 @@ from tests.protocol.scenes import (
     ROLES,
     Act,
     Scene,
+    abandoned_scene,
     crowded_scene,
+    dangling_scene,
     dedup_scene,
     expired_scene,
     keyed_scene,
+    leaving_scene,
     plain_scene,
     rich_scene,
     spent_scene,
@@ -32,8 +35,8 @@ from tests.protocol.seeds import AT
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("atomic")
-TEXT = {"type": "string", "value": "x"}
-LIST = {"type": "list", "items": ["x"]}
+TEXT = {"value": "x"}
+LIST = {"items": ["x"]}
 REMOVING = (
     "enqueue", "claim", "publish", "reserve", "assign", "settle", "peek", "sweep", "open_batch",
 )  # fmt: skip
@@ -89,10 +92,19 @@ CASES: list[tuple[Callable[[Raw, QueueKeys], Scene], Act, tuple[Any, ...]]] = [
         for act in FIRST
         for side in ("in", "out")
     ),
-    *((dedup_scene, act, ()) for act in CALLS if "dedup" in script(act.script).keys),
+    *((dedup_scene, act, ()) for act in CALLS if "dedup" in script(act.script).used),
     *(
         (b, act, ())
-        for b in (expired_scene, spent_scene, lasting_dedup, lasting_crowded, lasting_keyed)
+        for b in (
+            expired_scene,
+            spent_scene,
+            lasting_dedup,
+            lasting_crowded,
+            lasting_keyed,
+            leaving_scene,
+            abandoned_scene,
+            dangling_scene,
+        )
         for act in CALLS
         if act.script in REMOVING
     ),

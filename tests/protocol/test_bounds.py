@@ -40,6 +40,35 @@ def test_a_number_beyond_its_bounds_is_refused(script: Script, backend: Backend)
     assert dump(scene.raw) == before
 
 
+MISTAKEN: list[tuple[str, str, tuple[Any, ...]]] = [
+    ("ack", "number", (EPOCH, "1-abc", "", "?", "1 0 5")),
+    ("nack", "number", (EPOCH, "", 0, 1, "broke", "", "?", "1 0 5")),
+    ("delete", "number", (EPOCH, "?")),
+    ("redrive", "number", (EPOCH, "", "", "?")),
+    ("show", "number", (EPOCH, "?")),
+    ("close_batch", "number", (EPOCH, "?")),
+    ("browse", "from", ("dead", "?", 1, 0, 0)),
+    ("reserve", "owner", (1, 7, "?", 0, "", "")),
+    ("reserve", "asked", (1, 7, "eve", 0, "", "?")),
+    ("configure", "lease", ("", "lease", "?")),
+]
+"""Calls with a text that is none of an argument."""
+
+
+@pytest.mark.parametrize(
+    "name, argument, args", MISTAKEN, ids=[f"{call[0]}-{call[1]}" for call in MISTAKEN]
+)
+def test_a_refusal_names_the_first_200_characters(
+    name: str, argument: str, args: tuple[Any, ...], backend: Backend
+) -> None:
+    """A wrong text of any length makes no long reply."""
+    scene = plain_scene(backend.sync_client(), KEYS)
+    before = dump(scene.raw)
+    reply = scene.run(name, 90, *("x" * 300 if one == "?" else one for one in args))
+    assert reply == [Code.MALFORMED, b"90", argument.encode(), b"x" * 200]
+    assert dump(scene.raw) == before
+
+
 @pytest.mark.parametrize("name", ["ack", "nack", "delete", "redrive", "settle"])
 def test_a_call_names_at_most_1000_jobs(name: str, backend: Backend) -> None:
     """The 1001st number is refused, with a receipt or without, and nothing changes."""
@@ -116,14 +145,16 @@ def placed(text: str, texts: dict[str, str]) -> str:
 def test_a_time_beyond_its_bounds_is_refused(
     name: str, argument: str, wrong: list[str], args: tuple[Any, ...], backend: Backend
 ) -> None:
-    """A delay, a ttl, a window and a time of keeping is at most 100 years, and nothing changes."""
+    """A delay, a ttl, a window and a time of keeping is at most 100 years, and nothing changes.
+    The reply has the first 200 characters.
+    """
     scene = plain_scene(backend.sync_client(), KEYS)
     before = dump(scene.raw)
-    for value in wrong:
+    for value in wrong if name == "stage" else [*wrong, "9" * 300]:  # its frames have a length
         texts = {"?": value, "#": scene.numbers["active"][0].decode()}
         given = [placed(one, texts) if isinstance(one, str) else one for one in args]
         reply = scene.run(name, 90, *given)
-        assert reply == [Code.MALFORMED, b"90", argument.encode(), value.encode()], value
+        assert reply == [Code.MALFORMED, b"90", argument.encode(), value[:200].encode()], value
     assert dump(scene.raw) == before
 
 
@@ -132,9 +163,9 @@ def test_a_setting_beyond_its_bounds_is_refused(setting: str, backend: Backend) 
     """`configure` stores no value that the reference does not allow."""
     scene = plain_scene(backend.sync_client(), KEYS)
     before = dump(scene.raw)
-    for value in SETTINGS[setting]:
+    for value in [*SETTINGS[setting], "?" * 300]:
         reply = scene.run("configure", 8, "", "lease", 5000, setting, value)
-        assert reply == [Code.MALFORMED, b"8", b"value", f"{setting} {value}".encode()]
+        assert reply == [Code.MALFORMED, b"8", b"value", f"{setting} {value}"[:200].encode()]
     assert dump(scene.raw) == before
 
 

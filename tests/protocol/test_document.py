@@ -166,7 +166,8 @@ def test_settings_and_their_defaults() -> None:
             assert re.search(taken, body), f"{name}: {number}"
     assert {name for name, _ in table} == {
         "lease", "max_length", "max_attempts", "max_crashes", "max_releases", "max_snoozes",
-        "backoff_base", "backoff_cap", "dead_max", "dead_age", "paused", "replicas", "closed",
+        "backoff_base", "backoff_cap", "unknown_age", "dead_max", "dead_age",
+        "paused", "replicas", "closed",
     }  # fmt: skip
 
 
@@ -184,6 +185,15 @@ def test_the_worked_example_of_an_id() -> None:
     cases = json.loads((FOLDER / "ids.json").read_text("utf-8"))["ids"]
     assert cases[0]["id"] == example.group(1)
     assert cases[0]["queue"] == "emails"
+
+
+def test_the_example_of_a_vector() -> None:
+    """It is a case of its file."""
+    [example] = re.findall(
+        r"^```json\n(.*?)^```$", section("protocol/core.md", "Vectors"), re.DOTALL | re.MULTILINE
+    )
+    cases = json.loads((FOLDER / "reserve.json").read_text("utf-8"))["cases"]
+    assert json.loads(f"{{{example}}}").items() <= cases.items()
 
 
 def test_producers_and_consumers_read_a_thousand_lines() -> None:

@@ -109,18 +109,11 @@ OF_OTHERS = ("ENQUEUE", "CLAIM", "PUBLISH", "TICK", "OPEN_BATCH", "CLEAR")
 
 def _about(space: Space, number: bytes) -> Space:
     """Return the data of one job from the keys."""
-    own, found = number.decode(), {}
+    own, found = (number.decode(), f"={number.decode()}"), {}
     for name, value in space.items():
         parts = {
-            "entries": [entry for entry in value.get("entries", []) if entry[0] == own],
-            "fields": {
-                field: content
-                for field, content in value.get("fields", {}).items()
-                if field in (own, f"={own}")
-            },
-            "members": {
-                member: score for member, score in value.get("members", {}).items() if member == own
-            },
+            part: {field: content for field, content in value.get(part, {}).items() if field in own}
+            for part in ("entries", "fields", "members")
         }
         found[name] = {part: content for part, content in parts.items() if content}
     return {name: value for name, value in found.items() if value}
@@ -190,18 +183,17 @@ def test_headers_name_the_states_of_the_table(script: Script) -> None:
     line = found["FROM"].removeprefix("FROM")
     said = [{part.strip() for part in side.split(",")} for side in line.split("TO")]
     start, end = states_of(script.name, expired=script.name in ("sweep", "peek"))
-    assert {_shown(state) for state in start} == _meant(said[0], script.name)
-    assert {_shown(state) for state in end} == _meant(said[1], script.name)
+    assert {_shown(state) for state in start} == _meant(said[0])
+    assert {_shown(state) for state in end} == _meant(said[1])
 
 
 def _shown(state: JobState) -> str:
     return "active" if state is JobState.ONCE else state.value
 
 
-def _meant(said: set[str], script: str) -> set[str]:
-    """Normalise states: `done` means absent; the other half of settle is reserve."""
-    meant = {"none" if word == "done" else word for word in said}
-    return meant - {"active", "dead"} if script == "settle" and "none" in meant else meant
+def _meant(said: set[str]) -> set[str]:
+    """Normalise states: `done` means absent."""
+    return {"none" if word == "done" else word for word in said}
 
 
 def test_places_are_states_with_a_condition() -> None:

@@ -446,3 +446,16 @@ def test_a_repeat_adds_nothing_to_a_queue_that_is_idle(script: str, backend: Bac
     assert scene.raw.xlen(KEYS["ready"]) == 0
     assert scene.run("sweep", 9, IDLE_MS, at=T0 + 300_000 + IDLE_MS)[5:] == [EPOCH.encode(), b""]
     assert not scene.raw.exists(KEYS["meta"])
+
+
+@pytest.mark.parametrize("count, calls", [(600, 1), (1100, 2)])
+def test_a_reserve_passes_a_thousand_lost_jobs_at_most(
+    count: int, calls: int, backend: Backend
+) -> None:
+    """Due jobs whose records are gone are removed on the way to others, as many as that a call."""
+    scene = scene_of(backend)
+    lost = {f"{T0 - 5000}-{1_000_000_000 + i}": T0 - 5000 for i in range(count)}
+    scene.raw.zadd(KEYS["scheduled"], lost)
+    scene.run("enqueue", 2, "", 0, "", 0, "", "1\nbody")
+    for call in range(calls):
+        assert (scene.run("reserve", 3, 1, 9, "eve", 0, "")[6:] == []) == (call < calls - 1)

@@ -99,9 +99,10 @@ class Session:
         if loaded:
             source = frozen(script(loaded.group(1)).source, self._now)
             return [self._raw.execute_command("SCRIPT", "LOAD", source)]
-        named = re.fullmatch(r"<keys:(\w+)>", word)
+        named = re.fullmatch(r"<(keys|lane):(\w+)>", word)
         if named:
-            keys = keys_of(QUEUE, script(named.group(1)))
+            found = script(named.group(2))
+            keys = keys_of(QUEUE, found)[: found.lane if named.group(1) == "lane" else None]
             return [b"%d" % len(keys), *keys]
         return [placed(unquoted(word), T0).encode("latin-1")]
 

@@ -9,9 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from penstock.wire.keys import PRIORITY_SPAN, SCORE_ORIGIN_MS, end_of, score_of
+from penstock.wire.keys import PRIORITY_SPAN, QUEUE_KINDS, SCORE_ORIGIN_MS, end_of, score_of
 from penstock.wire.scripts import Script, script
 from tests.protocol.clock import frozen
+from tests.protocol.differences import apply
 from tests.protocol.keyspace import Raw, Space, dump, load, text
 
 __all__ = [
@@ -19,10 +20,13 @@ __all__ = [
     "Outcome",
     "Vector",
     "all_vectors",
+    "parsed",
     "placed",
+    "resolved",
     "run_vector",
     "scripts_with_vectors",
     "unplaced",
+    "vectors_in",
     "vectors_of",
     "wanted",
 ]
@@ -47,11 +51,11 @@ class Vector:
     Attributes:
         name: behaviour that it shows.
         script: name of the script.
-        returns: the line of RETURNS with its reply's form.
+        returns: the line of RETURNS that it shows; empty for the first one that its reply fits.
         now: when it runs, as text.
         keys, args: KEYS and ARGV.
         before: the whole key space at the start.
-        reply, after: expectations; `after` is "unchanged" or a whole key space.
+        reply, after: expectations; `after` is a whole key space.
     """
 
     name: str
@@ -62,7 +66,7 @@ class Vector:
     args: tuple[Any, ...]
     before: Space
     reply: Any
-    after: Any
+    after: Space
 
     @property
     def source(self) -> Script:
@@ -86,27 +90,66 @@ def scripts_with_vectors() -> list[str]:
 
 @cache
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return parsed(path.read_text("utf-8"))
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Return a document; refuse a name that an object has twice."""
+    found: dict[str, Any] = json.loads(text, object_pairs_hook=_unique)
     return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"twice in one object: {', '.join(sorted(twice))}")
+    return dict(pairs)
+
+
+def resolved(cases: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a case with what it takes from the case that it names in `from`."""
+    case = {"now": "<T0>", "before": {}, **cases[name]}
+    if "from" not in case:
+        return case
+    other = resolved(cases, case.pop("from"))
+    taken = {part: other[part] for part in ("keys", "now", "args", "reply") if part in other}
+    return {**taken, **cases[name], "before": apply(other["before"], case["before"])}
 
 
 def vectors_of(name: str) -> list[Vector]:
     """Return the cases of a script."""
-    found = _read(FOLDER / f"{name}.json")
-    return [
-        Vector(
-            name=case["name"],
-            script=name,
-            returns=case["returns"],
-            now=case.get("now", "<T0>"),
-            keys=tuple(case.get("keys", found["keys"])),
-            args=tuple(case["args"]),
-            before=case["before"],
-            reply=case.get("reply"),
-            after=case.get("after"),
-        )
-        for case in found["cases"]
-    ]
+    return vectors_in(_read(FOLDER / f"{name}.json"))
+
+
+def vectors_in(document: dict[str, Any]) -> list[Vector]:
+    """Return the cases of a document."""
+    return [_vector(document, name) for name in document["cases"]]
+
+
+def _vector(document: dict[str, Any], name: str) -> Vector:
+    case = resolved(document["cases"], name)
+    spaces = (case["before"], apply(case["before"], case.get("after", {})))
+    before, after = (
+        {document["prefix"] + key: value for key, value in space.items()} for space in spaces
+    )
+    kinds = () if document["script"].startswith("pressure/") else QUEUE_KINDS
+    keys = tuple(document["prefix"] + kind for kind in kinds)
+    if case.get("lane"):
+        keys = keys[: script(document["script"]).lane]
+    else:
+        keys += tuple(case.get("keys", document.get("keys", ())))
+    return Vector(
+        name=name,
+        script=document["script"],
+        returns=case.get("returns", ""),
+        now=case["now"],
+        keys=keys,
+        args=tuple(case["args"]),
+        before=before,
+        reply=case["reply"],
+        after=after,
+    )
 
 
 def all_vectors() -> list[Vector]:
@@ -224,5 +267,4 @@ def run_vector(raw: Raw, vector: Vector, t0: int) -> Outcome:
 
 def wanted(vector: Vector, t0: int) -> Outcome:
     """Return the expected outcome."""
-    after = vector.before if vector.after == "unchanged" else vector.after
-    return Outcome(placed(vector.reply, t0), placed(after, t0))
+    return Outcome(placed(vector.reply, t0), placed(vector.after, t0))

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from penstock import Penstock, Queue, RetryPolicy
-from penstock.core.jobs.job import hinted_receipt, number_of, reservation_of
+from penstock.core.jobs.job import number_of, receipt_with_end, reservation_of
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.values.ids import parse_id
 from penstock.embedded import EmbeddedServer
@@ -731,7 +731,7 @@ def test_the_jobs_of_a_reserve_are_found_by_one_range(ps: Penstock, redis_url: s
     jobs = ps.queue("mail")
     jobs.enqueue_many(range(20))
     held = jobs.reserve(20)
-    place, receipt = reservation_of(held[0]).place, hinted_receipt(held[0])
+    place, receipt = reservation_of(held[0]).place, receipt_with_end(held[0])
     numbers = b" ".join(map(number_of, held)).decode()
     text = json.dumps([HeldJobs(place.node, place.packed.hex(), receipt, None, numbers)])
     connection = Connection.parse({"queue": "mail", "url": redis_url})

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import Dedup
-from penstock.core.enqueuing.options import prepared
+from penstock.core.enqueuing.prepared import prepared
 from penstock.spark.errors import RowError
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoded, Encoder, Task

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -441,7 +442,7 @@ def test_a_promise_that_a_closed_or_paused_queue_holds_up(ps: Penstock, options:
     messages = write(writer, ROWS)
     for stop, go, error in (
         (queue.close, queue.reopen, QueueClosed),
-        (queue.pause, queue.resume, QueuePaused),
+        (partial(queue.pause, "in"), queue.resume, QueuePaused),
     ):
         stop()
         with pytest.raises(error, match=rf"queue 'mail' is .*writeId={writer.own}"):

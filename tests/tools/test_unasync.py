@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,11 @@ def test_the_command_writes_formatted_files_and_checks_them(
         'x: Callable[[], redis.Redis]\ny = redis.Redis(host="a")\n'
     )
     assert unasync.main(["--root", str(checkout), "--check"]) == 0
+
+
+@pytest.mark.parametrize("target", unasync.TREES.values())
+def test_generated_files_are_marked(target: str) -> None:
+    """Reviews and language statistics leave them out."""
+    lines = [line.split() for line in (ROOT / ".gitattributes").read_text().splitlines()]
+    patterns = [line[0] for line in lines if line[1:] == ["linguist-generated=true"]]
+    assert any(fnmatch(f"{target}/a.py", pattern) for pattern in patterns)

@@ -53,6 +53,8 @@ from penstock import (
     Outcome,
     Penstock,
     PenstockError,
+    PrimaryView,
+    Problem,
     Queue,
     QueueBatches,
     QueueFull,
@@ -268,7 +270,7 @@ def looking(q: Queue, job: Job) -> None:
         assert_type(view.state, str)
         assert_type(view.due, float | None)
         assert_type(view.lease_until, float | None)
-        assert_type(view.attempt, int)
+        assert_type(view.attempts, int)
     assert_type(q.show(job.id), JobView | None)
     assert_type(q.purge(), int)
     assert_type(q.purge("ready", "dead"), int)
@@ -326,7 +328,7 @@ def scanning(ps: Penstock, q: Queue) -> None:
     assert_type(page.ids, list[str])
     assert_type(page.jobs, list[JobView])
     assert_type(list(q.jobs(state={"active"})), list[JobView])
-    assert_type(q.jobs("dead", handler="h", batch="D-"), JobSearch)
+    assert_type(q.jobs("dead", handler="h", group="0c51", batch="D-"), JobSearch)
     assert_type(q.jobs("dead").error_groups(limit=9).groups, list[ErrorGroup])
     assert_type(q.schedules, QueueSchedules)
     assert_type(q.schedules.list(), list[ScheduleView])
@@ -334,7 +336,7 @@ def scanning(ps: Penstock, q: Queue) -> None:
     assert_type(q.batches.list(), list[BatchStatus])
     assert_type(q.batches.open(then="x"), Batch)
     assert_type(q.peek(newest=True), list[JobView])
-    queues = ps.scan_queues(min_length=1, max_length=10, max_idle=60)
+    queues = ps.scan_queues(pattern="m*", min_length=1, max_length=10, max_idle=60)
     assert_type(queues, QueuePage)
     assert_type(queues.queues, list[QueueStats])
     assert_type(list(ps.scan_queues_iter()), list[QueueStats])
@@ -342,6 +344,8 @@ def scanning(ps: Penstock, q: Queue) -> None:
     hello = ps.hello()
     assert_type(hello, Hello)
     assert_type(hello.nodes, tuple[NodeView, ...])
+    assert_type(hello.nodes[0].primaries, tuple[PrimaryView, ...])
+    assert_type(ps.find_problems(longest_wait=60, most_dead=5), list[Problem])
     assert_type(hello.nodes[0].used_memory, int | None)
     assert_type(ps.info(), Info)
     for view in page.jobs:

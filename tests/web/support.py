@@ -61,10 +61,10 @@ class Page:
         self.reader.feed(self.html)
         self.text = " ".join(" ".join(self.reader.words).split())
 
-    def form(self, button: str, value: str | None = None) -> Form:
-        """Return the action's form with a button of this name, and this value."""
+    def form(self, button: str, value: str | None = None, group: str = "") -> Form:
+        """Return the action's form with a button of this name and value, about this group."""
         for form in self.reader.forms:
-            if form.method == "get":
+            if form.method == "get" or dict(form.fields).get("group", "") != group:
                 continue
             for name, own, _ in form.buttons:
                 if name == button and value in (None, own):

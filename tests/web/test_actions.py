@@ -167,6 +167,26 @@ def test_a_queue_is_paused_and_resumed(q: Queue, writable: Browser) -> None:
         assert q.stats().settings.paused == expected
 
 
+def test_a_note_is_shown_once(q: Queue, writable: Browser) -> None:
+    """A note belongs to the action: no address makes one, and no later page repeats it."""
+    [job, *_] = q.jobs("dead").page().ids
+    asked = writable.press(writable.get(f"/jobs/{job}"), "action", "redrive")
+    done = writable.press(asked, "", "")
+    assert "Redrive: done for 1 of 1 job." in done.text
+    assert "done for" not in writable.get(done.url.removeprefix("http://localhost")).text
+    for note in ("remove", "delete-999-999"):
+        assert 'class="note"' not in writable.get(f"/?note={note}").html
+
+
+@pytest.mark.parametrize("value", ["Removed.", "a.UmVtb3ZlZC4=", ".", "\xe9.UmVtb3ZlZC4="])
+def test_a_forged_note(writable: Browser, value: str) -> None:
+    """A cookie that the page has not made shows nothing."""
+    writable.get("/")
+    cookies = f"penstock_note={value}; penstock_csrf={writable.client.cookies['penstock_csrf']}"
+    found = writable.get("/", headers={"cookie": cookies.encode("latin-1")})
+    assert (found.status, 'class="note"' in found.html) == (200, False)
+
+
 def test_schedules(q: Queue, writable: Browser) -> None:
     """A schedule is triggered, paused, resumed and, after a question, removed."""
     q.schedules.add("hourly", every="1h", job=1)

@@ -20,8 +20,12 @@ def queue(wait: Callable[[], Awaitable[None]]) -> AsyncQueue:
         await wait()
         return SimpleNamespace(ids=[], looked=0, cursor="0")
 
+    async def stats() -> Any:
+        return SimpleNamespace(dead=7)
+
     search = SimpleNamespace(page=page)
-    return cast("AsyncQueue", SimpleNamespace(name="q", jobs=lambda *_, **__: search))
+    made = SimpleNamespace(name="q", jobs=lambda *_, **__: search, stats=stats)
+    return cast("AsyncQueue", made)
 
 
 def started(runs: Runs, wait: Callable[[], Awaitable[None]]) -> BulkAction:

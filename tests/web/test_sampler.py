@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import MISSING, fields
+from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
 
-from penstock import AsyncPenstock
+from penstock import AsyncPenstock, NotPermitted
 from penstock.core.jobs.views import QueuePage, QueueStats, Settings
-from penstock.web.sampler import MAX_SAMPLED_QUEUES, POINTS_PER_QUEUE, Sampler
+from penstock.core.nodes.problems import Problem
+from penstock.web.sampler import KEPT_SEARCHES, MAX_SAMPLED_QUEUES, POINTS_PER_QUEUE, Sampler
 
 
 def stats(name: str = "q", **figures: Any) -> QueueStats:
@@ -28,14 +32,22 @@ class Client:
         self.queues = list(queues)
         self.reads = 0
         self.now = 100.0
+        self.is_refused = False
 
-    async def scan_queues(self, cursor: str) -> QueuePage:
-        """Return 100 queues."""
+    async def scan_queues(self, cursor: str, n: int, *, pattern: str) -> QueuePage:
+        """Return those among n queues that match."""
         self.reads += 1
         await asyncio.sleep(0)
         start = int(cursor)
-        behind = start + 100 if start + 100 < len(self.queues) else 0
-        return QueuePage(str(behind), self.queues[start : start + 100], ("n1",) if start else ())
+        behind = start + n if start + n < len(self.queues) else 0
+        page = [one for one in self.queues[start : start + n] if fnmatchcase(one.name, pattern)]
+        return QueuePage(str(behind), page, ("n1",) if start else ())
+
+    async def find_problems(self, queues: Iterable[QueueStats]) -> list[Problem]:
+        """Return one for each queue."""
+        if self.is_refused:
+            raise NotPermitted("INFO")
+        return [Problem("dead", "1 dead letter", one.name, "") for one in queues]
 
     def sampler(self) -> Sampler:
         """Return a sampler of this client."""
@@ -71,17 +83,17 @@ async def test_a_change_during_a_read_is_seen_by_the_next_request() -> None:
 
 
 async def test_many_queues_are_read_more_rarely() -> None:
-    """Reading 1,000 queues takes ten pages, every ten seconds."""
+    """Reading 1,000 queues takes five pages, every ten seconds."""
     client = Client(*(stats(f"q{number}") for number in range(1000)))
     sampler = client.sampler()
     sample = await sampler.sample()
     assert (len(sample.queues), sample.unreachable, sample.is_whole) == (1000, ("n1",), True)
     client.now += 9
     await sampler.sample()
-    assert client.reads == 10
+    assert client.reads == 5
     client.now += 1
     await sampler.sample()
-    assert client.reads == 20
+    assert client.reads == 10
 
 
 async def test_more_queues_than_are_read() -> None:
@@ -89,6 +101,43 @@ async def test_more_queues_than_are_read() -> None:
     client = Client(*(stats(f"q{number}") for number in range(MAX_SAMPLED_QUEUES + 200)))
     sample = await client.sampler().sample()
     assert (len(sample.queues), sample.is_whole) == (MAX_SAMPLED_QUEUES, False)
+
+
+async def test_a_name_among_more_queues_than_are_read() -> None:
+    """It is looked up among all of them, in capitals or not, with rates of its own."""
+    client = Client(
+        *(stats(f"q{n}") for n in range(MAX_SAMPLED_QUEUES)), stats("Last [1]!", dead=3)
+    )
+    sampler = client.sampler()
+    await sampler.sample()
+    found = sampler.find("LAST [1]!")
+    assert found is sampler.find("LAST [1]!")
+    assert [one.dead for one in (await found.sample()).queues.values()] == [3]
+    client.queues[-1] = stats("Last [1]!", acked=20)
+    sampler.forget()
+    client.now += 2
+    assert (await found.sample()).is_whole
+    assert found.series["Last [1]!"].rates().done == 10
+    for number in range(KEPT_SEARCHES):
+        sampler.find(str(number))
+    assert sampler.find("LAST [1]!") is not found
+
+
+async def test_problems_that_may_not_be_read() -> None:
+    """They are unknown, and the figures are there."""
+    client = Client(stats())
+    assert [one.queue for one in (await client.sampler().sample()).problems or ()] == ["q"]
+    client.is_refused = True
+    sample = await client.sampler().sample()
+    assert (sample.problems, list(sample.queues)) == (None, ["q"])
+
+
+async def test_a_name_among_few_queues() -> None:
+    """All queues were read: a filter reads nothing."""
+    sampler = Client(stats()).sampler()
+    await sampler.sample()
+    assert sampler.find("q") is sampler
+    assert sampler.find("") is sampler
 
 
 async def test_rates() -> None:
@@ -102,7 +151,9 @@ async def test_rates() -> None:
         client.now += 2
     series = sampler.series["q"]
     assert series.rates() == pytest.approx((3, 5, 2))
-    assert series.done() == pytest.approx([0] * 10 + [5] * 10)
+    times, values = zip(*series.done(), strict=True)
+    assert values == pytest.approx([0] * 10 + [5] * 10)
+    assert [later - time for time, later in pairwise(times)] == [2] * 19
     assert series.seconds() == 40
     assert sampler.series[""].rates() == series.rates()
 
@@ -115,10 +166,14 @@ async def test_the_memory_is_bounded() -> None:
         await sampler.sample()
         client.now += 2
     assert len(sampler.series["q"].points) == POINTS_PER_QUEUE
+    client.now += 295
+    await sampler.sample()
+    assert len(sampler.series["q"].points) == 3  # of the last five minutes
     client.queues = [stats(epoch="f", acked=1)]
+    client.now += 2
     await sampler.sample()
     assert len(sampler.series["q"].points) == 1
-    assert sampler.series["q"].rates() == (0, 0, 0)
+    assert sampler.series["q"].rates() == (None, None, None)
     assert sampler.series["q"].done() == []
     client.queues = []
     client.now += 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,12 @@ from starlette.testclient import TestClient
 
 from penstock import AsyncPenstock, BadArgument, Penstock
 from penstock.web import app
+from penstock.web.security import (
+    FAILURES_SECONDS,
+    MOST_FAILING_CLIENTS,
+    MOST_FAILURES,
+    Failures,
+)
 from tests.support.backends import Backend
 from tests.web.conftest import Open
 from tests.web.support import Browser
@@ -122,6 +129,64 @@ def test_wrong_passwords(open_page: Open, header: str, path: str) -> None:
     found = open_page(auth=("ada", "secret")).get(path, headers={"authorization": header})
     assert found.status == 401
     assert found.headers["www-authenticate"].startswith("Basic realm=")
+
+
+def test_wrong_passwords_are_counted(open_page: Open, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is logged; ten block their address for a minute, also for the right one."""
+    page = open_page(auth=("ada", "secret"))
+    for _ in range(20):
+        assert page.get("/").status == 401  # no password is no wrong one
+    with caplog.at_level(logging.WARNING, "penstock.web.audit"):
+        for number in range(MOST_FAILURES):
+            assert page.get("/", auth=("eve\n", f"guess {number}")).status == 401
+    assert caplog.messages == ["wrong password: user='eve\\n' client=127.0.0.1"] * MOST_FAILURES
+    found = page.get("/", auth=("ada", "secret"))
+    assert (found.status, found.headers["retry-after"]) == (429, "60")
+    assert "Too many wrong passwords" in found.html
+
+
+def test_a_block_ends() -> None:
+    """It ends a minute after the first wrong password; other addresses are not blocked."""
+    now = [0.0]
+    failures = Failures(lambda: now[0])
+    for second in range(MOST_FAILURES):
+        assert not failures.is_blocked("eve")
+        now[0] = second
+        failures.note("eve")
+    assert failures.is_blocked("eve")
+    assert not failures.is_blocked("ada")
+    now[0] = FAILURES_SECONDS
+    assert not failures.is_blocked("eve")
+    failures.note("eve")
+    assert not failures.is_blocked("eve")
+
+
+def test_few_addresses_are_remembered() -> None:
+    """A flood of addresses takes no memory: the earliest is forgotten."""
+    failures = Failures()
+    for _ in range(MOST_FAILURES):
+        failures.note("eve")
+    for number in range(MOST_FAILING_CLIENTS):
+        failures.note(str(number))
+    assert not failures.is_blocked("eve")
+
+
+def test_a_probe(open_page: Open) -> None:
+    """A kubelet asks by address and without a user; it learns only that the process answers."""
+    page = open_page(client=("192.0.2.7", 1), auth=("ada", "secret"), url="redis://127.0.0.1:1")
+    found = page.get("/health", headers={"host": "10.0.0.7:8080"})
+    assert (found.status, found.html) == (200, "ok\n")
+
+
+def test_a_proxy_that_rewrites_the_host(ps: Penstock, writable: Browser) -> None:
+    """A form is refused, with what to change in the proxy."""
+    ps.queue("emails").enqueue(1)
+    form = writable.get("/queues/emails").form("side", "all")
+    fields = [*form.fields, ("side", "all")]
+    found = writable.post(form.action, fields, headers={"origin": "https://admin.example.com"})
+    assert found.status == 403
+    assert "'https://admin.example.com', and this page is served as 'localhost'" in found.html
+    assert "proxy_set_header Host $http_host" in found.html
 
 
 @pytest.mark.parametrize("is_async", [False, True])

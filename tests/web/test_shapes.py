@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -22,6 +23,7 @@ from penstock.web.shapes import (
         ("count", 1234567, "1,234,567"),
         ("count", None, "-"),
         ("rate", 0.0, "0"),
+        ("rate", None, "-"),
         ("rate", 0.5, "0.50"),
         ("rate", 1234.4, "1,234"),
         ("duration", 90, "90 s"),
@@ -44,6 +46,22 @@ def test_times() -> None:
     assert ">30 s ago<" in when(970, 1000)
     assert 'title="1970-01-01T00:16:10+00:00"' in when(970, 1000)
     assert when(None, 1000) == "-"
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("shop.payments.run", "shop.payments.run"),
+        ("<b> & c", "&lt;b&gt; &amp; c"),
+        ("n" * 24, "n" * 24),
+        ("n" * 25, "n" * 24 + "<wbr>n"),
+        ("a " + "n" * 60, "a " + ("n" * 24 + "<wbr>") * 2 + "n" * 12),
+        ("\x1b", "\\x1b"),
+    ],
+)
+def test_long_words(text: str, expected: str) -> None:
+    """They may be broken, short ones not; markup stays text."""
+    assert TEMPLATE_FILTERS["wrapped"](text) == expected  # type: ignore[operator]  # of one argument
 
 
 @pytest.mark.parametrize(
@@ -77,11 +95,18 @@ def test_long_bodies(raw: bytes) -> None:
 @pytest.mark.parametrize("values", [[], [1.0], [0.0, 0.0], [1, 5, 2.5], [1e9] * 90])
 def test_lines(values: list[float]) -> None:
     """A line is SVG without styles; it needs two values."""
-    drawn = sparkline(values, 60)
+    drawn = sparkline([*enumerate(values)], 60)
     HTMLParser().feed(drawn)
     assert drawn.startswith('<svg class="spark"')
     assert ("polyline" in drawn) == (len(values) > 1)
     assert "style" not in drawn
+
+
+def test_a_line_follows_time() -> None:
+    """A gap of nine steps between two values is nine times as wide as one step."""
+    drawn = sparkline([(100, 1), (101, 2), (110, 1)], 10)
+    [line] = re.findall(r'points="([^"]*)"', drawn)
+    assert [point.partition(",")[0] for point in line.split()] == ["0.0", "12.0", "120.0"]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class Stage:
         self.woken = False
         self.state = WorkerState(
             [QueuePoll(queue.ops) for queue in self.queues],
-            Dispatcher(handlers, self.runners, reject_unknown=self._unknown, clock=self._clock),
+            Dispatcher(handlers, self.runners, return_unknown=self._unknown, clock=self._clock),
             wake=self._wake,
             clock=self._clock,
             options=self.options,

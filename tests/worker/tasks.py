@@ -252,10 +252,9 @@ def _obey(worker: Worker | AsyncWorker) -> None:
             worker.stop(*map(float, word[1:]))
         elif word[0] == "status":
             status = worker.status()
-            state = worker._state
-            helper = None if state is None or state.helper is None else state.helper.pid
+            helper = worker._life.state.helper if worker._life else None
             told = {"state": status.state, "held": status.held, "running": len(status.running)}
-            tell({**told, "helper": helper})
+            tell({**told, "helper": helper and helper.pid})
 
 
 def _spring(trap: dict[str, Any]) -> None:

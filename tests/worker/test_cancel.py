@@ -179,7 +179,7 @@ def test_jobs_that_wait_in_the_worker(worker_server: EmbeddedServer, queue: Queu
         assert begun.wait(30)
         until(lambda: shown(queue, second.id).state == "active")
         assert list(queue.cancel([second.id])) == [Outcome.CANCELLED]
-        until(lambda: any(job.cancelled for job in worker._state.held))
+        until(lambda: any(job.cancelled for job in worker._life.state.held))
         free.set()
         until(lambda: queue.show(first.id) is None and queue.show(second.id) is None)
     assert seen == ["first"]
@@ -317,7 +317,7 @@ def test_progress_is_shown(kind: Any, worker_server: EmbeddedServer, queue: Queu
         assert progress.at >= shown(queue, job.id).delivered  # type: ignore[operator]  # it is active
         free.set()
         until(lambda: queue.show(job.id) is None)
-    assert not queue.node.executor.command("EXISTS", queue.ops.keys["tally"])
+    assert not queue.route.node.executor.command("EXISTS", queue.ops.keys["tally"])
 
 
 def test_failures_are_kept(worker_server: EmbeddedServer, queue: Queue) -> None:

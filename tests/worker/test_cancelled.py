@@ -50,7 +50,7 @@ def test_a_loop_that_ends_under_its_worker(
         worker = AsyncWorker(worker_server.url, "work", handler, concurrency=jobs + room)
         await worker.start()
         await await_for(lambda: len(began) == jobs and worker.healthy())
-        await await_for(lambda: worker._state.waiting or not room)
+        await await_for(lambda: worker._life.state.waiting or not room)
         await asyncio.create_task(leave())
 
     with suppress(RuntimeError, SystemExit):
@@ -85,8 +85,8 @@ async def test_an_end_while_more_nodes_are_connected(
     await worker.start()
     await began.wait()
     worker._client.connect = connect
-    worker._state.moved = True
-    worker._state.wake()
+    worker._life.state.moved = True
+    worker._life.state.wake()
     await connecting.wait()
     if is_cancelled:
         worker._activity._task.cancel()

@@ -376,6 +376,26 @@ async def agenerator(job: Any) -> AsyncIterator[int]:
     yield 1
 
 
+class Mailer:
+    """A class with functions of three kinds."""
+
+    def send(self, job: Any) -> None:
+        """Need an object."""
+
+    def make(cls, job: Any) -> None:  # noqa: N805  # as written before it becomes a class method
+        """Need a class."""
+
+    @staticmethod
+    def post(job: Any) -> None:
+        """Need nothing."""
+
+
+def test_a_static_method_is_a_function() -> None:
+    """It can be a handler, as it needs no object; so can a bound method."""
+    assert Handlers().handler(None)(Mailer.post).arguments(made(1))[0]
+    assert Handlers().handler(None)(Mailer().send).arguments(made(1))[0]
+
+
 @pytest.mark.parametrize(
     "function, reason",
     [
@@ -388,6 +408,8 @@ async def agenerator(job: Any) -> AsyncIterator[int]:
         (lambda: None, "must take one argument"),
         (lambda _job, _other: None, "must take one argument"),
         (lambda *, _job: None, "must take one argument"),
+        (Mailer.send, "must not be a method"),
+        (Mailer.make, "must not be a method"),
     ],
 )
 def test_bad_functions(function: Any, reason: str) -> None:
@@ -469,7 +491,7 @@ def test_describing_jobs() -> None:
     def function(job: Job, n: int) -> None: ...
 
     assert function.job(5) == function.job(n=5)
-    assert (function.job(5).body, function.job(5).options.given) == (
+    assert (function.job(5).body, function.job(5).options.by_name) == (
         {"n": 5},
         {
             "headers": {"handler": "f"},
@@ -480,7 +502,7 @@ def test_describing_jobs() -> None:
     function.headers["trace"] = "1"
     assert function.headers == {"handler": "f"}
     only_rules = handlers.handler("g", retry=RetryPolicy(on=rule))(nothing)
-    assert only_rules.job().options.given == {"headers": {"handler": "g"}}
+    assert only_rules.job().options.by_name == {"headers": {"handler": "g"}}
 
 
 def test_describing_jobs_for_handlers_of_whole_jobs() -> None:

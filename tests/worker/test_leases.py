@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._sync.transport.driver import Driver
 from penstock.core.calls.operations import QueueOps
 from penstock.core.flows import SweepDue
 from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation, set_term, term_of
 from penstock.core.jobs.outcomes import Outcome
-from penstock.errors import QueueDamaged
+from penstock.errors import QueueDamaged, WrongEpoch
 from penstock.wire.keys import QueueKeys
 from penstock.worker import heartbeat_process
 from penstock.worker._sync import heartbeat
@@ -38,6 +40,9 @@ class LeaseServer:
         self.renewals = list[Delivery]()
         self.refusals = 0
         self.cancelled = set[Delivery]()
+        self.outcomes = dict[Delivery, Outcome]()
+        self.beat_error: Exception | None = None
+        self.beat_seconds = 0.0
         self._ops = dict[str, QueueOps]()
         for module in (heartbeat, heartbeat_process):
             monkeypatch.setattr(module, "monotonic", lambda: self.now)
@@ -45,7 +50,13 @@ class LeaseServer:
         monkeypatch.setattr(heartbeat, "send_progress", self._beat)
 
     def _beat(self, _node: Any, jobs: Sequence[Delivery]) -> list[Any]:
-        return [Outcome.CANCELLED if job in self.cancelled else None for job in jobs]
+        self.now += self.beat_seconds
+        if self.beat_error is not None:
+            raise self.beat_error
+        return [
+            Outcome.CANCELLED if job in self.cancelled else self.outcomes.get(job, Outcome.DONE)
+            for job in jobs
+        ]
 
     def _renew(self, _node: Any, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
         self.now += 0.001
@@ -76,9 +87,12 @@ class LeaseServer:
 class Beats:
     """The heartbeat of a worker that holds jobs, with a clock that its pauses move."""
 
-    def __init__(self, server: LeaseServer, jobs: Sequence[Delivery]) -> None:
+    def __init__(
+        self, server: LeaseServer, jobs: Sequence[Delivery], registration: Any = None
+    ) -> None:
         self.server = server
         self.lost = list[Delivery]()
+        self.lost_at = 0.0
         self.cancelled = list[Delivery]()
         runners = SimpleNamespace(lose=self._lose, cancel=self.cancelled.extend)
         state: Any = SimpleNamespace(
@@ -89,21 +103,22 @@ class Beats:
             log=logging.getLogger("penstock"),
             polls=(),
         )
-        self.beat = heartbeat.Heartbeat(state, cast(Any, None), name="leases")
-        self.beat._executors[None] = cast(Any, object())
+        self.beat = heartbeat.Heartbeat(
+            state, cast(Any, None), name="leases", registration=registration
+        )
+        self.beat._executors[None] = cast(Any, SimpleNamespace(close=lambda: None))
 
     def _lose(self, jobs: Sequence[Delivery]) -> None:
         self.lost += jobs
+        self.lost_at = self.server.now
         for job in jobs:
             job.lost = True
 
     def run(self, seconds: float) -> None:
-        """Renew leases and learn of cancels until this time has passed."""
+        """Beat until this time has passed."""
         end = self.server.now + seconds
         while self.server.now < end:
-            self.beat._renew_leases()
-            self.beat._ask_for_cancelled()
-            self.server.now += self.beat._pause()
+            self.server.now += self.beat.beat()
 
 
 def jobs_in_order(bad: Sequence[Delivery], good: Sequence[Delivery], order: str) -> list[Delivery]:
@@ -176,6 +191,61 @@ def test_jobs_with_refused_leases_are_cancelled(monkeypatch: pytest.MonkeyPatch)
     server.cancelled = set(jobs)
     beats.run(1.0)
     assert beats.cancelled[:1] == jobs
+
+
+@pytest.mark.parametrize("outcome", [Outcome.GONE, Outcome.STALE, Outcome.REFUSED, Outcome.ENDED])
+def test_a_lost_job_is_noticed_before_its_renewal(
+    monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    """It was deleted, or another worker has it: two looks say so, long before a third of a lease.
+
+    One look may come between a report and its reply: that job is not lost.
+    """
+    server = LeaseServer(monkeypatch)
+    gone, reported, once, kept = server.deliver("q", 4, 600.0)
+    set_term(once, Term(math.inf, 0.0))
+    beats = Beats(server, [gone, reported, once, kept])
+    beats.run(1.0)
+    server.outcomes = dict.fromkeys([gone, reported, once], outcome)
+    beats.run(0.5)
+    del server.outcomes[reported]
+    beats.run(2.0)
+    assert beats.lost == [gone]
+
+
+def test_jobs_of_a_queue_that_was_cleared_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that finds another epoch tells that all are lost; those at most once go on."""
+    server = LeaseServer(monkeypatch)
+    jobs = server.deliver("q", 3, 600.0)
+    set_term(jobs[2], Term(math.inf, 0.0))
+    beats = Beats(server, jobs)
+    beats.run(1.0)
+    server.beat_error = WrongEpoch("id", "q", "of another epoch")
+    beats.run(1.0)
+    assert beats.lost == jobs[:2]
+
+
+def test_a_lease_that_ends_during_a_call_is_noticed_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The heartbeat looks at the leases before each call, as a silent server delays each one."""
+    server = LeaseServer(monkeypatch)
+    call_seconds = 8.0
+
+    class SlowRegistration:
+        at = 0.0
+
+        def renew(self, _: Any) -> None:
+            server.now += call_seconds
+
+    jobs = [*server.deliver("one", 1, 3.0), *server.deliver("two", 1, 600.0)]
+    beats = Beats(server, jobs, SlowRegistration())
+    server.now += 0.5
+    server.beat_seconds, server.beat_error = call_seconds, RedisTimeoutError("no reply")
+    ended = term_of(jobs[0]).until
+    beats.run(1.0)
+    assert beats.lost == jobs[:1]
+    assert beats.lost_at - ended < call_seconds
 
 
 class Line:

@@ -89,7 +89,7 @@ def test_a_token_costs_no_trip(
     monkeypatch.setattr(threads.Server, "run", noted)
     queue.enqueue("second")
     wait_for(lambda: seen == ["first", "second"])
-    assert called[0] == "enqueue_plain"
+    assert called[0] == "enqueue"
     assert "reserve" not in called
 
 
@@ -99,7 +99,7 @@ def test_a_job_that_comes_with_the_end_of_a_wait_is_given_back(
     """A worker that stops runs no job that the reserve behind its wait has taken."""
     worker, queue, seen = waiting
     ops = queue.ops
-    call = ops.call("enqueue_plain", b"1;i=abc\nlast")
+    call = ops.enqueue([b"1;i=abc\nlast"])
     with raw.pipeline(transaction=True) as pipeline:  # no token comes, as if it had been lost
         keys_and_args = (*call.head, 1, "0123456789abcdef", *call.args)
         pipeline.execute_command("EVALSHA", call.script.sha, *keys_and_args)

@@ -217,6 +217,36 @@ def test_a_paused_queue(url: str, ps: Penstock, raw: redis.Redis, kind: str) -> 
         assert seen.wait(*range(100)) < 3
 
 
+@kinds
+def test_a_pause_gives_back_jobs_that_have_not_begun(url: str, ps: Penstock, kind: str) -> None:
+    """A prefetched job of a queue that is paused is not run; those of other queues are."""
+    began, go, numbers = threading.Event(), threading.Event(), list[int]()
+    handlers = Handlers()
+
+    @handlers.handler("slow")
+    def slow(number: int) -> None:
+        numbers.append(number)
+        began.set()
+        assert go.wait(60)
+
+    q, other = ps.queue("q"), ps.queue("other")
+    for number in range(20):
+        slow.enqueue(q, number)
+    with at_work(kind, url, ["q", "other"], handlers, concurrency=1, prefetch=60):
+        assert began.wait(60)
+        wait_for(lambda: q.stats().active == 20)
+        slow.enqueue(other, 99)
+        wait_for(lambda: other.stats().active == 1)
+        q.pause()
+        wait_for(lambda: (q.stats().active, q.stats().ready) == (1, 19))
+        go.set()
+        wait_for(lambda: (q.stats().acked, other.stats().acked) == (1, 1))
+        assert numbers == [0, 99]
+        assert {view.attempts for view in q.peek(20)} == {0}
+        q.resume()
+        wait_for(lambda: q.stats().acked == 20)
+
+
 # -- jobs that end while a handler runs --------------------------------------------------------
 
 

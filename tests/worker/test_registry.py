@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Penstock, Worker, __version__
+from penstock import Handlers, Penstock, Worker, __version__
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import worker_key, workers_key
 from penstock.worker._async import registration as asyncio_entries
@@ -59,6 +59,26 @@ def test_an_entry(kind: str, server: EmbeddedServer, ps: Penstock, raw: redis.Re
         assert raw.pttl(LIST) <= 3_600_000
     assert ps.workers() == []
     assert raw.keys("penstock:worker*") == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_handlers_are_told(
+    kind: str, server: EmbeddedServer, ps: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry has the names of jobs that were given back, and a check finds them."""
+    for module in (entries, asyncio_entries):
+        monkeypatch.setattr(module, "ENTRY_INTERVAL", 0.05)
+    handlers = Handlers()
+    handlers.handler("old")(print)
+    with at_work(kind, server.url, "q", handlers, name="w"):
+        ps.queue("q").enqueue({}, headers={"handler": "new"})
+        ps.queue("q").enqueue("without a name")
+        wait_for(lambda: [len(view.unknown.get("q", ())) for view in ps.workers()] == [2])
+        texts = [one.text for one in ps.find_problems() if one.kind == "handler"]
+    assert texts == [
+        "jobs of handler 'new' are given back by w: no such handler",
+        "jobs without a handler's name are given back by w: no such handler",
+    ]
 
 
 def _work(url: str) -> None:

@@ -76,7 +76,7 @@ class Refusing:
         handlers.handler(None)(lambda _: None)
         self.state = WorkerState(
             [self.poll],
-            Dispatcher(handlers, cast(Any, None), reject_unknown=print, clock=time.monotonic),
+            Dispatcher(handlers, cast(Any, None), return_unknown=print, clock=time.monotonic),
             wake=lambda: None,
             clock=lambda: 100.0,
             options=WorkerOptions("q", **options),

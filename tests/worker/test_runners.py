@@ -315,14 +315,14 @@ async def test_a_failure_of_a_coroutine_that_cannot_be_logged(
     assert await scene.runners.close(1)
 
 
-def test_a_dead_letter_that_cannot_be_logged(strict: None) -> None:
-    """A job without a handler becomes a dead letter although the log raises."""
+def test_a_return_that_cannot_be_logged(strict: None) -> None:
+    """A job without a handler is given back although the log raises."""
     scene = Scene(lambda job: job)
     handler_runner = HandlerRunner(Handlers(), (), lambda: None)
     handler_runner.runners = scene.runners
     handler_runner.finished = FinishedJobs(time.monotonic)
-    handler_runner.reject_unknown(made(0, {"handler": "unknown"}))
-    assert [done.verdict.kind for done in handler_runner.finished] == ["bury"]
+    handler_runner.return_unknown(made(0, {"handler": "unknown"}))
+    assert [done.verdict.kind for done in handler_runner.finished] == ["nack"]
 
 
 def test_a_thread_outlives_its_handler_runner(strict: None) -> None:

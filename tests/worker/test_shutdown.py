@@ -30,7 +30,7 @@ ROUND_OFF = 1.0
 """Seconds that a worker waits for cancelled handlers."""
 IN_VAIN = 4.0
 """Seconds of its last call: two tries, each a second to connect and a second for the reply."""
-NOISE = 10.0
+NOISE = 20.0
 """Allowance for a busy machine."""
 LATE = 2.0
 """Seconds after which a stopped worker knows it."""

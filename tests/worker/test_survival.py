@@ -212,8 +212,8 @@ def test_stats_of_a_damaged_queue(ps: Penstock, raw: Raw) -> None:
     with Worker(ps, ["a", "b"], lambda _: None) as worker:
         b.enqueue_many(range(50))
         wait_for(lambda: worker.status().stats.counts.get("done") == 51)
-        assert worker._state is not None
-        assert worker._state.failures == 0
+        assert worker._life is not None
+        assert worker._life.state.failures == 0
 
 
 def test_a_worker_stays_healthy_during_a_long_throttle(
@@ -285,7 +285,7 @@ class HandlerRunner:
         self.poll = QueuePoll(QueueOps(QueueKeys("q", "penstock"), "me", ()))
         self.state = WorkerState(
             [self.poll],
-            Dispatcher(handlers, self.runners, reject_unknown=print, clock=time.monotonic),
+            Dispatcher(handlers, self.runners, return_unknown=print, clock=time.monotonic),
             wake=lambda: None,
             clock=time.monotonic,
             options=WorkerOptions("q"),
@@ -339,7 +339,7 @@ def test_a_suspect_without_a_handler_is_not_isolated() -> None:
     poll = QueuePoll(QueueOps(QueueKeys("q", "penstock"), "me", ()))
     state = WorkerState(
         [poll],
-        Dispatcher(handlers, Runners(), reject_unknown=unknown.append, clock=time.monotonic),
+        Dispatcher(handlers, Runners(), return_unknown=unknown.append, clock=time.monotonic),
         wake=lambda: None,
         clock=time.monotonic,
         options=WorkerOptions("q"),
@@ -391,7 +391,7 @@ def test_a_second_signal_inside_of_stop() -> None:
     calls: list[Callable[[], None]] = []
     state = WorkerState(
         [],
-        Dispatcher(handlers, Runners(), reject_unknown=print, clock=lambda: 100.0),
+        Dispatcher(handlers, Runners(), return_unknown=print, clock=lambda: 100.0),
         wake=lambda: calls.pop()() if calls else None,
         clock=lambda: 100.0,
         options=WorkerOptions("q", grace=25),
@@ -457,7 +457,7 @@ def test_a_closed_heartbeat_ends_after_its_call(monkeypatch: pytest.MonkeyPatch)
     """Each call may wait seconds for a silent server, and the end of the worker waits for it."""
     told = Overdue(monkeypatch)
     told.answer = told.beat.close
-    told.beat._beat()
+    told.beat.beat()
     assert told.steps == ["renewed"]
 
 
@@ -479,5 +479,5 @@ def test_a_silent_server_is_asked_once(
         raise error
 
     told.answer = fail
-    told.beat._beat()
+    told.beat.beat()
     assert told.steps == steps

@@ -109,7 +109,7 @@ def test_a_plain_program_shows_what_its_worker_does(
     [failure] = [line for line in lines if " WARNING " in line]
     assert "ValueError: no \\x1b[2J" in failure
     assert "; attempt 1 of 20, next try within 24.0 h" in failure
-    assert ": app has ended: 1 jobs done, 1 failed in " in lines[-1]
+    assert ": app has ended: 1 job done, 1 failed in " in lines[-1]
     assert "secret" not in written
     assert all(map(is_harmless, lines))
 

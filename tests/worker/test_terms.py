@@ -63,6 +63,17 @@ def test_an_answer_makes_a_new_term(code: int, term: Term | None) -> None:
     assert term_of(job) == (term or Term(120.0, 30.0))
 
 
+@pytest.mark.parametrize("trip", [7.50005, 7.50045, 9.87654321])
+def test_a_lengthened_lease_is_renewed_again_and_again(trip: float) -> None:
+    """It has whole ms, as the server is asked for: an answer with less would end a ttl."""
+    job = stored(b"1\n")
+    begin([job], 90.0, 90.0 + trip)
+    lease = term_of(job).lease
+    assert lease == pytest.approx(8 * trip, abs=0.001)
+    assert not renew([job], [1000 + round(lease * 1000)], now_ms=1000, sent=100.0, heard=100.1)
+    assert term_of(job) == Term(100.0 + lease, lease)
+
+
 def test_the_helper_is_earlier_than_the_thread() -> None:
     """While the helper process lives the worker's thread renews nothing."""
     assert heartbeat_process.HELPER_RENEWAL_SHARE > LEASE_RENEWAL_SHARE

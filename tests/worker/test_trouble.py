@@ -17,7 +17,7 @@ import redis
 from penstock import Penstock, embedded
 from penstock.core.flows import POLL_INTERVAL
 from penstock.embedded import EmbeddedServer
-from penstock.worker import AsyncWorker, Worker, loop, state
+from penstock.worker import AsyncWorker, Worker, idle, state
 from tests.support.busy import busy
 from tests.support.keyspace import check_invariant
 from tests.support.proxy import Proxy
@@ -319,7 +319,7 @@ def test_r7_idle_with_a_short_socket_timeout(
     each tick; the BLPOP stays pending.
     """
     caplog.set_level(logging.INFO, "penstock")
-    monkeypatch.setattr(loop, "FOLLOWING_SECONDS", 0.0)
+    monkeypatch.setattr(idle, "FOLLOWING_SECONDS", 0.0)
     with both(server.url, client={"socket_timeout": 0.5}) as workers:
         assert resumed(ps, workers, "first") < RESUMED
         wait_idle(raw, 2)

@@ -7,11 +7,12 @@ import * as formats from './formats.mjs'
 const TICK = 4000
 const DRAINED = -2 // as `next` of a reserve
 const NO_QUEUE = -5
+const LANE = 5 // the code of the fast lane, which delivers no job again
 const OUTCOMES = { 1: 'done', 2: 'ended', 3: 'dead', 0: 'gone', '-1': 'stale', '-2': 'refused' }
 
-/** Return the elements of a reply after the nonce. Its code must be 1. */
+/** Return the elements of a reply after the nonce. Its code must be 1 or LANE. */
 function done([code, , ...values]) {
-  if (code !== 1) throw new Error(`code ${code} ${values.map(String)}, see "Calling a script"`)
+  if (code !== 1 && code !== LANE) throw new Error(`code ${code} ${values.map(String)}, see "Calling a script"`)
   return values
 }
 
@@ -93,7 +94,8 @@ export class Penstock extends Connection {
     const place = { node: this.#node, queue, epoch: String(epoch) }
     const jobs = []
     while (rest.length) {
-      const [number, counters] = rest.splice(0, 2).map(String)
+      const number = String(rest.shift())
+      const counters = reply[0] === LANE ? '' : String(rest.shift())
       const record = formats.decodeRecord(rest.shift())
       const id = formats.encodeId({ ...record, ...place, number })
       const { attempt } = formats.decodeCounters(counters)

@@ -5,6 +5,7 @@ A command is a function; its docstring is its help, and the Args are the help of
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments after the program's name; None = this process's own.
     """
+    if argv is None and "worker" in sys.argv:  # a reload may come before the handler is there
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     from penstock.cli.app import run
 
     try:

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +20,16 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import penstock
-from penstock import BadArgument, EvictionWarning, Penstock, PenstockError, Queue, ServerError
+from penstock import (
+    BadArgument,
+    EvictionWarning,
+    Penstock,
+    PenstockError,
+    Queue,
+    QueueDamaged,
+    QueueStats,
+    ServerError,
+)
 from penstock.cli import output
 from penstock.cli.commands import COMMANDS
 from penstock.cli.output import Failed
@@ -27,7 +37,18 @@ from penstock.cli.parameters import BadUsage, Described, Option, Parser, describ
 from penstock.core.values.urls import NOT_SHOWN, fault_of
 from penstock.wire.keys import DEFAULT_PREFIX
 
-__all__ = ["SESSION_PARAMETERS", "CliCommand", "Session", "command", "loaded", "main_parser", "run"]
+__all__ = [
+    "SESSION_PARAMETERS",
+    "CliCommand",
+    "Session",
+    "command",
+    "is_there",
+    "loaded",
+    "main_parser",
+    "no_queue",
+    "open_existing",
+    "run",
+]
 
 DEFAULT_URL = "redis://localhost:6379/0"
 SILENT_HANDLER = logging.NullHandler()
@@ -109,9 +130,9 @@ class Session:
 
     @contextlib.contextmanager
     def queue(self, name: str) -> Iterator[Queue]:
-        """Connect a client, and open a queue."""
+        """Connect a client, and open a queue that exists."""
         with self.client() as client:
-            yield client.open(name)
+            yield open_existing(client, name)
 
     def answer(self, document: object, shown: str | Callable[[], None]) -> None:
         """Print the result of a command.
@@ -126,6 +147,34 @@ class Session:
             output.write(shown)
         else:
             shown()
+
+
+def open_existing(client: Penstock, name: str, advice: str = "") -> Queue:
+    """Open a queue, unless its name is mistyped.
+
+    Raises:
+        Failed: there is no such queue.
+    """
+    queue = client.open(name)
+    with contextlib.suppress(QueueDamaged):  # it exists, and may be repaired or removed
+        if not is_there(queue.stats()):
+            raise no_queue(client, name, advice)
+    return queue
+
+
+def is_there(stats: QueueStats) -> bool:
+    """Return whether a queue exists, or may exist on a node that does not answer.
+
+    One that has only staged writes exists, too.
+    """
+    return bool(stats.exists or stats.staged or stats.promised or stats.unreachable)
+
+
+def no_queue(client: Penstock, name: str, advice: str = "") -> Failed:
+    """Return the error that there is no such queue, with the name that was probably meant."""
+    near = get_close_matches(name, client.queues(), 1)
+    guess = f" (did you mean {near[0]!r}?)" if near else ""
+    return Failed(f"no queue {name!r}{guess}{advice}")
 
 
 SESSION_PARAMETERS = [replace(one, default=None) for one in described(Session).parameters]
@@ -151,7 +200,7 @@ class CliCommand:
         shared = (
             {one.name: values.pop(one.name) for one in SESSION_PARAMETERS} if self.common else {}
         )
-        self.function(session.changed(**shared), **values)
+        self.function(session.changed(**shared), **described(self.function).bundle(values))
 
 
 REGISTERED_COMMANDS: dict[str, CliCommand] = {}
@@ -212,6 +261,8 @@ def _start(argv: list[str]) -> None:
         raise SystemExit(2)
     given = vars(parser.parse_args(argv))
     name, rest = given.pop("command"), given.pop("rest")
+    if name != "worker":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     hosts = os.environ.get("PENSTOCK_NODE_HOSTS", "")
     session = Session(os.environ.get("PENSTOCK_URL") or None, node_hosts=hosts)
     loaded(name).call(session.changed(**given), rest)

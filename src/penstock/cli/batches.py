@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from penstock import BatchStatus
 from penstock.cli import output
 from penstock.cli.app import Session, command
-from penstock.cli.jobs import QueueArgument, existing
+from penstock.cli.jobs import QueueArgument
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage
 
@@ -45,13 +45,15 @@ def batches(
             session.answer({"queue": queue, **asdict(status)}, f"{status.id}: {status.state}")
             return
         found = target.batches.list()
-        if not found:
-            existing(target)
     document = {"queue": queue, "batches": [asdict(one) for one in found]}
     session.answer(document, lambda: _print(found))
 
 
 def _print(found: Sequence[BatchStatus]) -> None:
-    figures = attrgetter("id", "state", "on", "total", "done", "failed", "dead")
-    rows = [(*figures(one), f"{one.progress:.0%}") for one in found]
+    figures = attrgetter("on", "total", "done", "failed", "dead")
+    rows = [(one.id, _state(one), *figures(one), f"{one.progress:.0%}") for one in found]
     output.table(BATCH_COLUMNS, rows, right="jobs done failed dead progress")
+
+
+def _state(batch: BatchStatus) -> str:
+    return f"{batch.state} for dead letters" if batch.is_stuck else batch.state

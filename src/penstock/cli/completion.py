@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from penstock.cli.app import SESSION_PARAMETERS, Session, command, loaded
 from penstock.cli.commands import COMMANDS
-from penstock.cli.parameters import Argument, Option, described, plain
+from penstock.cli.parameters import Argument, Option, Parameter, described, plain
 
 __all__ = ["completion"]
 
 COMPLETION_SCRIPT = """\
-# Completes the words of penstock in bash. In zsh, first: autoload -U bashcompinit; bashcompinit
+# Completes the words of penstock in bash and zsh.
 _penstock() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
     local command= place=0 words= name i
@@ -44,25 +45,32 @@ _penstock() {{
 }}
 complete -o default -F _penstock penstock
 """
+ZSH_START = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
+"""zsh reads completions of bash."""
 
 
 @command("completion", common=False)
 def completion(
     session: Session,  # noqa: ARG001 - it needs no server
-    shell: Annotated[Literal["bash"], Argument("SHELL")] = "bash",  # noqa: ARG001 - there is one
+    shell: Annotated[Literal["bash", "zsh", "fish"], Argument("SHELL")] = "bash",
 ) -> None:
-    """Print a script that completes commands, options and names of queues, for bash and zsh.
+    """Print a script that completes commands, options and names of queues.
 
     Args:
-        shell: bash; its script also runs in zsh, after `bashcompinit`.
+        shell: the shell that reads it; of zsh in ~/.zshrc, by `source`.
 
     Examples:
         penstock completion bash > ~/.local/share/bash-completion/completions/penstock
+        penstock completion fish > ~/.config/fish/completions/penstock.fish
+        penstock completion zsh > ~/.penstock.zsh
     """
-    sys.stdout.write(script())
+    if shell == "fish":
+        sys.stdout.writelines(f"{line}\n" for line in fish_script())
+    else:
+        sys.stdout.write((ZSH_START if shell == "zsh" else "") + bash_script())
 
 
-def script() -> str:
+def bash_script() -> str:
     """Return the script: it has all words in it, so completing them takes no process."""
     words = {
         "": [*COMMANDS, *(flag for one in SESSION_PARAMETERS for flag in one.flags), "--version"]
@@ -97,3 +105,36 @@ def _parameters(name: str) -> tuple[list[Any], list[Any]]:
 
 def _case(pattern: str, words: Iterable[str]) -> str:
     return f"        {pattern}) words={shlex.quote(' '.join(words))} ;;"
+
+
+def fish_script() -> Iterator[str]:
+    """Yield the lines of the script for fish."""
+    yield "# Completes the words of penstock in fish."
+    before = "-n __fish_use_subcommand"
+    yield from (_fish_option(before, one) for one in SESSION_PARAMETERS)
+    yield f"complete -c penstock {before} -l version"
+    for name, listed in COMMANDS.items():
+        yield f"complete -c penstock {before} -f -a {name} -d {_fish_quoted(listed.summary)}"
+        behind = f"-n '__fish_seen_subcommand_from {name}'"
+        options, arguments = _parameters(name)
+        yield from (_fish_option(behind, one) for one in options if not one.mark.hidden)
+        for one in arguments:
+            kind, _ = plain(one.kind)
+            if one.mark.metavar == "QUEUE":
+                yield f"complete -c penstock {behind} -f -a '(penstock queues 2>/dev/null)'"
+            elif get_origin(kind) is Literal:
+                yield f"complete -c penstock {behind} -f -a '{' '.join(get_args(kind))}'"
+
+
+def _fish_option(condition: str, one: Parameter) -> str:
+    kind, _ = plain(one.kind)
+    names = " ".join(f"-l {flag[2:]}" if flag[1] == "-" else f"-s {flag[1:]}" for flag in one.flags)
+    value = "" if kind is bool else " -r" if kind is Path else " -x"
+    if get_origin(kind) is Literal:
+        value += f" -a '{' '.join(get_args(kind))}'"
+    text = _fish_quoted(one.help.partition(". ")[0])
+    return f"complete -c penstock {condition} {names}{value} -d {text}"
+
+
+def _fish_quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from penstock import Settings
 from penstock.cli import output
-from penstock.cli.app import Session, command
-from penstock.cli.jobs import QueueArgument, existing
+from penstock.cli.app import Session, command, open_existing
+from penstock.cli.jobs import QueueArgument
 from penstock.cli.parameters import Argument, BadUsage
 
 __all__ = ["configure"]
@@ -20,6 +20,7 @@ def configure(
     session: Session,
     queue: QueueArgument,
     settings: Annotated[list[str] | None, Argument("NAME=VALUE")] = None,
+    create: bool = False,
 ) -> None:
     """Store settings on a queue, for all its clients, or show those that it has.
 
@@ -27,18 +28,21 @@ def configure(
 
     Args:
         settings: settings to change. Default: only show them.
+        create: store them also for a queue that does not exist yet.
 
     Examples:
         penstock configure emails
         penstock configure emails lease=60 max_attempts=5 max_length=default
     """
     changes = dict(map(_parsed, settings or ()))
-    with session.queue(queue) as target:
-        if changes:
-            stored = target.configure(**changes)
+    if create and not changes:
+        raise BadUsage("--create needs settings")
+    with session.client() as client:
+        if create:
+            target = client.open(queue)
         else:
-            existing(target)
-            stored = target.stats().settings
+            target = open_existing(client, queue, "; --create stores settings for a new one")
+        stored = target.configure(**changes) if changes else target.stats().settings
     figures = asdict(stored)
     session.answer({"queue": queue, "settings": figures}, lambda: output.facts(figures))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TextIO
@@ -52,6 +52,7 @@ def grid(
     *,
     right: Sequence[str] = (),
     spare: Sequence[str] = (),
+    cut: Mapping[str, int] = {},
     medium: Medium,
 ) -> list[str]:
     """Return the lines of a table.
@@ -61,10 +62,11 @@ def grid(
         rows: printable cells, one for each column.
         right: headings of the columns of numbers.
         spare: headings of columns that a narrow terminal leaves out, the first one first.
+        cut: columns of one line on a terminal, with the cells that they have at most.
         medium: the place where it is shown.
     """
     if medium.width is not None and find_spec("rich") is not None:
-        return _fitted(columns, rows, right, spare, medium)
+        return _fitted(columns, rows, right, spare, cut, medium)
     heads = [name.replace("_", " ") for name in columns]
     widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
     lines = [
@@ -82,6 +84,7 @@ def _fitted(
     rows: Sequence[Sequence[str]],
     right: Sequence[str],
     spare: Sequence[str],
+    cut: Mapping[str, int],
     medium: Medium,
 ) -> list[str]:
     """Return the lines of a table that fits the width of a terminal: cells are wrapped."""
@@ -92,7 +95,10 @@ def _fitted(
     from rich.text import Text
 
     most = medium.width or 80
-    widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
+    widths = [
+        min(max(map(cell_len, cells)), cut.get(cells[0], most))
+        for cells in zip(columns, *rows, strict=True)
+    ]
     chosen = [at for at in range(len(columns)) if not rows or any(row[at] for row in rows)]
     for name in spare:
         if sum(widths[at] + len(COLUMN_GAP) for at in chosen) - len(COLUMN_GAP) <= most:
@@ -101,12 +107,14 @@ def _fitted(
     table = Table(box=Box(RULE_BOX), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.border_style = "dim"
     for at in chosen:
-        is_whole, is_number = columns[at] in UNCUT_COLUMNS, columns[at] in right
+        name = columns[at]
+        is_whole, is_number, is_cut = name in UNCUT_COLUMNS, name in right, name in cut
         table.add_column(
             Text(columns[at].replace("_", " "), "bold"),
             justify="right" if is_number else "left",
-            overflow="fold",
-            no_wrap=is_whole,
+            overflow="ellipsis" if is_cut else "fold",
+            no_wrap=is_whole or is_cut,
+            max_width=cut.get(name),
             min_width=widths[at] if is_whole else min(widths[at], MIN_COLUMN_WIDTH),
         )
     for row in rows:

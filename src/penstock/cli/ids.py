@@ -7,11 +7,12 @@ with the job's number, which takes 13 characters: no other job of the queue on t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from penstock import BadJobId, Penstock, Queue
 from penstock.core.values.ids import ID_LENGTH
 
-__all__ = ["each_id", "find_job", "short_id", "whole_ids"]
+__all__ = ["JOBS_PER_SEARCH", "each_id", "find_job", "short_id", "whole_ids"]
 
 UNIQUE_PART = slice(12, 35)
 """The part that differs from job to job; the character before it is always a hyphen."""
@@ -75,10 +76,10 @@ def _only(queue: str | None, text: str, ids: Sequence[str]) -> str:
     raise BadJobId("id", text, f"{len(ids)} jobs have ids that begin so, give more: {listed}{more}")
 
 
-def each_id(queue: Queue, states: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the id of each job of a queue once, in bounded steps."""
+def each_id(queue: Queue, states: Sequence[str] = (), **chosen: Any) -> Iterator[str]:
+    """Yield the id of each job of a queue that is chosen, once, in bounded steps."""
     seen: set[str] = set()  # an id may be found twice
-    search, cursor = queue.jobs(states or None, n=JOBS_PER_SEARCH), ""  # type: ignore[arg-type]  # it checks them
+    search, cursor = queue.jobs(states or None, n=JOBS_PER_SEARCH, **chosen), ""  # type: ignore[arg-type]  # it checks them
     while cursor != "0":
         page = search.page(cursor or "0", full=False)
         yield from dict.fromkeys(one for one in page.ids if one not in seen)

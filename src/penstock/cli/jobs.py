@@ -7,8 +7,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, BinaryIO
 
 from penstock import (
@@ -27,10 +28,12 @@ from penstock import (
     parse_id,
 )
 from penstock.cli import output
-from penstock.cli.app import Session, command
-from penstock.cli.ids import each_id, find_job, whole_ids
+from penstock.cli.app import Session, command, open_existing
+from penstock.cli.chosen import ChosenJobs
+from penstock.cli.ids import JOBS_PER_SEARCH, each_id, find_job, whole_ids
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
+from penstock.core.jobs.logs import counted, policy_text
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.values.ids import ID_LENGTH
 
@@ -38,7 +41,6 @@ __all__ = [
     "QueueArgument",
     "dedup",
     "enqueue",
-    "existing",
     "peek",
     "result",
     "scan",
@@ -122,7 +124,8 @@ def enqueue(
         "result_ttl": result_ttl, "priority": priority,
     }  # fmt: skip
     stdin = sys.stdin.buffer
-    with session.queue(queue) as target:
+    with session.client() as client:
+        target = client.open(queue)
         if lines:
             jobs = list(target.enqueue_many(_each_line(stdin, json_body), **options))
         else:
@@ -136,7 +139,7 @@ def enqueue(
         "duplicates": duplicates,
         "jobs": [job.as_dict() for job in jobs],
     }
-    told = f"{len(jobs) - duplicates} jobs added"
+    told = f"{counted(len(jobs) - duplicates, 'job')} added"
     if actions:
         each = ", ".join(f"{count} {action}" for action, count in sorted(actions.items()))
         told += f", {duplicates} duplicates: {each}"
@@ -191,34 +194,32 @@ def _each_line(stdin: BinaryIO, is_json: bool) -> Iterator[Any]:
 def peek(
     session: Session,
     queue: QueueArgument,
+    chosen: ChosenJobs,
     state: StateName = "ready",
     n: Annotated[int, Option(("--n", "-n"))] = 10,
     start: int = 0,
     newest: bool = False,
-    groups: bool = False,
 ) -> None:
     """Show the next jobs of a queue without reserving them.
 
     Args:
         state: state of the jobs.
         n: show at most this many jobs.
-        start: skip this many jobs; negative = count from the end.
+        start: skip this many jobs; negative = count from the end, without options that choose.
         newest: start with the newest job.
-        groups: only with --state dead: count the dead letters by handler and error.
 
     Examples:
         penstock peek emails --state dead -n 5
-        penstock peek emails --state dead --groups
+        penstock peek emails --handler digest --older-than 3600
     """
-    if groups:
-        if state != "dead":
-            raise BadUsage("--groups needs --state dead")
-        _peek_groups(session, queue)
-        return
+    if chosen and start < 0:
+        raise BadUsage("a negative --start doesn't go with options that choose jobs")
     with session.queue(queue) as target:
-        views = target.peek(n, state=state, start=start, newest=newest)
-        if not views:
-            existing(target)
+        if chosen:
+            search = target.jobs(state, newest=newest, n=JOBS_PER_SEARCH, **chosen.options)
+            views = list(islice(search, start, start + n))
+        else:
+            views = target.peek(n, state=state, start=start, newest=newest)
     document = {
         "queue": queue,
         "state": state,
@@ -229,25 +230,10 @@ def peek(
     rare = ("key_hash", "batch", "priority", "cancelled", "progress")
     told = [name for name in rare if any(getattr(view, name) for view in views)]
     at = TIME_OF_STATE[state]
-    columns = ("id", *_handler(views), at, "attempt", "owner", *told, "body", "error")
+    columns = ("id", *_handler(views), at, "attempts", "owner", *told, "body", "error")
     session.answer(document, lambda: output.job_table(views, columns, f"{state} jobs"))
     if state == "dead" and len(views) > 1 and not session.as_json:
-        output.note(f"penstock peek {queue} --state dead --groups counts them by handler and error")
-
-
-def _peek_groups(session: Session, queue: str) -> None:
-    with session.queue(queue) as target:
-        groups = target.jobs("dead", n=DEAD_LETTERS_PER_STEP).error_groups().groups
-        if not groups:
-            existing(target)
-    rows = [astuple(group) for group in groups]
-    session.answer(
-        {"queue": queue, "state": "dead", "groups": [asdict(group) for group in groups]},
-        lambda: output.table(("jobs", "handler", "error", "example"), rows, right="jobs"),
-    )
-
-
-DEAD_LETTERS_PER_STEP = 1000
+        output.note(f"penstock errors {queue} counts them by handler and error")
 
 
 TIME_OF_STATE = {
@@ -259,6 +245,7 @@ TIME_OF_STATE = {
 @command("scan")
 def scan(
     session: Session,
+    chosen: ChosenJobs,
     queue: Annotated[str | None, Argument("QUEUE")] = None,
     state: list[StateName] | None = None,
     ids: bool = False,
@@ -274,22 +261,26 @@ def scan(
 
     Examples:
         penstock scan emails --state active
-        penstock scan --ids
+        penstock scan --handler digest --ids
     """
     states: list[StateName] = list(dict.fromkeys(state or ()))
     document: dict[str, Any] = {"queue": queue, "states": states or None}
     with session.client() as client:
-        names = client.queues() if queue is None else [queue]
-        if queue is not None:
-            existing(client.open(queue))
-        each = (one for name in names for one in each_id(client.open(name), states))
+        names = client.queues() if queue is None else [open_existing(client, queue).name]
+        each = (
+            one for name in names for one in each_id(client.open(name), states, **chosen.options)
+        )
         if ids and not session.as_json:
             output.write_lines(each)
             return
         if ids:
             document["ids"] = list(each)
         else:
-            found = client.jobs(names, states or None)
+            found = (
+                view
+                for name in names
+                for view in client.open(name).jobs(states or None, **chosen.options)
+            )
             views = list({view.id: view for view in found}.values())  # one may be found twice
             document["jobs"] = [output.job_document(view) for view in views]
     session.answer(document, lambda: _print_scanned(views, with_queue=queue is None))
@@ -297,7 +288,7 @@ def scan(
 
 def _print_scanned(views: Sequence[JobView], *, with_queue: bool) -> None:
     more = [*(["queue"] if with_queue else []), *_handler(views)]
-    columns = ("id", *more, "state", "created", "attempt", "owner", "body", "error")
+    columns = ("id", *more, "state", "created", "attempts", "owner", "body", "error")
     output.job_table(views, columns)
 
 
@@ -353,7 +344,8 @@ def _watch(session: Session, queue: Queue, view: JobView | None) -> None:
 
 def _changing(view: JobView) -> str:
     state = "to be cancelled" if view.cancelled and view.state == "active" else view.state
-    facts = [state, f"attempt {view.attempt}", view.owner, view.progress, view.error]
+    attempt = f"attempt {view.attempts}" if view.attempts else ""
+    facts = [state, attempt, view.owner, view.progress, view.error]
     return "  ".join(str(fact) for fact in facts if fact)
 
 
@@ -410,7 +402,7 @@ def _print_job(view: JobView) -> None:
     figures = {
         **{name.replace("_", " "): output.job_cell(view, name) for name in JOB_FACTS},
         "lease": output.span(view.lease) if view.lease else "none (at most once)",
-        "retry policy": _policy_text(view.retry),
+        "retry policy": policy_text(view.retry) if view.retry else "",
         "priority": view.priority or "",
         **{f"header {name}": value for name, value in view.headers.items()},
         "size": output.size(len(view.raw)),
@@ -431,23 +423,12 @@ def _print_job(view: JobView) -> None:
 JOB_FACTS = (
     "id", "queue", "state", "dedup_id", "key_hash", "stable_id",
     *output.MOMENT_FIELDS, *output.DURATION_FIELDS,
-    "owner", "attempt", "batch", "deliveries", "redeliveries", "nacks", "crashes", "releases",
-    "snoozes", "error", "progress",
+    "owner", "attempts", "batch", "deliveries", "redeliveries", "nacks", "crashes", "releases",
+    "snoozes", "unknowns", "error", "progress",
 )  # fmt: skip
 """Attributes of a job that `show` prints, in this order."""
-KEPT_FACTS = ("id", "queue", "state", "created", "finished", "age", "attempt")
+KEPT_FACTS = ("id", "queue", "state", "created", "finished", "age", "attempts")
 """Those of a job that has ended, and whose result is kept."""
-
-
-def _policy_text(policy: RetryPolicy | None) -> str:
-    if policy is None:
-        return ""
-    parts = (
-        (policy.max_attempts, f"{policy.max_attempts or 'unlimited'} attempts"),
-        (policy.base, f"backoff from {output.span(policy.base)}"),
-        (policy.cap, f"up to {output.span(policy.cap)}"),
-    )
-    return ", ".join(text for value, text in parts if value is not None) or "the queue's"
 
 
 @command("dedup")
@@ -465,8 +446,6 @@ def dedup(
     """
     with session.queue(queue) as target:
         found = target.dedup_status(dedup_id)
-        if found is None:
-            existing(target)
     told = found or DedupStatus(dedup_id, "", None, None, None)
     jobs = {"job": told.job, "successor": told.successor}
     document = {
@@ -485,18 +464,10 @@ def dedup(
 def _print_dedup(found: DedupStatus, jobs: Mapping[str, JobView | None]) -> None:
     ends = f", ends {output.moment(found.window_ends)}" if found.window_ends is not None else ""
     output.write(f"{found.dedup_id}: {found.state}{ends}")
-    columns = ("id", "state", "age", "next_in", "attempt", "owner", "body")
+    columns = ("id", "state", "age", "next_in", "attempts", "owner", "body")
     there = {role: view for role, view in jobs.items() if view is not None}
     rows = [
         (role, *(output.job_cell(view, name) for name in columns)) for role, view in there.items()
     ]
     if rows:
-        output.table(("", *columns), rows, right="attempt")
-
-
-def existing(queue: Queue) -> bool:
-    """Return whether a queue exists; if not, say so on stderr: its name may be mistyped."""
-    exists = queue.stats().exists
-    if not exists:
-        output.note(f"queue {queue.name!r} does not exist now")
-    return exists
+        output.table(("", *columns), rows, right="attempts")

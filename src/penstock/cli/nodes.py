@@ -59,11 +59,23 @@ def nodes(
 
 def _print(found: Sequence[NodeView]) -> None:
     columns = ("id", "address", "priority", "used", "max", "leaving", "error")
-    rows = []
+    rows = list[tuple[object, ...]]()
     for one in found:
         used, most = output.size(one.used_memory), output.limit(one.max_memory)
         leaving = "yes" if one.leaving else ""
         rows.append((one.id, one.address, one.priority, used, most, leaving, one.error))
+        rows += [
+            (
+                "",
+                part.address,
+                "",
+                output.size(part.used_memory),
+                output.limit(part.max_memory),
+                "",
+                part.error,
+            )
+            for part in one.primaries
+        ]
     output.table(columns, rows, right="priority used max")
 
 

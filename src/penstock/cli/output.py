@@ -139,7 +139,7 @@ def job_table(views: Sequence[JobView], attributes: Sequence[str], kind: str = "
             at = attributes.index("id")
             for row, view in zip(rows, views, strict=True):
                 row[at] = short_id(view.id)
-        table(attributes, rows, right="attempt", spare="owner attempt created")
+        table(attributes, rows, right="attempts", spare="owner attempts created")
     else:
         note(f"no {kind}")
 
@@ -204,7 +204,7 @@ def short_body(view: JobView, limit: int = 60) -> str:
 
 
 RETRY_FIELDS = ("max_attempts", "base", "cap")
-DERIVED_FIELDS = ("attempt", "redeliveries", "age", "ttl", "ttl_left", "idle", "next_in")
+DERIVED_FIELDS = ("attempts", "redeliveries", "age", "ttl", "ttl_left", "idle", "next_in")
 
 
 def job_document(view: JobView) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Parameters of commands: their signatures and docstrings become parsers of argparse.
 
 A parameter is an option, unless its annotation has an `Argument`. Its line in the Args of the
-docstring is its help.
+docstring is its help. A parameter whose type is a dataclass stands for the fields of that.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import argparse
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
@@ -142,11 +142,21 @@ class Described:
         text: the docstring before its Args.
         parameters: its parameters.
         examples: command lines, one a line.
+        bundles: the parameters whose types are dataclasses.
     """
 
     text: str
     parameters: list[Parameter]
     examples: list[str]
+    bundles: Mapping[str, Any] = field(default_factory=dict)
+
+    def bundle(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the function's own parameters, from those of all options."""
+        bundled = {
+            name: kind(**{one.name: values.pop(one.name) for one in fields(kind)})
+            for name, kind in self.bundles.items()
+        }
+        return {**values, **bundled}
 
     def parser(self, prog: str, more: Iterable[Parameter] = ()) -> Parser:
         """Return a parser of its arguments, and of more options."""
@@ -168,13 +178,22 @@ def described(function: Callable[..., Any]) -> Described:
     head, _, listed = (inspect.getdoc(function) or "").partition("\n\nExamples:\n")
     text, _, args = head.partition("\n\nArgs:\n")
     helps = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", args, flags=re.MULTILINE))
-    every = inspect.signature(function, eval_str=True).parameters.values()
-    parameters = [
-        _parameter(one, " ".join(helps.get(one.name, "").split()))
-        for one in every
+    own = [
+        one
+        for one in inspect.signature(function, eval_str=True).parameters.values()
         if one.name != "session"
     ]
-    return Described(text, parameters, [line.strip() for line in listed.splitlines() if line])
+    bundles: dict[str, Any] = {
+        one.name: one.annotation for one in own if is_dataclass(one.annotation)
+    }
+    parameters = list[Parameter]()
+    for one in own:
+        if one.name in bundles:
+            parameters += described(bundles[one.name]).parameters
+        else:
+            parameters.append(_parameter(one, " ".join(helps.get(one.name, "").split())))
+    examples = [line.strip() for line in listed.splitlines() if line]
+    return Described(text, parameters, examples, bundles)
 
 
 def _parameter(one: inspect.Parameter, text: str) -> Parameter:

@@ -57,6 +57,7 @@ def _described(script: Script) -> dict[str, Any]:
         "sha1": script.sha,
         "purpose": script.purpose,
         "keys": list(script.keys),
+        "lane": script.lane,
         "args": list(script.args),
         "repeated": list(script.rest),
         "bounds": {name: [least, most] for name, least, most, _ in script.bounds},

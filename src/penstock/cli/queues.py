@@ -1,39 +1,31 @@
-"""Commands about queues: list, count, pause, close, clear them; move or remove their jobs."""
+"""Commands about queues: list, count, pause, close, purge, clear them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from fnmatch import fnmatchcase
-from functools import partial
-from itertools import islice
 from typing import Annotated
 
 from penstock import (
-    Outcome,
     PauseSide,
     Penstock,
     PurgeState,
-    Queue,
     QueueDamaged,
     QueueStats,
-    Settled,
 )
 from penstock.cli import output
-from penstock.cli.app import Session, command
-from penstock.cli.ids import whole_ids
-from penstock.cli.jobs import QueueArgument, existing
+from penstock.cli.app import Session, command, is_there, no_queue, open_existing
+from penstock.cli.chosen import YesOption
+from penstock.cli.jobs import QueueArgument
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
+from penstock.core.jobs.logs import counted
 
 __all__ = [
-    "cancel", "clear", "close", "delete", "evict", "pause", "postpone", "promote", "purge",
-    "queues", "redrive", "reopen", "resume", "stats", "sweep",
+    "clear", "close", "evict", "pause", "purge", "queues", "reopen", "resume", "stats", "sweep",
 ]  # fmt: skip
 
 QueuesArgument = Annotated[list[str] | None, Argument("QUEUE")]
-IdsArgument = Annotated[list[str], Argument("ID")]
-YesOption = Annotated[bool, Option(("--yes", "-y"))]
 
 
 @command("queues")
@@ -60,9 +52,9 @@ def queues(
             names = client.queues(pattern)
         else:
             found = client.scan_queues_iter(
-                min_length=min_length, max_length=max_length, max_idle=max_idle
+                pattern=pattern, min_length=min_length, max_length=max_length, max_idle=max_idle
             )
-            names = sorted({one.name for one in found if fnmatchcase(one.name, pattern)})
+            names = sorted({one.name for one in found})
     session.answer({"queues": names}, lambda: output.write_lines(names))
 
 
@@ -79,26 +71,30 @@ def stats(session: Session, queues: QueuesArgument = None) -> None:
     """
     with session.client() as client:
         names = queues or client.queues()
-        counts = list(_read_stats(client, names))
+        counts = list(_read_stats(client, names, are_given=bool(queues)))
     session.answer({"queues": [asdict(one) for one in counts]}, lambda: _print_stats(counts))
     if len(counts) < len(names):
         raise SystemExit(1)
 
 
-def _read_stats(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
+def _read_stats(client: Penstock, names: Sequence[str], *, are_given: bool) -> Iterator[QueueStats]:
     for name in names:
         try:
-            yield client.open(name).stats()
-        except QueueDamaged as error:  # noqa: PERF203  # each may be damaged
+            found = client.open(name).stats()
+            if are_given and not is_there(found):
+                raise no_queue(client, name)
+            yield found
+        except (QueueDamaged, Failed) as error:  # noqa: PERF203  # each may be damaged or missing
             if len(names) == 1:
                 raise
-            output.complain(f"queue {name!r} is not shown: {error}; see `penstock doctor`")
+            advice = "; see `penstock doctor`" if isinstance(error, QueueDamaged) else ""
+            output.complain(f"queue {name!r} is not shown: {error}{advice}")
 
 
 COUNT_COLUMNS = ("ready", "scheduled", "active", "dead", "enqueued", "acked", "nacked", "expired")
 RARE_COLUMNS = (
     "parked", "batches", "dependent", "staged", "promised", "kept", "cancelled", "promoted",
-    "postponed", "withdrawn", "evicted", "expired_active", "unswept",
+    "postponed", "withdrawn", "evicted", "trimmed", "expired_active", "unswept",
 )  # fmt: skip
 DURATION_COLUMNS = ("oldest", "age", "idle")
 QUEUE_COLUMNS = ("queue", *COUNT_COLUMNS, *RARE_COLUMNS, *DURATION_COLUMNS, "roles", "settings")
@@ -156,14 +152,15 @@ def _settings(one: QueueStats) -> str:
 
 
 @command("pause")
-def pause(session: Session, queue: QueueArgument, side: PauseSide = "all") -> None:
-    """Refuse new jobs, stop deliveries, or both, until `resume`.
+def pause(session: Session, queue: QueueArgument, side: PauseSide = "out") -> None:
+    """Stop deliveries, refuse new jobs, or both, until `resume`.
 
     Args:
-        side: in = refuse new jobs; out = deliver no jobs; all = both.
+        side: out = deliver no jobs, and accept new ones; in = refuse new jobs; all = both.
 
     Examples:
-        penstock pause emails --side out
+        penstock pause emails
+        penstock pause emails --side all
     """
     with session.queue(queue) as target:
         target.pause(side)
@@ -178,8 +175,7 @@ def resume(session: Session, queue: QueueArgument) -> None:
         penstock resume emails
     """
     with session.queue(queue) as target:
-        if existing(target):  # resume() would create it
-            target.resume()
+        target.resume()
     session.answer({"queue": queue, "paused": None}, f"{queue}: not paused")
 
 
@@ -205,146 +201,8 @@ def reopen(session: Session, queue: QueueArgument) -> None:
         penstock reopen emails
     """
     with session.queue(queue) as target:
-        if existing(target):  # reopen() would create it
-            target.reopen()
+        target.reopen()
     session.answer({"queue": queue, "closed": False}, f"{queue}: open")
-
-
-@command("redrive")
-def redrive(
-    session: Session,
-    queue: QueueArgument,
-    ids: Annotated[list[str] | None, Argument("ID")] = None,
-    limit: int | None = None,
-    handler: str | None = None,
-    error: str | None = None,
-) -> None:
-    """Make dead letters ready jobs again.
-
-    Their attempts are counted from zero again. A dead letter stays dead if another job has its
-    dedup id now.
-
-    Args:
-        ids: ids of dead letters. Default: all, oldest first.
-        limit: at most this many, the oldest first; with --handler or --error, the newest.
-        handler: only jobs of this handler.
-        error: only jobs with this text in their last error, in any case of its letters.
-
-    Examples:
-        penstock redrive emails --limit 100
-        penstock redrive emails --error TimeoutError
-        penstock redrive emails P7DpjNzE-53DE
-    """
-    chosen = handler is not None or error is not None
-    if ids and (limit is not None or chosen):
-        raise BadUsage(
-            "--limit, --handler and --error choose among all dead letters: give them, or ids"
-        )
-    with session.queue(queue) as target:
-        if chosen:
-            count = _redrive_chosen(target, handler, error, limit)
-        else:
-            count = target.redrive(whole_ids(target, ids) if ids else None, limit=limit)
-        if not count:
-            existing(target)
-    session.answer({"queue": queue, "redriven": count}, f"{count} dead letters redriven")
-    if ids and count < len(ids):
-        failed = f"{len(ids) - count} of {len(ids)} could not be redriven"
-        raise Failed(f"{failed}: `penstock show ID` shows the state of a job")
-
-
-def _redrive_chosen(queue: Queue, handler: str | None, error: str | None, limit: int | None) -> int:
-    """Redrive the dead letters of a handler, or with a text in their error; return how many."""
-    chosen = queue.jobs("dead", handler=handler, error=error, newest=True, body=0)
-    count, left = 0, islice((view.id for view in chosen), limit)
-    while ids := list(islice(left, REMOVED_PER_CALL)):
-        count += queue.redrive(ids)
-    return count
-
-
-@command("cancel")
-def cancel(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
-    """Cancel jobs. Waiting jobs are removed at once; the workers of active jobs end them.
-
-    Args:
-        ids: ids of jobs; the beginning of an id is enough.
-
-    Examples:
-        penstock cancel emails P7DpjNzE-53DE
-    """
-    _settle(session, queue, ids, Queue.cancel, "cancelled", "cancelled")
-
-
-@command("delete")
-def delete(
-    session: Session, queue: QueueArgument, ids: IdsArgument, if_undelivered: bool = False
-) -> None:
-    """Remove jobs in any state, without a trace. A worker that runs one can't finish it.
-
-    Args:
-        ids: ids of jobs; the beginning of an id is enough.
-        if_undelivered: remove only jobs that were never delivered.
-
-    Examples:
-        penstock delete emails P7DpjNzE-53DE --if-undelivered
-    """
-    act = partial(Queue.delete, if_undelivered=if_undelivered)
-    _settle(session, queue, ids, act, "deleted", "deleted")
-
-
-@command("promote")
-def promote(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
-    """Make jobs ready to be delivered now.
-
-    Use it for jobs that are delayed, wait for their next attempt, or are held by a consumer.
-
-    Args:
-        ids: ids of jobs; the beginning of an id is enough.
-
-    Examples:
-        penstock promote emails P7DpjNzE-53DE
-    """
-    _settle(session, queue, ids, Queue.promote, "promoted", "brought forward")
-
-
-@command("postpone")
-def postpone(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
-    """Set ready jobs aside. They come back when their lease time is over.
-
-    Args:
-        ids: ids of jobs; the beginning of an id is enough.
-
-    Examples:
-        penstock postpone emails P7DpjNzE-53DE
-    """
-    _settle(session, queue, ids, Queue.postpone, "postponed", "postponed")
-
-
-def _settle(
-    session: Session,
-    queue: str,
-    ids: Sequence[str],
-    act: Callable[[Queue, list[str]], Settled],
-    key: str,
-    words: str,
-) -> None:
-    """Act on jobs, and print the outcomes: the number of changed jobs has this key and words."""
-    with session.queue(queue) as target:
-        names = list(dict.fromkeys(whole_ids(target, ids)))
-        settled = act(target, names)
-        if not settled.done:
-            existing(target)
-    outcomes = dict(zip(names, settled, strict=True))
-    document = {
-        "queue": queue,
-        key: settled.done,
-        "jobs": [{"id": name, "outcome": outcome.value} for name, outcome in outcomes.items()],
-    }
-    session.answer(document, f"{settled.done} jobs {words}")
-    changed = (Outcome.DONE, Outcome.CANCELLED)
-    failed = [f"{name} {one}" for name, one in outcomes.items() if one not in changed]
-    if failed:
-        raise Failed(f"{len(failed)} of {len(names)} could not be {words}: {', '.join(failed)}")
 
 
 @command("evict")
@@ -371,9 +229,7 @@ def evict(
         while step and removed < count:
             step = target.sweep(evict=min(count - removed, REMOVED_PER_CALL), dead=not keep_dead)
             removed += step
-        if not removed:
-            existing(target)
-    session.answer({"queue": queue, "evicted": removed}, f"{removed} jobs removed")
+    session.answer({"queue": queue, "evicted": removed}, f"{counted(removed, 'job')} removed")
 
 
 REMOVED_PER_CALL = 1000
@@ -400,8 +256,8 @@ def purge(
     given: list[PurgeState] = list(dict.fromkeys(state or ()))
     states: list[PurgeState] = given or ["ready", "scheduled", "parked"]
     with session.queue(queue) as target:
-        if existing(target) and not yes:
-            before = target.stats()
+        before = target.stats()
+        if before.exists and not yes:
             numbers = {one: getattr(before, one) for one in states}
             if "scheduled" in numbers:
                 numbers["scheduled"] -= before.dependent
@@ -409,7 +265,7 @@ def purge(
             output.confirm(f"Remove these jobs of {queue}: {counts}?")
         count = target.purge(*states)  # also of a queue that has staged writes alone
     document = {"queue": queue, "states": states, "purged": count}
-    session.answer(document, f"{count} jobs removed")
+    session.answer(document, f"{counted(count, 'job')} removed")
 
 
 @command("clear")
@@ -433,14 +289,19 @@ def clear(
     if every == bool(queues):
         raise BadUsage("give QUEUE names, or --all")
     with session.client() as client:
-        asked = client.queues() if every else list(dict.fromkeys(queues or ()))
-        names = [name for name in asked if every or existing(client.open(name))]
+        names = _chosen_names(client, queues)
         if names and not yes:
             output.confirm(_question(client, names))
         cleared = [(name, client.open(name).clear()) for name in names]
-        client.clear(name for name in asked if name not in names)  # they may have staged writes
     document, total = _totals("jobs", cleared)
-    session.answer(document, f"{len(cleared)} queues removed, {total} jobs with them")
+    text = f"{counted(len(cleared), 'queue')} removed, {counted(total, 'job')} with them"
+    session.answer(document, text)
+
+
+def _chosen_names(client: Penstock, given: Sequence[str] | None) -> list[str]:
+    """Return the given names of queues, which must exist, or those of all queues."""
+    chosen = dict.fromkeys(given or ())
+    return [open_existing(client, name).name for name in chosen] if given else client.queues()
 
 
 def _totals(kind: str, counts: list[tuple[str, int]]) -> tuple[dict[str, object], int]:
@@ -453,7 +314,7 @@ def _question(client: Penstock, names: list[str]) -> str:
     for name in names[:LISTED_QUEUES]:
         one = client.open(name).stats()
         jobs = one.ready + one.scheduled + one.parked + one.active + one.dead + one.unswept
-        told.append(f"{name} ({jobs} jobs)")
+        told.append(f"{name} ({counted(jobs, 'job')})")
     more = f" and {len(names) - LISTED_QUEUES} more" if len(names) > LISTED_QUEUES else ""
     return f"Remove these queues with all their jobs: {', '.join(told)}{more}?"
 
@@ -474,6 +335,6 @@ def sweep(session: Session, queues: QueuesArgument = None) -> None:
         penstock sweep emails
     """
     with session.client() as client:
-        swept = [(name, client.open(name).sweep()) for name in queues or client.queues()]
+        swept = [(name, client.open(name).sweep()) for name in _chosen_names(client, queues)]
     document, _ = _totals("removed", swept)
     session.answer(document, lambda: output.table(("queue", "removed"), swept, right="removed"))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from penstock import Queue, ScheduleView
 from penstock.cli import output
 from penstock.cli.app import Session, command
-from penstock.cli.jobs import QueueArgument, existing
+from penstock.cli.jobs import QueueArgument
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.core.enqueuing.schedules import every_of
@@ -51,8 +51,6 @@ def schedules(
             session.answer({"queue": queue, "schedule": name, **document}, line)
             return
         found = target.schedules.list()
-        if not found:
-            existing(target)
     document = {"queue": queue, "schedules": [asdict(one) for one in found]}
     session.answer(document, lambda: _print(found))
 

@@ -11,25 +11,33 @@ import termios
 import time
 import tty
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from redis.exceptions import RedisError
 
-from penstock import Penstock, PenstockError, QueueStats
+from penstock import NotPermitted, Penstock, PenstockError, Problem, QueueStats
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.grid import Medium, grid
 from penstock.cli.parameters import BadUsage, Option
-from penstock.core.jobs.logs import printable
+from penstock.core.jobs.logs import counted, printable
 
 __all__ = ["Board", "top"]
 
 NUMBER_COLUMNS = ("ready", "active", "parked", "scheduled", "dead", "in/s", "done/s", "oldest")
 BOARD_COLUMNS = ("", "queue", "state", *NUMBER_COLUMNS)
-SPARE_BOARD_COLUMNS = ("scheduled", "in/s", "oldest")
+SPARE_BOARD_COLUMNS = ("scheduled", "in/s", "oldest", "parked", "done/s", "active", "state")
+MIN_NAME_WIDTH = 10
+NAME_SHARE = 0.4
+"""The part of the screen's width that names of queues take at most."""
 KEYS_HELP = "↑↓ choose   p pause   r resume   d redrive   q quit"
+QUESTIONS = {
+    "p": "deliver no jobs until a resume?",
+    "d": "redrive {dead}?",
+}
+"""Key -> the question that `top` asks before it acts."""
 STEP_OF_KEY = {"j": 1, "\x1b[B": 1, "k": -1, "\x1b[A": -1}
 """Keys that choose another queue."""
 OTHER_LINES = 5
@@ -63,13 +71,15 @@ class Board:
         rows: the queues, by name.
         chosen: name of the chosen queue.
         message: the outcome of the last key.
-        asked: whether the message is a question about the chosen queue.
+        problems: what is wrong now: the first one is shown while there is no message.
+        asked: key of the action that the message asks about; "" = the message is no question.
     """
 
     rows: Sequence[QueueStats] = ()
     chosen: str = ""
     message: str = ""
-    asked: bool = False
+    problems: Sequence[Problem] = ()
+    asked: str = ""
     _rates: dict[str, tuple[float, float]] = field(default_factory=dict)
     _at: float = 0.0
 
@@ -99,13 +109,25 @@ class Board:
         at = next((n for n, one in enumerate(self.rows) if one.name == self.chosen), 0)
         first = max(0, min(at - room // 2, len(self.rows) - room))
         cells = [self._cells(one) for one in self.rows[first : first + room]]
+        width = medium.width
         lines = grid(
-            BOARD_COLUMNS, cells, right=NUMBER_COLUMNS, spare=SPARE_BOARD_COLUMNS, medium=medium
+            BOARD_COLUMNS,
+            cells,
+            right=NUMBER_COLUMNS,
+            spare=SPARE_BOARD_COLUMNS,
+            cut={} if width is None else {"queue": max(MIN_NAME_WIDTH, int(width * NAME_SHARE))},
+            medium=medium,
         )
         body = lines if self.rows else ["no queues"]
-        foot = [printable(self.message)[: medium.width], KEYS_HELP[: medium.width]]
-        # A cell that is wrapped takes lines: what is too much is left out above the foot.
-        return [printable(title)[: medium.width], *body[: height - 3], *foot]
+        foot = [printable(self.message or self._wrong())[: medium.width], KEYS_HELP[: medium.width]]
+        return [printable(title)[: medium.width], *body, *foot]
+
+    def _wrong(self) -> str:
+        if not self.problems:
+            return ""
+        first, more = self.problems[0], len(self.problems) - 1
+        of = f"{first.queue}: " if first.queue is not None else ""
+        return f"! {of}{first.text}" + (f"; {more} more: penstock check" if more else "")
 
     def _cells(self, one: QueueStats) -> list[str]:
         paused = one.settings.paused
@@ -135,7 +157,10 @@ def _watch(client: Penstock, board: Board, terminal: int, interval: float) -> No
 
 def _look(client: Penstock, board: Board) -> None:
     try:
-        board.show(list(client.scan_queues_iter()), time.monotonic())
+        rows = list(client.scan_queues_iter())
+        board.show(rows, time.monotonic())
+        with suppress(NotPermitted):  # the user may read queues only
+            board.problems = client.find_problems(rows)
     except (PenstockError, RedisError, OSError) as error:
         board.message = f"{type(error).__name__}: {error}"
 
@@ -149,7 +174,7 @@ def _keys(terminal: int) -> list[str]:
 def _handle_key(client: Penstock, board: Board, key: str) -> bool:
     if key in STEP_OF_KEY:
         board.move(STEP_OF_KEY[key])
-        board.asked, board.message = False, ""
+        board.asked, board.message = "", ""
         return False
     try:
         return _act(client, board, key)
@@ -162,24 +187,29 @@ def _act(client: Penstock, board: Board, key: str) -> bool:
     stats = next((one for one in board.rows if one.name == board.chosen), None)
     if stats is None:
         return False
-    asked, board.asked = board.asked, False
+    asked, board.asked = board.asked, ""
     name = stats.name
     queue = client.open(name)
-    if key == "p":
-        queue.pause()
-        board.message = f"{name}: paused"
-    elif key == "r":
+    if key == "r":
         queue.resume()
         board.message = f"{name}: not paused"
-    elif key == "d":
-        board.asked = stats.dead > 0
-        question = f"{name}: redrive {stats.dead} dead letters? y = yes, another key = no"
-        board.message = question if stats.dead else f"{name} has no dead letters"
+    elif key == "d" and not stats.dead:
+        board.message = f"{name} has no dead letters"
         return False
-    elif asked:
-        board.message = f"{name}: {queue.redrive()} redriven" if key == "y" else "nothing changed"
+    elif key in QUESTIONS:
+        board.asked = key
+        question = QUESTIONS[key].format(dead=counted(stats.dead, "dead letter"))
+        board.message = f"{name}: {question} y = yes, another key = no"
+        return False
+    elif not asked:
+        return False
+    elif key != "y":
+        board.message = "nothing changed"
+    elif asked == "p":
+        queue.pause()
+        board.message = f"{name}: paused"
     else:
-        return False
+        board.message = f"{name}: {queue.redrive()} redriven"
     return True
 
 

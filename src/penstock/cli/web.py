@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from typing import Annotated
 
 from penstock import AsyncPenstock
@@ -19,6 +20,14 @@ __all__ = ["web"]
 PASSWORD_VARIABLE = "PENSTOCK_WEB_PASSWORD"  # the name of a variable
 
 
+def _check_path(text: str) -> str:
+    """Return a path without the slash at its end."""
+    path = text.rstrip("/")
+    if path and not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)+", path):
+        raise ValueError("must be such as /queues: letters, digits, and . _ ~ -")
+    return path
+
+
 @command("web")
 def web(
     session: Session,
@@ -28,6 +37,7 @@ def web(
     user: str = "",
     allow_host: str = "",
     hide_bodies: bool = False,
+    path: Annotated[str, Option(metavar="/PATH", convert=_check_path)] = "",
 ) -> None:
     """Serve a page that shows queues, jobs, schedules and nodes, until SIGTERM or SIGINT.
 
@@ -42,13 +52,17 @@ def web(
         allow_host: names under which browsers may reach the page, separated by spaces; those of
             this machine are allowed.
         hide_bodies: do not show bodies and results of jobs.
+        path: path below which the page is served, for a proxy that passes it on.
 
     Examples:
         penstock web
         penstock web --port 8080 --write
+        penstock web --path /queues --allow-host admin.example.com
     """
     try:
         import uvicorn
+        from starlette.applications import Starlette
+        from starlette.routing import Mount
 
         from penstock.web import app
         from penstock.web.security import LOOPBACK_NAMES, is_loopback
@@ -66,10 +80,12 @@ def web(
     names = (*LOOPBACK_NAMES, bracketed(host), *allow_host.split())
     page = app(client, write=write, auth=auth, hosts=names, hide_bodies=hide_bodies)
     _log_actions()
+    lifespan = page.router.lifespan_context
+    served = Starlette(routes=[Mount(path, page)], lifespan=lifespan) if path else page
     rights = "read and write" if write else "read-only"
-    output.note(f"penstock: http://{host_and_port(host, port)}/ ({rights})")
+    output.note(f"penstock: http://{host_and_port(host, port)}{path}/ ({rights})")
     settings = uvicorn.Config(
-        page, host=host, port=port, log_level="warning", access_log=False, server_header=False
+        served, host=host, port=port, log_level="warning", access_log=False, server_header=False
     )
     uvicorn.Server(settings).run()
 

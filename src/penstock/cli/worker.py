@@ -20,7 +20,7 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.cli.watching import calling_on_change, resident
-from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.logs import TRACE_FIELD, get_logger
 from penstock.core.values.durable import Durable
 from penstock.core.values.urls import host_and_port
 from penstock.wire.keys import DEFAULT_PREFIX
@@ -31,8 +31,9 @@ from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import LogFormat, set_up
 from penstock.worker.options import Order
 from penstock.worker.processes import Line, reason_against_processes
-from penstock.worker.signals import handle_signals
+from penstock.worker.signals import handle_signals, hear_hang_up
 from penstock.worker.supervisor import BROKEN_APP_CODE, DRAINED_CODE, UNSTARTED_CODE, Supervisor
+from penstock.worker.systemd import notify_ready
 from penstock.worker.target import AnyWorker, NoWorker, load
 
 __all__ = ["healthy", "worker"]
@@ -162,9 +163,7 @@ def _work(
         made = load(target)
         apply_options(changes, made, target)
     except NoWorker as error:
-        output.complain(str(error))
-        for line_of_trace in error.trace:
-            output.note(line_of_trace)
+        _report_broken_app(error, level, log_format)
         raise SystemExit(BROKEN_APP_CODE) from error
     except BadArgument as error:
         name = "name" if error.argument == "owner" else error.argument
@@ -174,6 +173,9 @@ def _work(
     set_up(level, log_format)
     # The worker handles signals while it runs; one that comes just before has to stop it too.
     handle_signals(lambda _: made.stop())
+    hear_hang_up()
+    if line is None:
+        notify_ready()
     with ExitStack() as stack:
         answer(made, stack)
         if line is not None:
@@ -187,6 +189,16 @@ def _work(
         raise SystemExit(1)
     if line is not None and made.drained:
         raise SystemExit(DRAINED_CODE)
+
+
+def _report_broken_app(error: NoWorker, level: str | None, log_format: LogFormat) -> None:
+    if log_format == "json":
+        set_up(level, log_format)
+        logger.error("%s", error, extra={TRACE_FIELD: "\n".join(error.trace)})
+        return
+    output.complain(str(error))
+    for line in error.trace:
+        output.note(line)
 
 
 def _run(made: AnyWorker) -> None:

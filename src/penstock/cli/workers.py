@@ -14,7 +14,7 @@ from penstock.cli.app import Session, command
 __all__ = ["workers"]
 
 WORKER_COLUMNS = ("worker", "host", "pid", "version", "concurrency", "since", "seen", "queues")
-HELD_JOB_COLUMNS = ("id", "queue", "handler", "attempt", "delivered", "progress")
+HELD_JOB_COLUMNS = ("id", "queue", "handler", "attempts", "delivered", "progress")
 
 
 @command("workers")
@@ -62,4 +62,4 @@ def _print_jobs(found: Sequence[WorkerView]) -> None:
         for job in one.jobs
     ]
     output.write("")
-    output.table(("worker", "job", *HELD_JOB_COLUMNS[1:]), rows, right="attempt")
+    output.table(("worker", "job", *HELD_JOB_COLUMNS[1:]), rows, right="attempts")

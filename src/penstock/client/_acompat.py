@@ -17,11 +17,11 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_futures
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from redis import ConnectionPool
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
-from redis.connection import HiredisRespSerializer
+from redis.connection import HiredisRespSerializer, SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -203,9 +203,18 @@ async def aconnect(conn: AsyncRedisConnection) -> None:
 
 
 def connect(conn: RedisConnection) -> None:
-    """Connect. redis-py keeps the error of the socket in a variable of the frame that raises it."""
+    """Connect. The handshake of TLS and the first commands behind it count as time to connect.
+
+    redis-py keeps the error of the socket in a variable of the frame that raises it.
+    """
+    limit, secured = conn.socket_timeout, cast("Any", conn)
+    is_shorter = isinstance(secured, SSLConnection) and limit and secured.socket_connect_timeout
+    if is_shorter:
+        conn.socket_timeout = min(limit, secured.socket_connect_timeout)
     try:
         conn.connect()
+        if is_shorter:
+            secured._sock.settimeout(limit)
     except RedisConnectionError as error:
         if error.__context__ is not None:
             error.__context__.__traceback__ = None  # see `caught`
@@ -214,6 +223,8 @@ def connect(conn: RedisConnection) -> None:
         if can_be_looked_up(getattr(conn, "host", "")):
             raise
         raise RedisConnectionError(HOST_NAME_FAULT) from None
+    finally:
+        conn.socket_timeout = limit
 
 
 async def aprobe(conn: AsyncRedisConnection, seconds: float) -> bool:
@@ -405,8 +416,8 @@ class Signal:
 
     def take(self) -> bool:
         """Return True if it was set since the last `take`."""
-        found, self._is_set = self._is_set, False
-        return found
+        was_set, self._is_set = self._is_set, False
+        return was_set
 
     def wait(self, timeout: float) -> None:
         """Wait until it is set, at most `timeout` seconds; the time may be over."""
@@ -420,23 +431,23 @@ class Signal:
         """Wait until it is set or a socket can be read; return True if a socket can."""
         if self._pair is None:
             self._pair = socket.socketpair()
-            for one in self._pair:
-                one.setblocking(False)
+            for end in self._pair:
+                end.setblocking(False)
         inner = self._pair[0]
         self._beside = True
-        found = [] if self._is_set else _readable([*socks, inner], timeout)
+        ready = [] if self._is_set else _readable([*socks, inner], timeout)
         self._beside = self._is_set = False
-        if inner in found:
-            found.remove(inner)
+        if inner in ready:
+            ready.remove(inner)
             with suppress(OSError):
                 inner.recv(4096)
-        return bool(found)
+        return bool(ready)
 
     def close(self) -> None:
         """Close the socket pair."""
         pair, self._pair = self._pair, None
-        for one in pair or ():
-            one.close()
+        for end in pair or ():
+            end.close()
 
 
 def _readable(socks: Iterable[socket.socket], timeout: float) -> list[socket.socket]:
@@ -524,11 +535,11 @@ async def afirst_ready(
 ) -> AsyncReader | None:
     """Return the first reader with a reply, within `timeout` seconds; None also at the signal."""
     if not any(reader.is_ready for reader in readers):
-        told = AsyncSignal() if signal is None else signal
+        woken = AsyncSignal() if signal is None else signal
         for reader in readers:
-            reader._told = told
+            reader._told = woken
         try:
-            await told.wait(max(timeout, 0))
+            await woken.wait(max(timeout, 0))
         finally:
             for reader in readers:
                 reader._told = None
@@ -539,12 +550,12 @@ def first_ready(
     readers: Sequence[Reader], timeout: float, signal: Signal | None = None
 ) -> Reader | None:
     """Return the first reader with a reply, within `timeout` seconds; None also at the signal."""
-    found = _with_reply(readers, max(timeout, 0) if signal is None else 0)
-    if not found and signal is not None:
+    ready = _with_reply(readers, max(timeout, 0) if signal is None else 0)
+    if not ready and signal is not None:
         socks = [sock for reader in readers if (sock := reader.sock) is not None]
         if signal.wait_beside(socks, max(timeout, 0)):
-            found = _with_reply(readers, 0)
-    return found[0] if found else None
+            ready = _with_reply(readers, 0)
+    return ready[0] if ready else None
 
 
 def _with_reply(readers: Sequence[Reader], timeout: float) -> list[Reader]:

@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from penstock.core.calls.refusals import REFUSALS, NotPlain
+from penstock.core.calls.refusals import REFUSALS
 from penstock.core.enqueuing.chunks import CHUNK_BYTES
-from penstock.core.enqueuing.options import USUAL, Prepared
+from penstock.core.enqueuing.prepared import USUAL, Prepared
 from penstock.core.jobs.job import BulkEnqueued, Enqueued
 from penstock.core.values.checks import BATCH
 from penstock.errors import BodyTooLarge, OutOfMemory
 
 __all__ = ["Gathering"]
 
-Answer = Enqueued | list[Exception]
-"""The result of a call; or a list with the exception to raise, which is taken out: see `caught`."""
+Answer = Enqueued | list[Exception] | None
+"""The result of a call; or a list with the exception to raise, which is taken out: see `caught`;
+None = refused together with others."""
 MOST_SINGLE_CALLS = 4
 """Calls of one job that a queue has under way; a few callers lose no time by waiting."""
 
@@ -84,11 +85,12 @@ class Gathering:
         if self._waiting and self._task is None:
             self._task = asyncio.ensure_future(self._send())
 
-    async def add(self, record: bytes) -> Enqueued:
+    async def add(self, record: bytes) -> Enqueued | None:
         """Add a job together with others, and return its result.
 
+        None = the call was refused; the job may be added by itself.
+
         Raises:
-            NotPlain: the call was refused; the job may be added by itself.
             As `enqueue`: otherwise.
         """
         result: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -120,10 +122,10 @@ class Gathering:
             refused = isinstance(error, (*REFUSALS, OutOfMemory, BodyTooLarge))
             for _, result in chunk[len(results) :]:
                 if not result.done():
-                    result.set_result([NotPlain("refused with other jobs") if refused else error])
-        for (_, result), found in zip(chunk, results, strict=False):
+                    result.set_result(None if refused else [error])
+        for (_, result), answer in zip(chunk, results, strict=False):
             if not result.done():  # else its caller was cancelled
-                result.set_result(found)
+                result.set_result(answer)
 
     def _chunk(self) -> list[tuple[bytes, asyncio.Future[Answer]]]:
         """Return the next jobs to send; those whose callers were cancelled are left out."""

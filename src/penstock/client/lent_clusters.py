@@ -27,11 +27,11 @@ def cluster_settings(source: object) -> tuple[Callable[..., Any], dict[str, Any]
     """Return the same as `acluster_settings`, its plain twin."""
     if not isinstance(source, RedisCluster) or isinstance(source, ClusterPipeline):
         return None
-    given = source.get_redis_connection(cluster_nodes(source)[-1]).connection_pool
+    pool = source.get_redis_connection(cluster_nodes(source)[-1]).connection_pool
     own = source.user_on_connect_func
     # That of redis-py makes replicas answer.
     connect = own and (lambda conn: (conn.on_connect(), own(conn)))
-    return given.connection_class, {**given.connection_kwargs, "redis_connect_func": connect}
+    return pool.connection_class, {**pool.connection_kwargs, "redis_connect_func": connect}
 
 
 def cluster_nodes(source: Any) -> list[Any]:

@@ -1,7 +1,8 @@
-"""OpenTelemetry: a span around each enqueue and each run, joined by a context kept in the job.
+"""OpenTelemetry: spans of enqueues and runs, joined by a context in the job; outcomes as a metric.
 
 It needs the extra `otel` (opentelemetry-api). The application sets up an SDK, which exports the
-spans. Names and attributes follow the semantic conventions for messaging, which are not stable yet:
+spans and the metric. Names and attributes follow the semantic conventions for messaging, which are
+not stable yet:
 https://opentelemetry.io/docs/specs/semconv/messaging/
 """
 
@@ -12,8 +13,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 try:
     from opentelemetry import context as contexts
-    from opentelemetry import propagate, trace
+    from opentelemetry import metrics, propagate, trace
     from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 except ModuleNotFoundError as error:
@@ -21,7 +23,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(reason, name=error.name) from None
 
 from penstock.core.jobs.job import Delivery
-from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent
+from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
 from penstock.core.values.caught import summary_of
 from penstock.version import __version__
 
@@ -39,18 +41,27 @@ class OpenTelemetry(Middleware):
 
     The context of the producer's span is kept in the job's headers (`traceparent` and others that
     the propagator writes). So each run of a single job, in any process, is a child of that span.
-    The span of a chunk has links to the spans of its jobs.
+    The span of a chunk has links to the spans of its jobs. The outcome on a span is that of the
+    run.
+
+    The counter `penstock.jobs` has the jobs that workers have taken, by what the server has made of
+    them: its attributes are the queue, the handler and `penstock.job.outcome`. Dead letters are
+    dead or rejected; unknown ones were given back, as the worker has no handler.
 
     Args:
         tracer_provider: makes the spans; None = the global one.
         propagator: writes and reads the headers; None = the global one.
+        meter_provider: makes the counter; None = the global one.
     """
 
     def __init__(
         self,
         tracer_provider: TracerProvider | None = None,
         propagator: TextMapPropagator | None = None,
+        meter_provider: MeterProvider | None = None,
     ) -> None:
+        meter = metrics.get_meter("penstock", __version__, meter_provider)
+        self._jobs = meter.create_counter("penstock.jobs", "{job}", "Jobs by outcome.")
         self._tracer = trace.get_tracer("penstock", __version__, tracer_provider)
         self._propagator = propagator
 
@@ -99,6 +110,11 @@ class OpenTelemetry(Middleware):
                             failed(span, event.error or min(bad))
         finally:
             contexts.detach(token)
+
+    def settle(self, event: SettleEvent) -> None:
+        """Count jobs by their outcome."""
+        _, attributes = described("settle", event.queue, event.handler)
+        self._jobs.add(len(event.jobs), attributes | {"penstock.job.outcome": event.outcome})
 
     def _span(
         self, name: str, kind: SpanKind, attributes: Attributes, links: Sequence[Link] = ()

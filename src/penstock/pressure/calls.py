@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock.core.calls.call import Call
+from penstock.core.calls.call import Call, target_of
 from penstock.errors import (
     PenstockError,
     QueueClosed,
@@ -75,7 +75,8 @@ class PressureCalls:
         """
         called = script(f"pressure/{name}")
         args = words(values[argument] for argument in called.args[1:])
-        return Call(called, self.keys.head(called, role), args, PARSERS[called.name])
+        target = target_of(called, self.keys.of(called, role))
+        return Call(called, target, args, PARSERS[called.name])
 
     def parse_state(self, reply: PressureShow | PressureShowMissing) -> PressureState:
         """Read the reply to `show`.

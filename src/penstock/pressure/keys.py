@@ -8,9 +8,9 @@ from penstock.core.values.checks import check_choice
 from penstock.errors import BadArgument
 from penstock.wire.scripts import Script
 
-__all__ = ["PRESSURE_PREFIX", "PressureKeys", "Role", "check_names", "check_role", "utf8"]
+__all__ = ["DEFAULT_PRESSURE_PREFIX", "PressureKeys", "Role", "check_names", "check_role", "utf8"]
 
-PRESSURE_PREFIX = "__pressure__"
+DEFAULT_PRESSURE_PREFIX = "__pressure__"
 STATE_KEYS = (
     "bound", "producer", "consumer", "producer_free", "consumer_free", "not_full", "closed",
 )  # fmt: skip
@@ -112,12 +112,12 @@ class PressureKeys:
         """Return the list that has a token while the role is free."""
         return self.names[f"{role}_free"]
 
-    def head(self, script: Script, role: Role | None = None) -> tuple[bytes, ...]:
-        """Return the keys of a script with their number before them, as EVALSHA takes them.
+    def of(self, script: Script, role: Role | None = None) -> tuple[bytes, ...]:
+        """Return the keys of a script, in the order of KEYS.
 
         Args:
             script: the script.
             role: in which it acts, if its header speaks of a role.
         """
         said = KEYS_OF_ROLE[role] if role else {}
-        return b"%d" % len(script.keys), *(self.names[said.get(kind, kind)] for kind in script.keys)
+        return tuple(self.names[said.get(kind, kind)] for kind in script.keys)

@@ -9,7 +9,7 @@ from penstock.core.values.checks import Duration, check_count, duration_ms
 from penstock.core.values.confirmations import Wait
 from penstock.core.values.urls import host_and_port
 from penstock.errors import BadArgument
-from penstock.pressure.keys import PRESSURE_PREFIX, utf8
+from penstock.pressure.keys import DEFAULT_PRESSURE_PREFIX, utf8
 
 __all__ = [
     "PressureCounters",
@@ -53,7 +53,7 @@ def _number(environ: Mapping[str, str], name: str, default: str, *, low: int, hi
 
 def prefix_in(environ: Mapping[str, str]) -> str:
     """Return the prefix that PRESSURE_PREFIX names."""
-    return environ.get("PRESSURE_PREFIX") or PRESSURE_PREFIX
+    return environ.get("PRESSURE_PREFIX") or DEFAULT_PRESSURE_PREFIX
 
 
 def check_replicas(replicas: object, timeout: Duration) -> Wait | None:

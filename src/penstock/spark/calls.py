@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from penstock.core.calls.call import Call
+from penstock.core.calls.call import Call, target_of
 from penstock.core.calls.operations import QueueOps
 
 __all__ = ["Staged", "about_batch", "about_staged", "staged_chunk"]
@@ -25,9 +25,8 @@ class Staged(NamedTuple):
 def about_staged(ops: QueueOps, name: str, at: Staged, *args: Any) -> Call[Any]:
     """Return the call of `stage`, `commit`, `unstage` or `publish`."""
     call = ops.call(name, *args)
-    count, *others = call.head
-    own = (ops.keys.stage(at.writer, at.batch), ops.keys.commit(at.writer))
-    call.head = (count, *others, *own) if name == "publish" else (count, *own, *others)
+    own = ops.keys.stage(at.writer, at.batch), ops.keys.commit(at.writer)
+    call.target = target_of(call.script, (*call.head[1:], *own))
     return call
 
 
@@ -40,5 +39,5 @@ def staged_chunk(delay: int | str, records: Sequence[bytes]) -> bytes:
 def about_batch(ops: QueueOps, name: str, consumer: str, *args: Any) -> Call[Any]:
     """Return the call of `assign`, `assigned`, `fetch` or `dismiss`."""
     call = ops.call(name, *args)
-    call.head = (*call.head, ops.keys.checkpoint(consumer))
+    call.target = target_of(call.script, (*call.head[1:], ops.keys.checkpoint(consumer)))
     return call

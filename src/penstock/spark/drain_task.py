@@ -47,7 +47,7 @@ OUTCOMES_OF_FIGURE = {
     "done": ("done", "settled"),
     "failed": ("retried",),
     "dead": ("dead", "rejected", "failed"),  # failed: delivered at most once
-    "released": ("snoozed", "cancelled"),
+    "released": ("snoozed", "cancelled", "unknown"),
     "lost": ("lost",),
 }
 """Outcomes of a worker, by figure. Jobs that it hands back were not begun, and don't count."""
@@ -322,7 +322,7 @@ class ResultPage:
         if own is not None and own.at_most_once:
             self.receipt = ""
         else:
-            self.receipt = first.receipt if own or kind.counts else reservation.hinted
+            self.receipt = first.receipt if own or kind.counts else reservation.receipt_with_end
         self.numbers, self.rows = numbers, rows
 
     def held(self) -> HeldJobs:

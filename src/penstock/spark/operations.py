@@ -42,7 +42,7 @@ def delivery_maker(
     deliveries, _, tag = receipt.partition("-")
     identity = QueueIdentity(queue, node, crc, epoch)
     shared = Reservation(None, identity, "", tag=int(tag[:3], 16), now=0, lease_ms=0)
-    shared.hinted = receipt
+    shared.receipt_with_end = receipt
     counters = b"" if deliveries == "1" else f"{deliveries} 0 0 0".encode()
     return lambda number: Delivery(shared, number, counters, b"1\n")
 

@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.enqueuing.dedup import ID_PLACEHOLDER, Dedup
-from penstock.core.enqueuing.options import OPTIONS, prepared
+from penstock.core.enqueuing.options import OPTIONS
+from penstock.core.enqueuing.prepared import MANY, prepared
 from penstock.core.jobs.record import RECORD, escaped, key_hash, parse_json
 from penstock.core.values.checks import check_label
 from penstock.core.values.policy import RetryPolicy
@@ -294,7 +295,6 @@ class Encoder:
         return self._converted(self._start, find, column)
 
     def _converted(self, meaning: str, convert: Callable[[Any], T], column: Column) -> list[T]:
-        """Return the values of a column, converted."""
         values = as_list(self._names[meaning], column)
         converted: list[T] = []
         try:
@@ -321,7 +321,7 @@ def _head(dedup: Dedup, is_json: bool, columns: tuple[str, ...], *values: Any) -
     options = {name: value for name, value in pairs if value is not None}
     policy = _arguments(RETRY_RULES, options)
     retry = RetryPolicy(**policy) if policy else None
-    made = prepared(None, True, **_arguments(RULES, options), retry=retry, dedup=dedup)
+    made = prepared(None, MANY, **_arguments(RULES, options), retry=retry, dedup=dedup)
     front, _, tail = (made.coded_head if is_json else made.head).partition(ID_FIELD)
     return RowHead(front, tail, made.delay)
 
@@ -346,7 +346,6 @@ def _name(value: Any) -> bytes:
 
 @lru_cache(maxsize=1 << 14, typed=True)
 def _key_field(value: Any) -> bytes:
-    """Return the field of a record for the key of its job; empty = it has no key."""
     return b"" if value is None else f";q={key_hash(_label('key', value))}".encode()
 
 

@@ -152,7 +152,7 @@ class OpenShard:
     def __init__(self, made: Penstock, name: str, address: ShardAddress = ShardAddress()) -> None:
         self.name = name
         self.queue = Queue(name)
-        part = Part(made.topology.node, name, number=address.number)
+        part = Part(made.topology.node, name, number=address.number, queue=self.queue)
         self.part = BoundRoute(made.topology, part, self.queue)
         self.queue.route = self.part
         self.ops = self.queue.ops

@@ -18,7 +18,7 @@ from penstock.client._sync.adding import add_each, add_when_room, confirm
 from penstock.client._sync.route.part import Part
 from penstock.core.enqueuing.chunks import CHUNK_BYTES
 from penstock.core.enqueuing.dedup import Dedup
-from penstock.core.enqueuing.options import prepared
+from penstock.core.enqueuing.prepared import prepared
 from penstock.core.values.durable import Durable
 from penstock.core.values.partitions import partition_of
 from penstock.errors import BadArgument, QueueFull, QueuePaused

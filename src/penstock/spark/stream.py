@@ -135,7 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {one.key: Batches(one, consumer, self.options.lease_ms) for one in self._reached}
 
     def _open_batches(self, consumer: str) -> dict[str, Batches]:
-        """Return those batches, with what this reader knows of them."""
+        """Return the batches of a checkpoint, with what this reader knows of them."""
         if consumer != self._consumer:
             self._consumer, self._made = consumer, {}
         found = {key: self._made.get(key, new) for key, new in self._open(consumer).items()}

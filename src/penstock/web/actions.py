@@ -8,6 +8,7 @@ from typing import Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.core.jobs.logs import counted
 from penstock.core.values.checks import PauseSide
 from penstock.web.pages import filter_of
 from penstock.web.runs import ACTIONS_OF_STATE, ActionName, BulkAction, act
@@ -19,13 +20,20 @@ __all__ = ["act_on_jobs", "change_pause", "change_run", "change_schedule"]
 COUNT_WAIT = 0.3
 """Seconds that a request waits for a count."""
 ScheduleAction = Literal["trigger", "pause", "resume", "remove"]
+NOTES_OF_SCHEDULES: dict[ScheduleAction, str] = {
+    "trigger": "A job was added.",
+    "pause": "Paused.",
+    "resume": "Resumed.",
+    "remove": "Removed.",
+}
+"""Texts that the page shows after an action."""
 
 
 async def act_on_jobs(site: Site, request: Request) -> Response:
     """Ask for a confirmation, then run an action on named jobs; or begin to count a filter's."""
     form = await site.read_form(request)
     queue = await site.open_queue(form.get("queue", ""))
-    chosen = filter_of(form)
+    chosen = site.groups.explain(queue.name, filter_of(form))
     whole = form.get("all")
     action = one_of(ActionName, "action", whole or form.get("action"))
     if action not in ACTIONS_OF_STATE[chosen.state]:
@@ -51,12 +59,13 @@ async def act_on_jobs(site: Site, request: Request) -> Response:
         )
     done = await act(queue, action, ids)
     site.sampler.forget()
+    site.groups.forget(queue.name)
     named = ids if len(ids) <= 10 else f"{ids[0]} and {len(ids) - 1} more"
     site.note(request, action, queue=queue.name, state=chosen.state, jobs=named, done=done)
-    note = f"{action}-{done}-{len(ids)}"
+    note = f"{action.capitalize()}: done for {done:,} of {counted(len(ids), 'job')}."
     if form.get("back") == "job" and action != "delete":
-        return site.redirect(request, f"{job_path(ids[0])}?note={note}")
-    return site.redirect(request, queue_path(queue.name, **chosen.query(), note=note))
+        return site.redirect(request, job_path(ids[0]), note)
+    return site.redirect(request, queue_path(queue.name, **chosen.query()), note)
 
 
 async def change_run(site: Site, request: Request) -> Response:
@@ -77,7 +86,9 @@ async def change_run(site: Site, request: Request) -> Response:
 
 def _note_run(site: Site, request: Request, what: str, found: BulkAction) -> None:
     facts = {name: value or "" for name, value in found.filter.query().items()}
+    facts["errors"] = found.filter.group_text
     figures = {"matched": found.matched, "done": found.changed, "status": found.status}
+    site.groups.forget(found.queue.name)
     action = f"{found.action}-all-{what}"
     site.note(request, action, queue=found.queue.name, **facts, **figures, why=found.error)
 
@@ -94,7 +105,7 @@ async def change_pause(site: Site, request: Request) -> Response:
     site.sampler.forget()
     action = "pause" if side else "resume"
     site.note(request, action, queue=queue.name, side=side or "")
-    return site.redirect(request, queue_path(queue.name, note=action))
+    return site.redirect(request, queue_path(queue.name), "Paused." if side else "Resumed.")
 
 
 async def change_schedule(site: Site, request: Request) -> Response:
@@ -109,4 +120,4 @@ async def change_schedule(site: Site, request: Request) -> Response:
         raise Refused(404, f"There is no schedule {name!r} of queue {queue.name!r}.")
     site.sampler.forget()
     site.note(request, f"{action}-schedule", queue=queue.name, schedule=name)
-    return site.redirect(request, f"/schedules?note={action}")
+    return site.redirect(request, "/schedules", NOTES_OF_SCHEDULES[action])

@@ -85,6 +85,6 @@ def app(
 def _page_of(site: Site) -> Any:
     async def answer(request: Request, error: HTTPException) -> Response:
         text = "There is no such page." if error.status_code == 404 else error.detail
-        return site.page(request, "error.html", status=error.status_code, text=text)
+        return site.page(request, "error.html", status=error.status_code, text=text, retry=False)
 
     return answer

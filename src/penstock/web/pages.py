@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.client._async.queue import AsyncQueue
 from penstock.core.jobs.logs import printable
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.views import JobView, QueueStats, ScanPage
@@ -16,7 +19,7 @@ from penstock.core.values.checks import StateName
 from penstock.errors import BadJobId, JobCancelled, JobExpired, JobFailed, ResultGone, ResultTimeout
 from penstock.web.runs import ACTIONS_OF_STATE, Filter
 from penstock.web.shapes import body_text
-from penstock.web.site import Refused, Site, one_of
+from penstock.web.site import Refused, Site, is_live, one_of
 from penstock.web.timeline import timeline_of
 
 __all__ = [
@@ -34,14 +37,20 @@ __all__ = [
 
 JOBS_PER_PAGE_ABOUT = 50
 """Jobs on a page, about."""
-MAX_SEARCH_STEPS = 5
-"""Most steps of the search for one page."""
 JOBS_PER_SEARCH_STEP = 200
-"""Jobs that a step looks at."""
-SEARCH_SECONDS = 0.05
-"""Seconds after which a search begins no further step."""
+"""Jobs that a step looks at: the server takes about 5 ms for them."""
+FIRST_SEARCH_SECONDS = 0.05
+"""Seconds after which no step begins for the page itself, which is to be there at once."""
+SEARCH_SECONDS = 0.5
+"""Seconds after which no step begins for a request with which the open page goes on."""
+REST_PER_SEARCH_STEP = 1.0
+"""Pause after a step of these requests, in lengths of the step."""
+MAX_SEARCHED_JOBS = 250_000
+"""Jobs after which a search waits for its user."""
 QUEUES_PER_PAGE = 100
 """Queues on a page."""
+MAIN_GROUPS, SHOWN_GROUPS = 3, 100
+"""Groups of errors on the page of a queue: at first, and if all are wanted."""
 PREVIEW_BYTES = 120
 """Bytes of a body in a list."""
 SORT_COLUMNS = (*get_args(StateName), "oldest")
@@ -49,22 +58,29 @@ SORT_COLUMNS = (*get_args(StateName), "oldest")
 
 async def show_overview(site: Site, request: Request) -> Response:
     """Show all queues with their counts and rates."""
-    sample, query = await site.sampler.sample(), request.query_params
+    query = request.query_params
     wanted, sort = query.get("q", ""), query.get("sort", "name")
+    await site.sampler.sample()
+    sampler = site.sampler.find(wanted)
+    sample = await sampler.sample()
     found = [one for one in sample.queues.values() if wanted.casefold() in one.name.casefold()]
     if sort in SORT_COLUMNS:
         found.sort(key=lambda one: (-(getattr(one, sort) or 0), one.name))
     else:
         found.sort(key=lambda one: one.name)
+    named = {one.name for one in found}
+    known = sample.problems
+    problems = known and [one for one in known if one.queue is None or one.queue in named]
     sums = {name: sum(getattr(one, name) for one in found) for name in get_args(StateName)}
     states = [name for name, number in sums.items() if number or name != "parked"]
     start = _number(query.get("start", ""))
-    live = request.headers.get("hx-request") == "true"
     return site.page(
         request,
-        "_overview.html" if live else "overview.html",
+        "_overview.html" if is_live(request) else "overview.html",
+        age=sampler.age,
         sample=sample,
-        series=site.sampler.series,
+        problems=problems,
+        series=sampler.series,
         found=found[start : start + QUEUES_PER_PAGE],
         start=start,
         total=len(found),
@@ -83,11 +99,16 @@ async def show_queue(site: Site, request: Request) -> Response:
     target = await site.open_queue(name)
     sample = await site.sampler.sample()
     stats = sample.queues.get(name) or await target.stats()
-    chosen = filter_of(request.query_params)
+    groups = await site.groups.read(target, stats)
+    chosen = site.groups.explain(name, filter_of(request.query_params))
+    is_all = request.query_params.get("groups") == "all"
     values: dict[str, Any] = {
+        "age": site.sampler.age,
         "stats": stats,
         "series": site.sampler.series.get(name),
         "chosen": chosen,
+        "groups": groups,
+        "shown_groups": SHOWN_GROUPS if is_all else MAIN_GROUPS,
         "states": [
             state
             for state in get_args(StateName)
@@ -95,26 +116,60 @@ async def show_queue(site: Site, request: Request) -> Response:
         ],
         "settings": _settings(stats),
     }
-    if request.headers.get("hx-request") == "true":
-        return site.page(request, "_queue.html", **values)
-    order = request.query_params.get("order") or ("new" if chosen.state == "dead" else "old")
-    cursor = request.query_params.get("cursor", "0")
-    page = await _search(target, chosen, cursor, newest=order == "new")
+    is_step = is_live(request) and "looked" in request.query_params
+    if is_live(request) and chosen and not is_step:  # a search is not repeated by itself
+        return site.page(request, "_queue_live.html", **values)
+    template = "_queue_live.html" if is_live(request) else "queue.html"
+    values |= await _find_jobs(target, chosen, request.query_params, is_step=is_step)
     return site.page(
         request,
-        "queue.html",
-        page=page,
-        now=page.jobs[0].now if page.jobs else time.time(),
-        order=order,
-        cursor=cursor,
+        "_found.html" if is_step else template,
+        is_step=is_step,
+        total=getattr(stats, chosen.state),
         actions=ACTIONS_OF_STATE[chosen.state],
         handler_field=HANDLER,
         **values,
     )
 
 
-async def _search(queue: Any, chosen: Filter, cursor: str, *, newest: bool) -> ScanPage:
-    """Return about 50 jobs, or those among the next 1,000 that match."""
+async def _find_jobs(
+    queue: AsyncQueue, chosen: Filter, query: Mapping[str, str], *, is_step: bool
+) -> dict[str, Any]:
+    """Return jobs for a page, or more of them for an open one, and how far the search is."""
+    order = query.get("order") or ("new" if chosen.state == "dead" else "old")
+    cursor = query.get("cursor", "0")
+    looked, found = _number(query.get("looked", "")), _number(query.get("found", ""))
+    page = await _search(
+        queue,
+        chosen,
+        cursor,
+        newest=order == "new",
+        wanted=JOBS_PER_PAGE_ABOUT - found,
+        seconds=SEARCH_SECONDS if is_step else FIRST_SEARCH_SECONDS,
+    )
+    looked, found = looked + page.looked, found + len(page.jobs)
+    has_room = found < JOBS_PER_PAGE_ABOUT and looked < MAX_SEARCHED_JOBS
+    return {
+        "page": page,
+        "now": page.jobs[0].now if page.jobs else time.time(),
+        "order": order,
+        "cursor": cursor,
+        "looked": looked,
+        "found": found,
+        "goes_on": bool(chosen) and page.cursor != "0" and has_room,
+    }
+
+
+async def _search(
+    queue: AsyncQueue,
+    chosen: Filter,
+    cursor: str,
+    *,
+    newest: bool,
+    wanted: int,
+    seconds: float,
+) -> ScanPage:
+    """Return about as many jobs as wanted, or those that a search finds in this time."""
     search = queue.jobs(
         chosen.state,
         newest=newest,
@@ -122,14 +177,16 @@ async def _search(queue: Any, chosen: Filter, cursor: str, *, newest: bool) -> S
         n=JOBS_PER_SEARCH_STEP if chosen else JOBS_PER_PAGE_ABOUT,
         **chosen.options,
     )
-    found, until = ScanPage(cursor, [], []), time.monotonic() + SEARCH_SECONDS
-    for _ in range(MAX_SEARCH_STEPS):
+    found, until = ScanPage(cursor, [], []), time.monotonic() + seconds
+    while True:
+        began = time.monotonic()
         page = await search.page(found.cursor)
         ids, jobs = found.ids + page.ids, found.jobs + page.jobs
         found = ScanPage(page.cursor, ids, jobs, page.unreachable, found.looked + page.looked)
-        if page.cursor == "0" or len(jobs) >= JOBS_PER_PAGE_ABOUT or time.monotonic() > until:
-            break
-    return found
+        now = time.monotonic()
+        if page.cursor == "0" or len(jobs) >= wanted or now > until:
+            return found
+        await asyncio.sleep(REST_PER_SEARCH_STEP * (now - began))
 
 
 async def show_job(site: Site, request: Request) -> Response:
@@ -192,8 +249,7 @@ async def _show_of_queues(
     """Show the schedules or batches of all queues for which a figure is not zero.
 
     Args:
-        site: the site.
-        request: for this page.
+        site, request: as of a page.
         kind: "schedules" or "batches".
         figure: of the statistics of a queue.
         most: of one queue.
@@ -204,7 +260,8 @@ async def _show_of_queues(
     for name in names[:QUEUES_PER_PAGE]:
         queue = await site.client.open(name)
         found += [(name, one) for one in (await getattr(queue, kind).list())[:most]]
-    return site.page(request, f"{kind}.html", found=found, left=len(names) - QUEUES_PER_PAGE)
+    left = len(names) - QUEUES_PER_PAGE
+    return site.page(request, f"{kind}.html", found=found, left=left, sample=sample)
 
 
 async def show_nodes(site: Site, request: Request) -> Response:
@@ -223,15 +280,15 @@ async def show_run(site: Site, request: Request) -> Response:
     found = site.runs.get(request.path_params["id"])
     if found is None:
         raise Refused(404, "This action is not known any more: see the audit log.")
-    live = request.headers.get("hx-request") == "true"
-    return site.page(request, "_run.html" if live else "run.html", run=found)
+    return site.page(request, "_run.html" if is_live(request) else "run.html", run=found)
 
 
 def filter_of(fields: Any) -> Filter:
     """Return the filter in the fields of a query or a form."""
-    handler, error, key = (fields.get(name) or None for name in ("handler", "error", "key"))
+    names = ("handler", "error", "group", "key")
+    handler, error, group, key = (fields.get(name) or None for name in names)
     state = one_of(StateName, "state", fields.get("state") or "ready")
-    return Filter(state, handler, error, key)
+    return Filter(state, handler=handler, error=error, group=group, key=key)
 
 
 def _settings(stats: QueueStats) -> dict[str, object]:

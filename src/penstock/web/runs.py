@@ -32,6 +32,8 @@ JOBS_PER_RUN_STEP = 200
 """Jobs of one step of a run: the server takes about 5 ms for them."""
 REST_PER_STEP = 3.0
 """Pause after a step, in lengths of the step: a run uses a quarter of a core at most."""
+REST_PER_COUNT = 1.0
+"""Pause after a step that only counts."""
 KEPT_RUNS = 50
 """Runs that are remembered."""
 RUN_STOP_TIMEOUT = 1.0
@@ -46,21 +48,26 @@ class Filter:
         state: their state.
         handler: only jobs of this handler; None = any.
         error: only jobs whose error contains this; None = any.
+        group: only jobs of the group of errors with this id; None = any.
         key: only jobs of this key; None = any.
+        group_text: the errors of the group, for people; empty = not known.
     """
 
     state: StateName
     handler: str | None = None
     error: str | None = None
+    group: str | None = None
     key: str | None = None
+    group_text: str = ""
 
     def __bool__(self) -> bool:
-        return any(value is not None for value in (self.handler, self.error, self.key))
+        return any(value is not None for value in self.options.values())
 
     @property
     def options(self) -> dict[str, Any]:
         """Return the filters as arguments of `queue.jobs`."""
-        return {"handler": self.handler, "error": self.error, "key": self.key}
+        names = ("handler", "error", "group", "key")
+        return {name: getattr(self, name) for name in names}
 
     def query(self) -> dict[str, str | None]:
         """Return the fields of a form or of the query of a page."""
@@ -87,6 +94,7 @@ class BulkAction:
         user: name of the user that asked for it.
         status: counting; counted = it waits for a confirmation; running; then done, stopped or
             failed.
+        total: number of jobs in the state, when the count began.
         matched: number of jobs that match, as far as counted; the run handles no more than these.
         looked: number of jobs looked at in this pass.
         named: number of jobs that the action was tried on.
@@ -101,6 +109,7 @@ class BulkAction:
     filter: Filter
     user: str
     status: Literal["counting", "counted", "running", "done", "stopped", "failed"] = "counting"
+    total: int = 0
     matched: int = 0
     looked: int = 0
     named: int = 0
@@ -193,13 +202,14 @@ class Runs:
         self._tasks[run.id] = asyncio.create_task(guard())
 
     async def _count(self, run: BulkAction) -> None:
-        async for ids in self._find_ids(run):
+        run.total = getattr(await run.queue.stats(), run.filter.state)
+        async for ids in self._find_ids(run, REST_PER_COUNT):
             run.matched += len(ids)
         if run.status == "counting":
             run.status = "counted"
 
     async def _work(self, run: BulkAction) -> None:
-        async for ids in self._find_ids(run):
+        async for ids in self._find_ids(run, REST_PER_STEP):
             some = ids[: run.matched - run.named]
             if some:
                 run.named += len(some)
@@ -210,7 +220,7 @@ class Runs:
         if run.status == "running":
             run.status = "done"
 
-    async def _find_ids(self, run: BulkAction) -> AsyncIterator[list[str]]:
+    async def _find_ids(self, run: BulkAction, rest: float) -> AsyncIterator[list[str]]:
         """Yield the ids of matching jobs, the newest first: jobs added later are not found."""
         chosen, cursor, status = run.filter, "0", run.status
         search = run.queue.jobs(
@@ -224,7 +234,7 @@ class Runs:
             cursor = page.cursor
             if cursor == "0":
                 return
-            await asyncio.sleep(REST_PER_STEP * (time.monotonic() - began))
+            await asyncio.sleep(rest * (time.monotonic() - began))
 
 
 def _ask_to_stop(run: BulkAction) -> None:

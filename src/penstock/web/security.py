@@ -9,6 +9,7 @@ import hmac
 import inspect
 import ipaddress
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -19,9 +20,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from penstock.core.jobs.logs import get_logger
 from penstock.errors import BadArgument
 
-__all__ = ["LOOPBACK_NAMES", "Auth", "Guard", "Options", "is_loopback", "token_of"]
+__all__ = ["LOOPBACK_NAMES", "Auth", "Guard", "Notes", "Options", "is_loopback", "token_of"]
+
+audit = get_logger("penstock.web.audit")
 
 AuthCall: TypeAlias = Callable[[Request], "str | Awaitable[str | None] | None"]
 Auth: TypeAlias = "tuple[str, str] | AuthCall"
@@ -30,6 +34,15 @@ Auth: TypeAlias = "tuple[str, str] | AuthCall"
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """Hosts that name this machine."""
 CSRF_COOKIE = "penstock_csrf"
+PROBE_PATH = "/health"
+"""The path that says whether the process answers, to anybody."""
+MOST_FAILURES, FAILURES_SECONDS = 10, 60
+"""Wrong passwords from one address, and the time in which so many block it."""
+MOST_FAILING_CLIENTS = 1000
+"""Addresses that are remembered."""
+NOTE_COOKIE = "penstock_note"
+NOTE_SECONDS = 60
+"""Seconds for which a browser keeps a note that no page has shown."""
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -110,6 +123,76 @@ def is_token(request: Request, options: Options, token: str) -> bool:
     return bool(cookie) and hmac.compare_digest(expected.encode(), token.encode())
 
 
+class Failures:
+    """Wrong passwords of the last minute, by address. Too many block an address for the rest of it.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counts: dict[str, tuple[int, float]] = {}
+
+    def note(self, client: str) -> None:
+        """Count a wrong password from an address; its minute begins with the first one."""
+        now = self._clock()
+        count, ends = self._counts.pop(client, (0, 0.0))
+        if ends <= now:
+            count, ends = 0, now + FAILURES_SECONDS
+        self._counts[client] = (count + 1, ends)
+        if len(self._counts) > MOST_FAILING_CLIENTS:
+            del self._counts[next(iter(self._counts))]
+
+    def is_blocked(self, client: str) -> bool:
+        """Return True if an address has sent too many."""
+        count, ends = self._counts.get(client, (0, 0.0))
+        return count >= MOST_FAILURES and ends > self._clock()
+
+
+class Notes:
+    """Texts that the next page shows once: each is a cookie, and only its user's page makes it.
+
+    Args:
+        options: of the page.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def attach(self, request: Request, response: Response, text: str) -> None:
+        """Let the next page of this user show a text."""
+        value = base64.urlsafe_b64encode(text.encode()).decode()
+        self._set(request, response, f"{self._proof(request, value)}.{value}", NOTE_SECONDS)
+
+    def read(self, request: Request) -> str:
+        """Return the text that this page is to show; empty = none."""
+        proof, _, value = request.cookies.get(NOTE_COOKIE, "").partition(".")
+        if not hmac.compare_digest(proof.encode(), self._proof(request, value).encode()):
+            return ""
+        return base64.urlsafe_b64decode(value).decode()
+
+    def drop(self, request: Request, response: Response) -> None:
+        """Forget the text that this page has shown."""
+        if NOTE_COOKIE in request.cookies:
+            self._set(request, response, "", 0)
+
+    def _proof(self, request: Request, value: str) -> str:
+        text = f"{request.cookies.get(CSRF_COOKIE, '')} {value}"
+        return hmac.new(self._options.secret, text.encode(), hashlib.sha256).hexdigest()
+
+    def _set(self, request: Request, response: Response, value: str, seconds: int) -> None:
+        response.set_cookie(
+            NOTE_COOKIE,
+            value,
+            max_age=seconds,
+            path=request.scope.get("root_path") or "/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+
+
 class Guard:
     """Answers only allowed requests, and adds headers to all answers.
 
@@ -121,6 +204,7 @@ class Guard:
     def __init__(self, app: ASGIApp, options: Options) -> None:
         self.app = app
         self.options = options
+        self._failures = Failures()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -131,6 +215,9 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         request = Request(scope, receive)
+        if request.url.path == scope.get("root_path", "") + PROBE_PATH:
+            await PlainTextResponse("ok\n")(scope, receive, send)
+            return
         cookie = request.cookies.get(CSRF_COOKIE)
         given = cookie or secrets.token_hex(16)
         send_guarded = self._guarding(send, None if cookie else self._cookie(request, given))
@@ -149,14 +236,22 @@ class Guard:
         if "*" not in self.options.hosts and _name_of(host) not in self.options.hosts:
             text = f"This page is not served as {host[:200]!a}: add the name to its hosts.\n"
             return PlainTextResponse(text, 400)
-        client = request.client.host if request.client else "localhost"
+        client = _client_of(request)
         if self.options.auth is None and not is_loopback(client):
             text = "Without authentication only this machine is served: set a user and password.\n"
             return PlainTextResponse(text, 403)
         origin = request.headers.get("origin")
         is_safe = request.method in ("GET", "HEAD")
         if not is_safe and origin is not None and _netloc(origin) != host:
-            return PlainTextResponse("The request comes from another site.\n", 403)
+            text = (
+                f"The form comes from {origin[:200]!a}, and this page is served as {host[:200]!a}."
+                " If these are one page behind a proxy, let the proxy pass the header Host on"
+                " (nginx: proxy_set_header Host $http_host), and allow that name.\n"
+            )
+            return PlainTextResponse(text, 403)
+        if isinstance(self.options.auth, tuple) and self._failures.is_blocked(client):
+            text = "Too many wrong passwords from your address: try again in a minute.\n"
+            return PlainTextResponse(text, 429, {"retry-after": str(FAILURES_SECONDS)})
         return None
 
     async def _user(self, request: Request) -> str | None:
@@ -170,7 +265,13 @@ class Guard:
         name, password = _basic(request.headers.get("authorization", ""))
         is_user = hmac.compare_digest(name, auth[0].encode())
         is_password = hmac.compare_digest(password, auth[1].encode())
-        return auth[0] if is_user and is_password else None
+        if is_user and is_password:
+            return auth[0]
+        if name or password:
+            client, user = _client_of(request), name.decode("utf-8", "replace")
+            self._failures.note(client)
+            audit.warning("wrong password: user=%r client=%s", user, client)
+        return None
 
     def _unknown_user(self) -> Response:
         if isinstance(self.options.auth, tuple):
@@ -196,6 +297,10 @@ class Guard:
             await send(message)
 
         return send_guarded
+
+
+def _client_of(request: Request) -> str:
+    return request.client.host if request.client else "localhost"
 
 
 def _name_of(host: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,7 +13,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from redis.exceptions import RedisError
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 import penstock
@@ -25,22 +24,14 @@ from penstock.core.values.urls import redacted
 from penstock.errors import BadArgument, PenstockError
 from penstock.web import shapes
 from penstock.web.files import read_template
+from penstock.web.groups import GroupCounts
 from penstock.web.runs import Runs
 from penstock.web.sampler import Sampler
-from penstock.web.security import Options, is_token
+from penstock.web.security import Notes, Options, audit, is_token
 
-__all__ = ["Endpoint", "Refused", "Site", "one_of"]
+__all__ = ["Endpoint", "Refused", "Site", "is_live", "one_of"]
 
 MAX_FORM_BYTES = 256 * 1024
-DONE_NOTES = {
-    "pause": "Paused.",
-    "resume": "Resumed.",
-    "trigger": "A job was added.",
-    "remove": "Removed.",
-}
-"""Texts that a page shows after an action; those about jobs have a number."""
-
-audit = get_logger("penstock.web.audit")
 logger = get_logger("penstock.web")
 
 
@@ -66,6 +57,7 @@ class Site:
 
     Attributes:
         sampler: figures of all queues.
+        groups: groups of errors of the dead letters of queues.
         runs: actions on many jobs.
     """
 
@@ -73,7 +65,9 @@ class Site:
         self.client = client
         self.options = options
         self.sampler = Sampler(client)
+        self.groups = GroupCounts()
         self.runs = Runs(self.sampler.forget)
+        self._notes = Notes(options)
         self._env = Environment(
             loader=FunctionLoader(read_template),
             autoescape=True,
@@ -83,6 +77,7 @@ class Site:
         )
         self._env.filters.update(shapes.TEMPLATE_FILTERS)
         self._env.globals.update(
+            bars=shapes.bars,
             sparkline=shapes.sparkline,
             preview=shapes.preview,
             job_path=shapes.job_path,
@@ -100,6 +95,7 @@ class Site:
             yield
         finally:
             await self.runs.close()
+            await self.groups.close()
             await self.client.close()
 
     async def open_queue(self, name: str) -> AsyncQueue:
@@ -127,16 +123,22 @@ class Site:
             section=path[len(base) :].strip("/").partition("/")[0],
             csrf=request.state.csrf,
             user=request.state.user,
-            note=_note_of(request),
+            note="" if is_live(request) else self._notes.read(request),
             when=lambda at, now=None: shapes.when(at, time.time() if now is None else now),
             status=status,
             **values,
         )
-        return HTMLResponse(text, status)
+        response = HTMLResponse(text, status)
+        if not is_live(request):
+            self._notes.drop(request, response)
+        return response
 
-    def redirect(self, request: Request, path: str) -> Response:
-        """Return a redirection to a page, which is read by GET."""
-        return RedirectResponse(request.scope.get("root_path", "") + path, 303)
+    def redirect(self, request: Request, path: str, note: str = "") -> Response:
+        """Return a redirection to a page, which is read by GET and shows the note once."""
+        response = RedirectResponse(request.scope.get("root_path", "") + path, 303)
+        if note:
+            self._notes.attach(request, response, note)
+        return response
 
     async def read_form(self, request: Request) -> ImmutableMultiDict[str, str]:
         """Return the fields of an action's form.
@@ -182,12 +184,20 @@ class Site:
             except Exception:
                 logger.exception("%s has failed", request.url.path)
                 status, text = 500, "The page has failed: see the log of the server."
-            return self.page(request, "error.html", status=status, text=text)
+            if is_live(request):
+                return PlainTextResponse(text, status)
+            retry = status == 503 and request.method == "GET"
+            return self.page(request, "error.html", status=status, text=text, retry=retry)
 
         return Route(path, answer, methods=[method])
 
 
 Endpoint = Callable[[Site, Request], Awaitable[Response]]
+
+
+def is_live(request: Request) -> bool:
+    """Return whether a page that is open asks for new figures."""
+    return request.headers.get("hx-request") == "true"
 
 
 def one_of(choices: Any, kind: str, text: str | None) -> Any:
@@ -199,13 +209,3 @@ def one_of(choices: Any, kind: str, text: str | None) -> Any:
     if text not in get_args(choices):
         raise Refused(400, f"There is no {kind} {text!r}.")
     return text
-
-
-def _note_of(request: Request) -> str:
-    """Return the text about the action that led to this page: `?note=redrive-3-4`."""
-    note = request.query_params.get("note", "")
-    found = re.fullmatch("(redrive|promote|cancel|delete)-([0-9]{1,9})-([0-9]{1,9})", note)
-    if found is None:
-        return DONE_NOTES.get(note, "")
-    action, done, named = found.groups()
-    return f"{action.capitalize()}: done for {int(done):,} of {int(named):,} jobs."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.core.jobs.logs import span
@@ -36,14 +37,17 @@ def timeline_of(job: JobView) -> list[JobTime]:
         (job.created, "enqueued", ""),
         (job.delivered, "last delivered", "active"),
         (job.cancelled, "cancelled", "dead"),
-        (job.died, "died", "dead"),
-        (job.finished, job.state, kind),
         (job.due, "due", "scheduled"),
         (job.lease_until, "lease ends", "active"),
         (job.expires, "expires", ""),
     ]
-    found = [JobTime(at, what, kind) for at, what, kind in times if at is not None]
-    return sorted([*found, *map(_failed, job.failures)], key=lambda one: one.at)
+    ends = [(job.died, "died", "dead"), (job.finished, job.state, kind)]
+    found = [*_known(times), *map(_failed, job.failures), *_known(ends)]
+    return sorted(found, key=lambda one: one.at)  # of one time: in this order
+
+
+def _known(times: Iterable[tuple[float | None, str, str]]) -> list[JobTime]:
+    return [JobTime(at, what, kind) for at, what, kind in times if at is not None]
 
 
 def _failed(one: Failure) -> JobTime:

@@ -32,6 +32,7 @@ class Code(_Explained):
     ENDED = 2, "ended before, by this same receipt; nothing changed"
     DIED = 3, "done, and the job is a dead letter now"
     CANCELLED = 4, "cancelled: marked for its holder, or removed because it was marked"
+    LANE = 5, "done, by the fast lane of the script"
     GONE = 0, "gone: the job is not there, or the checkpoint has another batch; nothing changed"
     STALE = -1, "stale receipt: it is not that of the delivery that counts; nothing changed"
     REFUSED = -2, "refused: not allowed in this state; nothing changed"
@@ -52,7 +53,7 @@ class Code(_Explained):
     CHECKPOINT_TAKEN = -17, "another client has taken the checkpoint over; nothing changed"
     UNSTAGED = -18, "the earlier rows of the attempt, or the promise, are gone; nothing changed"
     MALFORMED = -19, "malformed argument: its name, at most 200 bytes of its value; nothing changed"
-    NOT_PLAIN = -20, "not for this plain form: the full script has to be called; nothing changed"
+    KEYS_MISSING = -20, "more than the fast lane can do: call again with all keys; nothing changed"
     BATCH_CLOSED = (
         -21,
         "no such open batch: it was closed or abandoned, or has ended; nothing changed",
@@ -73,3 +74,4 @@ class PressureCode(_Explained):
     EXISTS = -6, "the queue is there already"
     UNFINISHED = -7, "keys of an earlier queue are left"
     DAMAGED = -8, "a bound or counter is no number"
+    MALFORMED = -19, "malformed argument: its name, at most 200 bytes of its value; nothing changed"

@@ -20,6 +20,7 @@ __all__ = [
     "KEY_KINDS",
     "KINDS_PER_CALL",
     "PRIORITY_SPAN",
+    "QUEUE_KINDS",
     "SCORE_ORIGIN_MS",
     "SLOT_COUNT",
     "STAGING_KINDS",
@@ -46,14 +47,16 @@ __all__ = [
 
 DEFAULT_PREFIX = "penstock"
 KEY_KINDS = (
-    "ready", "held", "active", "scheduled", "urgent", "once", "dead",
-    "tally", "expiry", "finished", "members", "batches", "dedup", "windows", "meta", "wake",
-    "space", "ticks", "schedules", "parked", "tickets",
+    "meta", "ready", "wake", "held", "active", "scheduled", "tally",
+    "urgent", "once", "dead", "expiry", "finished", "members", "batches", "space", "dedup",
+    "windows", "parked", "tickets", "ticks", "schedules",
 )  # fmt: skip
 STAGING_KINDS = ("staged", "writes")
 """Index and promises of staged writes; they outlive an idle queue, as none of KEY_KINDS does."""
+QUEUE_KINDS = (*KEY_KINDS, *STAGING_KINDS)
+"""The order of KEYS in every script of a queue. Those that the usual calls need come first."""
 KINDS_PER_CALL = ("stage", "commit", "checkpoint")
-"""Kinds of keys of which a queue has many: each call names its own."""
+"""Kinds of keys of which a queue has many: each call names its own, behind those of the queue."""
 MAX_NAME_BYTES = 1024
 SCORE_ORIGIN_MS = 1_735_689_600_000
 """2025-01-01: scores of `active` and `once` count from there, so they are exact until 2094."""
@@ -190,7 +193,7 @@ class QueueKeys:
         self.name = name if partition is None else partition_name(name, partition)
         self.prefix = check_prefix(prefix)
         self._base = f"{prefix}:{{{tag(self.name)}}}:"
-        self.names = {kind: (self._base + kind).encode() for kind in (*KEY_KINDS, *STAGING_KINDS)}
+        self.names = {kind: (self._base + kind).encode() for kind in QUEUE_KINDS}
 
     def __getitem__(self, kind: str) -> bytes:
         return self.names[kind]

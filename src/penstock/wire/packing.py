@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import hiredis
 
-__all__ = ["Argument", "Packable", "front_of", "pack", "with_record", "words"]
+__all__ = ["Argument", "Packable", "front_of", "pack", "with_args", "with_record", "words"]
 
 Argument: TypeAlias = str | bytes | int
 """An argument of a script or a command."""
@@ -24,33 +24,45 @@ def words(args: Iterable[Argument]) -> tuple[Packable, ...]:
     return tuple([b"%d" % arg if isinstance(arg, int) else arg for arg in args])
 
 
-def front_of(sha: str, head: tuple[bytes, ...], arguments: int) -> bytes:
-    """Return what all calls of a script for a queue have in common, up to the last key.
+def front_of(sha: str, head: tuple[bytes, ...]) -> bytes:
+    """Return what all calls of a script for a queue have in common, as it stands in a command.
 
     Args:
         sha: of the script.
         head: number of keys, and the keys.
-        arguments: their number.
     """
-    packed = pack((b"EVALSHA", sha, *head))
-    return b"*%d%b" % (2 + len(head) + arguments, packed[packed.index(b"\r") :])
+    return _packed(b"EVALSHA", sha, *head)
 
 
-def with_record(front: bytes, nonce: bytes, producer: bytes, *args: Packable) -> bytes:
+def with_args(front: bytes, size: int, args: tuple[Packable, ...]) -> bytes:
+    """Pack a call.
+
+    Args:
+        front: its begin, packed.
+        size: the number of words in `front`.
+        args: the arguments behind it.
+    """
+    return b"*%d\r\n%b%b" % (size + len(args), front, _packed(*args))
+
+
+def with_record(front: bytes, size: int, nonce: bytes, producer: bytes, *args: Packable) -> bytes:
     """Pack a call with one record, its last argument.
 
-    This is three times as fast as `pack`: `front` is packed, and the other arguments are often the
-    same.
+    This is twice as fast as `with_args`: the other arguments are often the same.
     """
     *others, record = args
     assert isinstance(record, bytes)
-    return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
-        front, len(nonce), nonce, len(producer), producer, _packed(*others), len(record), record,
+    return b"*%d\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
+        size + 2 + len(args), front, len(nonce), nonce, len(producer), producer,
+        _packed_before(*others), len(record), record,
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1024)
 def _packed(*args: Packable) -> bytes:
     """Return arguments as they stand in a packed command."""
     packed = pack(args)
     return packed[packed.index(b"\n") + 1 :]
+
+
+_packed_before = lru_cache(maxsize=1024)(_packed)
+"""`_packed` of the arguments before a record."""

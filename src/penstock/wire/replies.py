@@ -44,12 +44,19 @@ def _tail(kind: type[T], at: int) -> Parser[T]:
     return parse
 
 
-def _columns(kind: type[T], at: int, width: int) -> Parser[T]:
-    """Parse a reply with rows at its end, whose columns are wanted."""
-    make = _plain(kind)
-    columns = itemgetter(*(slice(first, None, width) for first in range(at, at + width)))
+def _columns(forms: Mapping[int, tuple[type[Any], int, int]]) -> Parser[Any]:
+    """Parse a reply with rows at its end, whose columns are wanted; the code tells its form."""
+    parts = {
+        code: (
+            _plain(kind),
+            at,
+            itemgetter(*(slice(first, None, width) for first in range(at, at + width))),
+        )
+        for code, (kind, at, width) in forms.items()
+    }
 
-    def parse(raw: Sequence[Any]) -> T:
+    def parse(raw: Sequence[Any]) -> Any:
+        make, at, columns = parts[raw[0]]
         return make((*raw[:at], columns(raw)))
 
     return parse
@@ -77,10 +84,6 @@ def _either(usual: Parser[Any], others: Mapping[int, Parser[Any]]) -> Parser[Any
 class Ack(Reply):
     acked: int
     codes: list[int]
-
-
-class AckPlain(Reply):
-    acked: int
 
 
 class Acquire(Reply):
@@ -184,11 +187,6 @@ class Enqueue(Reply):
     replicas: int
 
 
-class EnqueuePlain(Reply):
-    first: bytes
-    epoch: bytes
-
-
 class Evict(Reply):
     once: int
     dead: int
@@ -283,7 +281,7 @@ class Reserve(Reply):
     jobs: tuple[list[bytes], list[bytes], list[bytes]]
 
 
-class ReservePlain(Reply):
+class ReserveLane(Reply):
     next: int
     epoch: bytes
     lease: int
@@ -382,6 +380,11 @@ class PressureCloseInUse(Reply):
     party: bytes
 
 
+class PressureCreateMalformed(Reply):
+    name: bytes
+    value: bytes
+
+
 class PressureDeleteInUse(Reply):
     role: bytes
     party: bytes
@@ -421,7 +424,7 @@ OpenBatch = Enqueue
 Promote = Bury
 Publish = Claim
 Release = Bury
-SettlePlain = ReservePlain
+SettleLane = ReserveLane
 Show = Peek
 Stage = Commit
 Tick = Enqueue
@@ -431,7 +434,6 @@ Withdraw = Bury
 
 PARSERS: Mapping[str, Parser[Any]] = {
     "ack": _tail(Ack, 3),
-    "ack_plain": _plain(AckPlain),
     "acquire": _plain(Acquire),
     "assign": _plain(Assign),
     "assigned": _either(_tail(Assigned, 6), {0: _plain(AssignedGone)}),
@@ -448,7 +450,6 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "dequeue": _tail(Bury, 3),
     "dismiss": _either(_plain(Dismiss), {0: _plain(AssignedGone)}),
     "enqueue": _plain(Enqueue),
-    "enqueue_plain": _plain(EnqueuePlain),
     "evict": _plain(Evict),
     "extend": _tail(Extend, 3),
     "fetch": _either(_tail(Fetch, 5), {0: _plain(AssignedGone)}),
@@ -463,19 +464,17 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "promote": _tail(Bury, 3),
     "publish": _rows(Claim, 9, 5),
     "purge": _plain(Purge),
-    "recover": _columns(Recover, 6, 3),
+    "recover": _columns({1: (Recover, 6, 3)}),
     "redrive": _tail(Redrive, 5),
     "release": _tail(Bury, 3),
-    "reserve": _columns(Reserve, 6, 3),
-    "reserve_plain": _columns(ReservePlain, 6, 2),
+    "reserve": _columns({1: (Reserve, 6, 3), 5: (ReserveLane, 6, 2)}),
     "resign": _plain(Resign),
     "results": _tail(Results, 3),
     "retime": _plain(Retime),
     "scan": _tail(Scan, 6),
     "schedule": _plain(Schedule),
     "schedules": _rows(Schedules, 7, 3),
-    "settle": _columns(Settle, 8, 3),
-    "settle_plain": _columns(ReservePlain, 6, 2),
+    "settle": _columns({1: (Settle, 8, 3), 5: (ReserveLane, 6, 2)}),
     "show": _tail(Peek, 5),
     "stage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "stats": _rows(Stats, 14, 2),
@@ -486,7 +485,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "unstage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "withdraw": _tail(Bury, 3),
     "pressure/close": _either(_plain(Reply), {-5: _plain(PressureCloseInUse)}),
-    "pressure/create": _plain(Reply),
+    "pressure/create": _either(_plain(Reply), {-19: _plain(PressureCreateMalformed)}),
     "pressure/delete": _either(_plain(Reply), {-5: _plain(PressureDeleteInUse)}),
     "pressure/free": _plain(Reply),
     "pressure/get": _either(

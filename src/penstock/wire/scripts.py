@@ -4,12 +4,18 @@ A script is one file under `wire/lua/`. Its header names the keys, the arguments
 `meta` that it reads. The loader turns that header into the `local` lines that bind them, so a body
 uses the names of the header and no index:
 
-    KEYS a b             local a, b = KEYS[1], KEYS[2]
+    KEYS a b             local a, b = KEYS[1], KEYS[2], of those that the code uses
+    KEYS @queue c        the same, of QUEUE_KINDS and c
     ARGV c [number...]   local c = ARGV[1], and `numbers`, a table of the others
     META seen lease=old  local seen, old = ..., from one HMGET of `meta`, with DEFAULTS
     META @a=note         the same, of the field `@` and the value of `a`
+    MORE off             fields of `meta` that are read behind the fast lane
     BOUNDS c 1 9  e? 0 1 refuse (-19) an argument that is not a whole number, or is out of bounds,
                          before anything is read; with `?` it may also be empty
+
+A script may begin with a fast lane: it does the usual call with the first keys alone, and returns.
+The line `--@full` behind it becomes the refusal (-20) of a call without the other keys, and the
+HMGET of MORE.
 
 `--@include lib/meta/now` puts a file into the body. The header of that file declares the names
 through which it meets the body; tests/protocol/test_includes.py compares them with its code:
@@ -32,11 +38,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
+
+from penstock.wire.keys import QUEUE_KINDS
 
 __all__ = ["Bound", "Script", "all_scripts", "header_field", "parts", "script"]
 
@@ -83,6 +91,7 @@ LETTERS = {
     "until_start": "s",
 }
 """Names of the letters of `uses`, as Lua files write them (protocol/storage.md, Fields of meta)."""
+STRING_OR_COMMENT = r"--.*|'(?:[^'\\\n]|\\.)*'"
 
 
 class Bound(NamedTuple):
@@ -108,10 +117,12 @@ class Script:
         name: the file's name without `.lua`.
         purpose: the text of the header before its fields.
         keys: the key kinds, in the order of KEYS.
+        used: those that the code uses.
+        lane: how many of the first keys are enough for the fast lane; 0 = there is none.
         args: the names of the fixed arguments, in the order of ARGV.
         rest: the names of the repeated arguments at the end of ARGV, empty if there are none.
         bounds: bounds of whole-number arguments; the script checks them first.
-        meta: the fields of `meta` that the script reads first, each with its local name.
+        meta: the fields of `meta` that the script reads, each with its local name.
         header: the whole header, without its `---`.
         bindings: Lua that declares the names of the header.
         body: the Lua behind the header, includes not resolved.
@@ -122,6 +133,8 @@ class Script:
     name: str
     purpose: str
     keys: tuple[str, ...]
+    used: tuple[str, ...]
+    lane: int
     args: tuple[str, ...]
     rest: tuple[str, ...]
     bounds: tuple[Bound, ...]
@@ -182,7 +195,7 @@ def _place_keys(body: str, names: list[str], keys: tuple[str, ...]) -> str:
     """Name keys by their places in the functions of an include: a captured local costs more."""
     if not names:
         return body
-    name = re.compile(rf"--.*|'(?:[^'\\\n]|\\.)*'|(?<![\w.])(?:{'|'.join(names)})\b(?! = )")
+    name = re.compile(rf"{STRING_OR_COMMENT}|(?<![\w.])(?:{'|'.join(names)})\b(?! = )")
 
     def place(match: re.Match[str]) -> str:
         found = match.group()
@@ -196,11 +209,24 @@ def _place_keys(body: str, names: list[str], keys: tuple[str, ...]) -> str:
     )
 
 
-def _bind(names: tuple[str, ...], table: str) -> str:
-    if not names:
+def _bind(names: Sequence[str], table: str, used: Sequence[str]) -> str:
+    if not used:
         return ""
-    values = ", ".join(f"{table}[{i}]" for i in range(1, len(names) + 1))
-    return f"local {', '.join(names)} = {values}\n"
+    values = ", ".join(f"{table}[{names.index(name) + 1}]" for name in used)
+    return f"local {', '.join(used)} = {values}\n"
+
+
+def _keys_in(code: str, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the keys that Lua code names, outside of comments, strings and fields, or places."""
+    code = re.sub(STRING_OR_COMMENT, "", code)
+    named = {*re.findall(r"(?<![\w.])[a-z_]\w*", code)}
+    named |= {keys[int(place) - 1] for place in re.findall(r"\bKEYS\[(\d+)\]", code)}
+    return tuple(kind for kind in keys if kind in named)
+
+
+def _meta_fields(header: str, name: str) -> tuple[tuple[str, str], ...]:
+    parts = (part.partition("=") for part in header_field(header, name).split())
+    return tuple((field, local or field) for field, _, local in parts)
 
 
 def _check_bounds(bounds: Iterable[Bound]) -> str:
@@ -236,22 +262,49 @@ def _bind_meta(fields: tuple[tuple[str, str], ...]) -> str:
 def script(name: str) -> Script:
     """Return the script of this name, assembled once per process."""
     head, header, body = parts(name)
-    keys = tuple(header_field(header, "KEYS").split())
+    keys = tuple(
+        kind
+        for name in header_field(header, "KEYS").split()
+        for kind in (QUEUE_KINDS if name == "@queue" else (name,))
+    )
     fixed, _, repeated = header_field(header, "ARGV").partition("[")
     args, rest = tuple(fixed.split()), tuple(repeated.replace("...]", "").split())
-    fields = [part.partition("=") for part in header_field(header, "META").split()]
-    meta = tuple((field, local or field) for field, _, local in fields)
-    bindings = _bind(keys, "KEYS") + _bind(args, "ARGV")
+    meta, more = _meta_fields(header, "META"), _meta_fields(header, "MORE")
+    inner = _bind(args, "ARGV", args)
     if rest:
-        bindings += f"local {rest[0]}s = {{unpack(ARGV, {len(args) + 1})}}\n"
+        inner += f"local {rest[0]}s = {{unpack(ARGV, {len(args) + 1})}}\n"
     listed = re.findall(r"(\w+)(\??) (-?\d+) (-?\d+)", header_field(header, "BOUNDS"))
     bounds = tuple(Bound(arg, int(low), int(high), bool(mark)) for arg, mark, low, high in listed)
-    bindings += _check_bounds(bounds) + _bind_meta(meta)
+    inner += _check_bounds(bounds) + _bind_meta(meta)
+    lane, mark, full = body.partition("--@full\n")
+    used = _keys_in(inner + _resolve(body, keys) + _bind_meta(more), keys)
+    first = _keys_in(inner + _resolve(lane, keys), keys) if mark else used
+    if mark:
+        body = (
+            f"{lane}if #KEYS < {len(keys)} then\n  return {{-20, nonce}}\nend\n"
+            + _bind(keys, "KEYS", [kind for kind in used if kind not in first])
+            + _bind_meta(more)
+            + full
+        )
+    bindings = _bind(keys, "KEYS", first) + inner
     source = "".join(head) + bindings + _resolve(body, keys)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     purpose = " ".join(re.split(r"^KEYS", header, flags=re.MULTILINE)[0].split())
     return Script(
-        name, purpose, keys, args, rest, bounds, meta, header, bindings, body, source, sha
+        name=name,
+        purpose=purpose,
+        keys=keys,
+        used=used,
+        lane=max(keys.index(kind) + 1 for kind in first) if mark else 0,
+        args=args,
+        rest=rest,
+        bounds=bounds,
+        meta=meta + more,
+        header=header,
+        bindings=bindings,
+        body=body,
+        source=source,
+        sha=sha,
     )
 
 

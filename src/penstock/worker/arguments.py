@@ -78,7 +78,7 @@ class Conversion(NamedTuple):
     dump: Callable[[Any], Any]
 
 
-Converter: TypeAlias = Callable[[Any], "Conversion | None"]
+Converter: TypeAlias = Callable[[Any], Conversion | None]
 """Returns the conversion for an annotation; None = its values stay as they are."""
 
 
@@ -131,7 +131,7 @@ def _check(kind: _Kind, name: str, value: Any) -> None:
     of_type = type(value)
     if not kind or of_type in kind or (of_type in _SCALARS and (of_type, value) in kind):
         return
-    raise Misfit(name, f"not {' or '.join(dict.fromkeys(kind.values()))}", value)
+    raise Misfit(name, f"must be {' or '.join(dict.fromkeys(kind.values()))}", value)
 
 
 def _kind(annotation: Any, *, loose: bool = False) -> _Kind | None:
@@ -372,11 +372,19 @@ class Parameters:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise BadArgument("arguments", _call(args, kwargs), str(error)) from None
+            raise BadArgument("arguments", _call(args, kwargs), self._explain(error)) from None
         body = self._body_of(bound)
         data, _ = encode_body(body)
         self.bind(_loads(data.decode()))  # as a worker does
         return body
+
+    def _explain(self, error: TypeError) -> str:
+        """Say how to call the handler."""
+        bare = inspect.Parameter.empty
+        takes = ", ".join(
+            str(one.replace(annotation=bare)) for one in self._signature.parameters.values()
+        )
+        return f"{error}; the handler takes ({takes})"
 
     def _body_of(self, bound: inspect.BoundArguments) -> Any:
         given = dict(bound.arguments)

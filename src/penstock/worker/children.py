@@ -14,9 +14,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.worker.activities import in_thread
 from penstock.worker.health import Probed, document
 from penstock.worker.processes import Line, Process
-from penstock.worker.runners import in_thread
 
 __all__ = ["CHILD_END_SECONDS", "NUMBER_VARIABLE", "Child", "SupervisorLine"]
 

@@ -72,7 +72,7 @@ def drop_unconfirmed(state: WorkerState, call: Call[Any], taken: Taken) -> Taken
     if error is None:
         return taken
     state.taken += len(error.given_up)
-    state.statistics.add_outcome("unconfirmed", len(error.given_up))
+    state.note_outcome(error.given_up, "unconfirmed")
     text = "%s is not run, as a failover could deliver it again (%s of %s replicas confirmed)%s"
     disk = ", its delivery is not on disk" if error.fsynced is False else ""
     for job in error.given_up:
@@ -109,10 +109,10 @@ def _hold(
 
 def _drop_late(state: WorkerState, jobs: Sequence[Delivery], now: float) -> Sequence[Delivery]:
     in_time = [job for job in jobs if not term_of(job).is_over(now)]
-    late = len(jobs) - len(in_time)
-    state.statistics.add_outcome("lost", late)
+    late = [job for job in jobs if term_of(job).is_over(now)]
+    state.note_outcome(late, "lost")
     text = "the leases of %d jobs ended before the jobs arrived; they are not run"
-    state.log.warning(text, late)
+    state.log.warning(text, len(late))
     return in_time
 
 
@@ -130,7 +130,7 @@ def _put_suspects_aside(
     state: WorkerState, jobs: Sequence[Delivery], suspects: Sequence[Delivery], *, is_alone: bool
 ) -> Sequence[Delivery]:
     """Return the jobs that are not suspects. Choose one suspect to run alone, if it can."""
-    suspects = [job for job in suspects if state.dispatcher.knows(job)]
+    suspects = [job for job in suspects if state.dispatcher.find(job)]
     ordinary = [job for job in jobs if job not in suspects]
     state.suspects.unbegun.update(suspects)
     isolator = state.usable_isolator

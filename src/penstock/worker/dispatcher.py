@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from penstock.core.jobs.job import Delivery, epoch_of
+from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.job import Delivery, epoch_of, ops_of
 from penstock.worker.handlers import Handlers
 from penstock.worker.registered import AnyHandler
 from penstock.worker.runners import AsyncRunners, Runners
@@ -19,7 +20,7 @@ class Dispatcher:
     Args:
         handlers: the handlers.
         runners: the runners.
-        reject_unknown: called with each job for which there is no handler.
+        return_unknown: called with each job for which there is no handler.
         clock: returns monotonic seconds.
 
     Attributes:
@@ -33,20 +34,20 @@ class Dispatcher:
         handlers: Handlers,
         runners: Runners | AsyncRunners,
         *,
-        reject_unknown: Callable[[Delivery], None],
+        return_unknown: Callable[[Delivery], None],
         clock: Callable[[], float],
     ) -> None:
         self.size = max(handler.size or 1 for handler in handlers)
         self.flush_at = math.inf
         self._handlers = handlers
         self.runners = runners
-        self._reject_unknown = reject_unknown
+        self._return_unknown = return_unknown
         self._clock = clock
         self._open: dict[tuple[AnyHandler, str, str], tuple[float, list[Delivery]]] = {}
 
-    def knows(self, job: Delivery) -> bool:
-        """Return whether there is a handler for a job."""
-        return self._handlers.find(job) is not None
+    def find(self, job: Delivery) -> AnyHandler | None:
+        """Return the handler of a job; None = there is none."""
+        return self._handlers.find(job)
 
     def hand(self, jobs: Sequence[Delivery]) -> None:
         """Give jobs to the runners."""
@@ -54,7 +55,7 @@ class Dispatcher:
         for job in jobs:
             handler = find(job)
             if handler is None:
-                self._reject_unknown(job)
+                self._return_unknown(job)
             elif handler.size is None:
                 put((handler, (job,)))
             else:
@@ -81,19 +82,22 @@ class Dispatcher:
                 self.runners.put((key[0], jobs))
         self.flush_at = min((until for until, _ in self._open.values()), default=math.inf)
 
-    def drain(self) -> list[Delivery]:
+    def drain(self, ops: QueueOps | None = None) -> list[Delivery]:
         """Remove and return the jobs that have not begun. Those delivered at most once still run.
 
         Released, such a job would be lost.
+
+        Args:
+            ops: only jobs of this queue; None = of all.
         """
         items = self.runners.drain()
         items += [(handler, jobs) for (handler, *_), (_, jobs) in self._open.items()]
         self._open.clear()
         unbegun: list[Delivery] = []
         for handler, jobs in items:
-            once = [job for job in jobs if job.at_most_once]
-            unbegun += [job for job in jobs if not job.at_most_once]
-            if once:
-                self.runners.put((handler, once))
+            kept = [job for job in jobs if job.at_most_once or ops not in (None, ops_of(job))]
+            unbegun += [job for job in jobs if job not in kept]
+            if kept:
+                self.runners.put((handler, kept))
         self.flush_at = math.inf
         return unbegun

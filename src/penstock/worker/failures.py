@@ -145,7 +145,6 @@ def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
 
 
 def _verdict_of_policy(policy: RetryPolicy, job: Delivery, text: str) -> Verdict:
-    """Return the verdict of a policy after this attempt. The script decides the rest."""
     attempt, limit = job.attempt, policy.max_attempts or 0
     if limit and attempt >= limit:
         return Verdict("bury", text=text, limit=limit)

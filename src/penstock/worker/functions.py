@@ -46,7 +46,8 @@ def check_function(function: Any, *, whole: bool) -> None:
         whole: whether its only argument is the job, or the list of jobs.
 
     Raises:
-        BadArgument: it can't be called, is a generator function, or does not take that argument.
+        BadArgument: it can't be called, is a generator function or a method, or does not take that
+            argument.
     """
     if not callable(function):
         raise BadArgument(
@@ -56,6 +57,9 @@ def check_function(function: Any, *, whole: bool) -> None:
         if inspect.isgeneratorfunction(layer) or inspect.isasyncgenfunction(layer):
             reason = "must not be a generator function: its call would run none of its code"
             raise BadArgument("function", function, reason)
+    if inspect.isfunction(function) and _takes_its_object(function):
+        reason = "must not be a method: a job has no object for it; decorate a function"
+        raise BadArgument("function", function, reason)
     if whole:
         try:
             inspect.signature(function).bind(None)
@@ -63,6 +67,13 @@ def check_function(function: Any, *, whole: bool) -> None:
             raise BadArgument("function", function, f"must take one argument: {error}") from None
         except ValueError:  # some builtins have no signature
             pass
+
+
+def _takes_its_object(function: types.FunctionType) -> bool:
+    """Return whether a function stands in a class and takes its object; a static one does not."""
+    home = function.__qualname__.rpartition(".")[0]
+    first = function.__code__.co_varnames[: function.__code__.co_argcount][:1]
+    return bool(home) and not home.endswith("<locals>") and first in (("self",), ("cls",))
 
 
 def hints(function: Callable[..., Any], *, strict: bool) -> dict[str, Any]:

@@ -33,10 +33,18 @@ from typing import (
 from urllib.parse import unquote
 
 from penstock.core.enqueuing.options import EnqueueOptions
-from penstock.core.enqueuing.schedules import Missed, Spec, check_spec
+from penstock.core.enqueuing.schedules import Spec, check_spec
 from penstock.core.jobs.job import Delivery, data_of
 from penstock.core.jobs.record import escaped
-from penstock.core.values.checks import BATCH, Duration, check_count, duration_ms
+from penstock.core.values.annotations import Unpack
+from penstock.core.values.checks import (
+    BATCH,
+    Duration,
+    Missed,
+    check_count,
+    check_flag,
+    duration_ms,
+)
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
@@ -49,7 +57,6 @@ from penstock.worker.registered import DEFAULT_KEY, AnyHandler, RegisteredHandle
 if TYPE_CHECKING:
     from tenacity.stop import stop_base
     from tenacity.wait import wait_base
-    from typing_extensions import Unpack
 
 __all__ = ["UNNAMED", "HandlerOptions", "Handlers", "Policies"]
 
@@ -166,16 +173,25 @@ class Handlers:
             `penstock.integrations.pydantic.converter`.
         queue: the name of the queue of all handlers that are registered here; None = each may
             name one.
+        strict: a job fails if its handler makes a result, such as `Done(then=...)` or `Retry()`,
+            and neither returns nor raises it; by default a RuntimeWarning tells of it.
 
     Raises:
-        BadArgument: a queue can't have this name.
+        BadArgument: a queue can't have this name, or `strict` is no flag.
     """
 
-    def __init__(self, *, convert: Converter | None = None, queue: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        convert: Converter | None = None,
+        queue: str | None = None,
+        strict: bool = False,
+    ) -> None:
         if queue is not None:
             check_queue_name(queue)
         self._convert = convert
         self._queue = queue
+        self._is_strict = check_flag("strict", strict)
         self._registered: list[AnyHandler] = []
         self._first: dict[str | None, AnyHandler] = {}  # by its key
         self._shared: dict[str | None, dict[str | None, AnyHandler]] = {}
@@ -267,6 +283,7 @@ class Handlers:
             "schedule": _schedule_of(options),
             "backoff": Backoff(options.get("retry"), options.get("wait"), options.get("stop")),
             "convert": options.get("convert") or self._convert,
+            "strict": self._is_strict,
             **own,
         }
 
@@ -288,7 +305,7 @@ class Handlers:
         """Register the function for jobs that no other handler takes, as a decorator.
 
         These are jobs with an unknown name, and jobs without a name if there is no handler without
-        a name. Without a default handler they become dead letters. The function's only argument is
+        a name. Without a default handler they are given back. The function's only argument is
         the job; `job.headers["handler"]` is the name.
 
         Args:
@@ -387,7 +404,7 @@ class Handlers:
         return None
 
     def missing(self, job: Delivery) -> str:
-        """Return the reason for a dead letter for which `find` found no handler."""
+        """Return the reason for the return of a job for which `find` found no handler."""
         written = _encoded_name(data_of(job))
         if written is None:
             return "no handler for jobs without a name"
@@ -450,11 +467,6 @@ def _check_name(name: Any) -> None:
 
 
 def _check_options(given: Mapping[str, Any], known: type) -> None:
-    """Check that a decorator takes these options.
-
-    Raises:
-        BadArgument: one does not exist, or is an option of a job.
-    """
     names = sorted(known.__annotations__)
     for option in given:
         if option in names:
@@ -469,11 +481,6 @@ def _check_options(given: Mapping[str, Any], known: type) -> None:
 
 
 def _schedule_of(given: Mapping[str, Any]) -> Spec | None:
-    """Return the schedule among the options of a handler, or None.
-
-    Raises:
-        BadArgument: an option can't be used.
-    """
     options = {
         option: given[option] for option in SCHEDULE_OPTIONS if given.get(option) is not None
     }

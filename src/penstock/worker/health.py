@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from penstock.core.jobs.logs import RateLimit, get_logger
 from penstock.core.values.urls import host_and_port
-from penstock.worker.runners import in_thread
+from penstock.worker.activities import in_thread
 
 __all__ = ["HealthFile", "HealthServer", "Probed", "document", "health_problem"]
 

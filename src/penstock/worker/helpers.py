@@ -67,4 +67,4 @@ class SuspectRun(Protocol):
         """Take the jobs that the other process has sent over; `state` is that of the worker."""
 
     def report_outcome(self, **outcome: Any) -> None:
-        """Report the outcome of the job: arguments of `Statistics.add_outcome`."""
+        """Report the outcome of the job: arguments of `WorkerState.note_outcome`."""

@@ -175,16 +175,16 @@ class Isolator:
 
     def _take_report(self, message: dict[str, Any]) -> None:
         state, job = self._state, self.job
+        assert job is not None
         self.job, self._since = None, monotonic()
         if "refused" in message:
-            assert job is not None
             state.put_back(job, PUT_ASIDE)
             self._refusals += 1
             if self._refusals > MOST_REFUSED_SUSPECTS and not state.stopping:
                 self._break(f"it does not know queue {job.queue_name!r}")
             return
         self._refusals = 0
-        state.statistics.add_outcome(**message["outcome"])
+        state.note_outcome((job,), **message["outcome"])
         if state.options.burst:
             state.look_everywhere()
 
@@ -192,7 +192,7 @@ class Isolator:
         code, job = self._reap(), self.job
         was_ready, self._is_ready, self.job = self._is_ready, False, None
         if job is not None and not self._state.stopping:
-            self._state.statistics.add_outcome("lost", 1)
+            self._state.note_outcome((job,), "lost")
             text = "%s: the process that ran it %s"
             logger.error(text, job.id, ending(code), extra=Fields(job))
         elif job is None and not was_ready and code:
@@ -260,5 +260,5 @@ class Isolated:
         self._line.send({"refused": True}, ISOLATED_STUCK_SECONDS)
 
     def report_outcome(self, **outcome: Any) -> None:
-        """Report the outcome of the job to the worker: arguments of `Statistics.add_outcome`."""
+        """Report the outcome of the job to the worker: arguments of `WorkerState.note_outcome`."""
         self._line.send({"outcome": outcome}, ISOLATED_STUCK_SECONDS)

@@ -7,47 +7,31 @@ next one; no report waits longer. An idle worker waits for a wake token, as ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
 
-from penstock.core.calls.call import Call
 from penstock.core.calls.failures import about_server
-from penstock.core.calls.operations import Taken
 from penstock.core.flows import (
-    POLL_INTERVAL,
     Cancelled,
-    Effect,
-    EndWait,
     GiveUpSoon,
-    LetRunnersStart,
-    Listen,
     Rest,
-    SweepDue,
-    WaitResult,
 )
 from penstock.core.flows.effects import CountFlow, Flow
 from penstock.core.jobs.job import ops_of, term_of
-from penstock.core.jobs.logs import get_logger
-from penstock.errors import QueueInUse, WrongEpoch
+from penstock.errors import WrongEpoch
 from penstock.worker.concerns import NO_JOB_ERRORS, drop_wait, guard_queue, leave_out, run_call
-from penstock.worker.deliveries import begin_suspect, drop_unconfirmed, take_reply
+from penstock.worker.deliveries import begin_suspect
+from penstock.worker.idle import rest, stop_waiting
 from penstock.worker.polls import QueuePoll, Reports, jobs_in
 from penstock.worker.reporting import drop_expired, keep_as_hints, report, report_all
 from penstock.worker.results import ACK, HANDED_BACK
 from penstock.worker.schedules import TickRun
 from penstock.worker.state import JOBS_PER_CALL, WorkerState
+from penstock.worker.taking import hand_on, measure_trip, read_sizes, reserve_now
 
 __all__ = ["leave", "work"]
 
-logger = get_logger("penstock")
-FOLLOWED_WAIT_SECONDS = POLL_INTERVAL + 0.5
-"""Seconds until the loop asks every queue, if no reserve behind a wait has done that before."""
-FOLLOWING_SECONDS = 20.0
-"""Seconds without a job for which each wait lasts one poll interval and has a reserve behind it,
-which saves the next job a round trip. After them a wait is one BLPOP for a minute, which saves
-calls."""
 UNKNOWN_ERROR_PAUSE = 1.0
 """Seconds without a call after an error that no call of a queue explains."""
 
@@ -70,14 +54,14 @@ def work(state: WorkerState, end_round: Callable[[int], None]) -> Flow:
                     drop_expired(state)
                 got = yield from _run_round(state)
                 if got < 0:
-                    got = yield from _rest(state)
+                    got = yield from rest(state)
             except Exception as error:  # noqa: BLE001  # a worker outlives every failure
                 yield from _pause_after_error(state, error)
                 got = 0
             end_round(got)
             if state.moved:
                 with suppress(Exception):  # the waiting connection is dropped in any case
-                    yield from _stop_waiting(state)
+                    yield from stop_waiting(state)
                 return
         yield from leave(state)
     except Cancelled:
@@ -133,7 +117,7 @@ def _run_round(state: WorkerState) -> CountFlow:
     if state.suspects.unbegun and state.suspects.waits:
         yield from _begin_suspect(state)
     if got and state.waiting:  # the pending BLPOP of a busy worker would take others' tokens
-        yield from _stop_waiting(state)
+        yield from stop_waiting(state)
     if state.clock() >= min(state.sample_at, state.tick_at):
         yield from _look_around(state, busy=got > 0 or bool(state.held))
     return got
@@ -141,7 +125,7 @@ def _run_round(state: WorkerState) -> CountFlow:
 
 def _look_around(state: WorkerState, *, busy: bool) -> Flow:
     if state.clock() >= state.sample_at:
-        yield from _read_sizes(state, busy=busy)
+        yield from read_sizes(state, busy=busy)
     if state.clock() >= state.tick_at:
         yield from _run_ticks(state)
 
@@ -200,10 +184,10 @@ def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, *, wanted: 
     """
     got = 0
     if wanted and not poll.lease:
-        wanted = yield from _measure_trip(state, poll, wanted)
+        wanted = yield from measure_trip(state, poll, wanted)
     if wanted and (poll.woken or state.waiting) and state.free > 0:
         # This call says that the worker was idle. The call that also reports can't say so.
-        got = yield from _reserve(state, poll, min(wanted, state.free))
+        got = yield from reserve_now(state, poll, min(wanted, state.free))
         wanted = 0
     while others := [verdict for verdict in reports if verdict != ACK]:
         yield from report(state, poll, reports, verdict=others[0])
@@ -212,7 +196,7 @@ def _exchange(state: WorkerState, poll: QueuePoll, reports: Reports, *, wanted: 
     if wanted and reports:
         got = yield from report(state, poll, reports, verdict=ACK, wanted=wanted)
     elif wanted:
-        got = yield from _reserve(state, poll, wanted)
+        got = yield from reserve_now(state, poll, wanted)
     return got
 
 
@@ -233,209 +217,7 @@ def _report_and_leave_out(
             return
     leave_out(state, poll, error)
     if poll.woken:
-        yield from _hand_on(state, poll)
-
-
-def _measure_trip(state: WorkerState, poll: QueuePoll, wanted: int) -> CountFlow:
-    """Learn a queue's lease and the time of a round trip before reserving its first job.
-
-    Returns `wanted`, or 0 if the round trip is too long.
-    """
-    taken = yield from run_call(state, poll, poll.ops.reserve(0, lease_ms=poll.lease_ms))
-    poll.lease = taken.lease_ms / 1000
-    yield from _read_size(state, poll)
-    state.judge_trip(poll)
-    return 0 if poll.is_slow else wanted
-
-
-def _reserve(state: WorkerState, poll: QueuePoll, wanted: int) -> CountFlow:
-    sent = state.clock()
-    idle = poll.woken or state.waiting
-    call = poll.ops.reserve(wanted, idle=idle, provisional=True, lease_ms=poll.lease_ms)
-    call.wait = state.delivery_wait
-    taken = yield from run_call(state, poll, call)
-    if call.wait is not None:
-        taken = drop_unconfirmed(state, call, taken)
-    poll.woken = False
-    take_reply(state, poll, taken, wanted=wanted, sent=call.resent or sent)
-    return len(taken.deliveries)
-
-
-def _read_sizes(state: WorkerState, *, busy: bool) -> Flow:
-    """Read the sizes of the queues. This also shows that a full worker is alive."""
-    state.sampled_at = state.clock()
-    state.sample_at = state.sampled_at + state.sample_pause(busy=busy)
-    for poll in state.polls:
-        if not poll.failures:
-            with guard_queue(state, poll):
-                yield from _read_size(state, poll)
-
-
-def _read_size(state: WorkerState, poll: QueuePoll) -> Flow:
-    """Read the size and the settings of a queue.
-
-    Errors that concern its jobs are reported when jobs are reserved.
-    """
-    try:
-        stats = yield from run_call(state, poll, poll.ops.stats())
-    except Exception as error:
-        if about_server(error):
-            raise
-        logger.debug("the size of queue %r can't be read: %s", poll.ops.name, error)
-        return
-    poll.size, poll.settings = stats.ready, stats.settings
-    poll.ticker.learn(has_schedules=stats.has_schedules)
-    state.tick_at = 0.0
-    state.statistics.add_size(poll.ops.name, state.sizes[poll.ops.name])
-
-
-def _rest(state: WorkerState) -> CountFlow:
-    """Wait for a token where there is room, otherwise for the runners.
-
-    Returns the number of jobs that a token brought.
-    """
-    if not state.held:
-        yield from _sweep_due(state)
-    until = state.until()
-    listened = state.listened if state.room() > 0 and state.may_wait else []
-    if not listened:
-        if state.waiting or [poll for poll in state.polls if poll.woken]:
-            yield from _stop_waiting(state)
-        yield Rest(until)
-        return 0
-    if listened != state.awaited:
-        yield from _stop_waiting(state)
-        state.awaited = listened
-    state.waiting = True
-    queues = tuple(poll.ops for poll in listened)
-    try:
-        heard = yield Listen(queues, until, follow=_reserve_to_follow(state, listened))
-    except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
-        heard = yield from _find_damaged(state, error)
-    return (yield from _reserve_where_woken(state, listened[0], heard))
-
-
-def _reserve_where_woken(state: WorkerState, first: QueuePoll, heard: WaitResult) -> CountFlow:
-    """Reserve where a token was taken; return the number of jobs."""
-    got = 0
-    if heard.taken is not None:
-        state.waiting = False
-        got = _take_followed(state, first, heard.taken)
-        if got:
-            yield LetRunnersStart()  # as in _reserve_by_token
-        elif heard.told:
-            state.note_no_job(first)
-        return got
-    for ops in heard.told:
-        got += yield from _reserve_by_token(state, state.poll_of[ops])
-    for ops in heard.lost:
-        state.poll_of[ops].at = 0.0
-    return got
-
-
-def _find_damaged(state: WorkerState, error: Exception) -> Generator[Effect, Any, WaitResult]:
-    """Ask each queue of a wait that the server has refused, to leave out those that are damaged.
-
-    Returns:
-        What the wait has brought: nothing.
-
-    Raises:
-        Exception: the error, if it concerns the server, or none of the queues is damaged.
-    """
-    if about_server(error):
-        raise error
-    yield from drop_wait(state)
-    for poll in state.awaited:
-        yield from _hand_on(state, poll)
-    if all(poll.is_usable for poll in state.awaited):
-        raise error
-    return WaitResult()
-
-
-def _reserve_to_follow(
-    state: WorkerState, listened: Sequence[QueuePoll]
-) -> Callable[[], Call[Taken]] | None:
-    """Return what builds a reserve to send behind the wait; None = it can't be sent there.
-
-    It is for one job: when the wait is ended, because other jobs have come, it takes one more.
-    """
-    ops = listened[0].ops
-    is_over = state.clock() >= state.brought_at + FOLLOWING_SECONDS
-    has_to_wait = state.delivery_wait is not None or ops.reply_limit.most
-    if is_over or has_to_wait or len(state.polls) > 1 or ops.consuming or not listened[0].asked_at:
-        return None
-    return partial(ops.reserve, 1, idle=True, provisional=True)
-
-
-def _take_followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
-    """Process the reply to the reserve behind a wait, and return the number of jobs.
-
-    It may have run long ago, if this process was stopped meanwhile. The queue's clock tells how
-    long after the last answer that was, and so when the lease began at the earliest.
-    """
-    now = state.clock()
-    began = min(now, poll.asked_at + (taken.now_ms - poll.asked_ms) / 1000)
-    if state.failures:
-        state.note_return()
-    state.answered, poll.failures, poll.woken = now, 0, False
-    state.lap = now + FOLLOWED_WAIT_SECONDS  # this reserve was the lap's question
-    take_reply(state, poll, taken, wanted=1, sent=began)
-    return len(taken.deliveries)
-
-
-def _sweep_due(state: WorkerState) -> Flow:
-    """Sweep the queues that are due: about once a minute, at random times."""
-    try:
-        yield SweepDue(tuple(poll.ops for poll in state.polls if poll.is_usable))
-    except Exception:  # other clients sweep as well, and the next call tells of a lost server
-        logger.debug("a sweep failed", exc_info=True)
-
-
-def _reserve_by_token(state: WorkerState, poll: QueuePoll) -> CountFlow:
-    state.waiting = state.is_spread and len(state.awaited) > 1
-    poll.at, poll.woken = 0.0, True
-    room = state.room()
-    if room <= 0 or poll.is_slow:
-        yield from _hand_on(state, poll)
-        return 0
-    got = 0
-    with guard_queue(state, poll):
-        got = yield from _reserve(state, poll, min(room, JOBS_PER_CALL))
-    if poll.woken:  # it took no job, as deliveries can't be confirmed
-        yield from _hand_on(state, poll)
-    if got:
-        yield LetRunnersStart()  # the handler begins before the next BLPOP is sent
-    else:
-        state.note_no_job(poll)
-    return got
-
-
-def _stop_waiting(state: WorkerState) -> Flow:
-    """End a wait. Put its tokens back, and wake another consumer for jobs that are due soon."""
-    waited, state.waiting = state.waiting, False
-    try:
-        heard: WaitResult = (yield EndWait()) if waited else WaitResult()
-    except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
-        heard = yield from _find_damaged(state, error)
-    told = heard.told
-    if heard.taken is not None:
-        told = ()  # the reserve behind the wait has put the token back, if there is a job to take
-        if state.room() > 0:
-            _take_followed(state, state.polls[0], heard.taken)
-        else:
-            for job in heard.taken.deliveries:
-                state.put_back(job, HANDED_BACK)
-    for poll in state.polls:
-        near = waited and 0 < poll.at <= state.clock() + POLL_INTERVAL and poll.is_usable
-        if near or poll.woken or poll.ops in told:
-            yield from _hand_on(state, poll)
-
-
-def _hand_on(state: WorkerState, poll: QueuePoll) -> Flow:
-    """Put a token back for another consumer, if there is a job to take."""
-    poll.woken = False
-    with guard_queue(state, poll), suppress(QueueInUse):  # the script has put it back all the same
-        yield from run_call(state, poll, poll.ops.reserve(0, idle=True, lease_ms=poll.lease_ms))
+        yield from hand_on(state, poll)
 
 
 def leave(state: WorkerState) -> Flow:
@@ -446,7 +228,7 @@ def leave(state: WorkerState) -> Flow:
     yield GiveUpSoon()
     try:
         with _unless_refused(state, "the end of the wait"):
-            yield from _stop_waiting(state)
+            yield from stop_waiting(state)
         yield from _report_all(state)
         _hand_back(state)
         yield from _report_all(state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.core.jobs.job import Delivery
-from penstock.core.jobs.logs import span
+from penstock.core.jobs.logs import counted, span
 from penstock.core.jobs.views import Settings
 from penstock.core.values.policy import BASE_MS, CAP_MS
 from penstock.worker.failures import stored_policy
@@ -24,11 +24,11 @@ MOST_LISTED_NAMES = 5
 """Most names or jobs that a line lists."""
 
 
-def shortened(names: Iterable[str]) -> str:
+def shortened(names: Iterable[str], *, most: int = MOST_LISTED_NAMES) -> str:
     """Return the first names, and how many more there are."""
     listed = list(names)
-    more = [f"{len(listed) - MOST_LISTED_NAMES} more"] if len(listed) > MOST_LISTED_NAMES else []
-    return ", ".join(listed[:MOST_LISTED_NAMES] + more)
+    more = [f"{len(listed) - most} more"] if len(listed) > most else []
+    return ", ".join(listed[:most] + more)
 
 
 def start_text(
@@ -47,7 +47,7 @@ def running_text(running: Sequence[RunningJob]) -> str:
         f"{job.handler or 'a job'} of {job.queue} ({job.id}, running for {span(job.seconds)})"
         for job in running
     ]
-    return f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {shortened(jobs)}"
+    return f"{counted(len(jobs), 'job')}: {shortened(jobs)}"
 
 
 def end_text(counts: Mapping[str, int], seconds: float) -> str:
@@ -57,7 +57,7 @@ def end_text(counts: Mapping[str, int], seconds: float) -> str:
     rest = {name: counts[name] for name in sorted(others)}
     details = ", ".join(f"{count} {name}" for name, count in {**failed, **rest}.items())
     done = counts.get("done", 0) + counts.get("settled", 0)
-    text = f"{done} jobs done, {sum(failed.values())} failed in {span(seconds)}"
+    text = f"{counted(done, 'job')} done, {sum(failed.values())} failed in {span(seconds)}"
     return f"{text} ({details})" if details else text
 
 

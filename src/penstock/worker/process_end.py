@@ -28,15 +28,8 @@ from types import FrameType
 from typing import Any
 
 from penstock.core.jobs.logs import get_logger
-from penstock.worker.runners import (
-    EXIT_WAIT,
-    AsyncRunners,
-    Runners,
-    end_activities,
-    in_thread,
-    main_has_ended,
-    origin,
-)
+from penstock.worker.activities import EXIT_WAIT, end_activities, in_thread, main_has_ended
+from penstock.worker.runners import AsyncRunners, Runners, origin
 
 __all__ = ["ProcessEnd", "end_process"]
 
@@ -60,8 +53,18 @@ class ProcessEnd:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._is_disowned = False
         with suppress(RuntimeError):  # there is none
             self._loop = asyncio.get_running_loop()
+
+    def end(self) -> None:
+        """End the process at once, unless its program goes on after `run`."""
+        if not self._is_disowned:
+            end_process()
+
+    def disown(self) -> None:
+        """Let the program go on: only given-up handlers may keep it from its end."""
+        self._is_disowned = True
 
     def note_calls(self, runners: Runners | AsyncRunners) -> None:
         """Watch the calls in executors of handlers that are given up now.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock.worker.runners import in_thread
+from penstock.worker.activities import in_thread
 
 __all__ = ["LINE_VARIABLE", "Line", "Process", "ending", "reason_against_processes"]
 

@@ -14,19 +14,15 @@ from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
-from penstock.core.enqueuing.options import (
-    EnqueueOptions,
-    JobOptions,
-    NewJob,
-    NewJobs,
-    Prepared,
-    show_options,
-)
+from penstock.core.enqueuing.new_jobs import JobOptions, NewJob, NewJobs
+from penstock.core.enqueuing.options import EnqueueOptions, show_options
+from penstock.core.enqueuing.prepared import Prepared
 from penstock.core.enqueuing.schedules import Spec
 from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.record import RECORD
 from penstock.core.values import stable
+from penstock.core.values.annotations import Self, Unpack
 from penstock.core.values.checks import Duration, check_text, duration_ms
 from penstock.core.values.methods import ElsewhereCall, name_methods
 from penstock.core.values.policy import RetryPolicy
@@ -36,9 +32,6 @@ from penstock.worker.arguments import Converter, Parameters, Unfit, decoded
 from penstock.worker.failures import Backoff
 from penstock.worker.functions import check_function, is_async, qualified
 from penstock.worker.results import ACK, MAX_TEXT_BYTES, Result, Retry, Verdict, described
-
-if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
 
 __all__ = ["DEFAULT_KEY", "AnyHandler", "RegisteredHandler", "seconds_of", "title_of"]
 
@@ -70,6 +63,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         result_ttl: seconds for which the results of its jobs are kept; None = the queue's setting.
         chunk_wait: the attribute `wait`.
         backoff: the policies for failures.
+        strict: the attribute `is_strict`.
 
     Attributes:
         name: the name in the header of its jobs; None = it has none.
@@ -83,6 +77,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         takes_job: whether a job is its only argument.
         time_limit: seconds that a call may take; None = the worker's limit.
         schedule: when jobs of it are added; None = it has no schedule.
+        is_strict: whether a result that it makes and neither returns nor raises is a failure.
 
     Raises:
         BadArgument: the function can't be a handler.
@@ -115,6 +110,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         backoff: Backoff | None = None,
         time_limit: Duration | None = None,
         schedule: Spec | None = None,
+        strict: bool = False,
     ) -> None:
         if isinstance(function, RegisteredHandler):
             reason = (
@@ -138,6 +134,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         self.wait = chunk_wait
         self.time_limit = seconds_of("time_limit", time_limit)
         self.schedule = schedule
+        self.is_strict = strict
         self._backoff = backoff or Backoff()
         self._convert = convert
         given = {"lease": lease, "retry": self._backoff.stored, "result_ttl": result_ttl}
@@ -167,13 +164,13 @@ class RegisteredHandler(Generic[C, P, R_co]):
     @property
     def lease(self) -> Duration | None:
         """Lease of its jobs in seconds; None = the queue's."""
-        lease: Duration | None = self._options.given.get("lease")
+        lease: Duration | None = self._options.by_name.get("lease")
         return lease
 
     @property
     def result_ttl(self) -> Duration | None:
         """Seconds for which the results of its jobs are kept; None = the queue's setting."""
-        result_ttl: Duration | None = self._options.given.get("result_ttl")
+        result_ttl: Duration | None = self._options.by_name.get("result_ttl")
         return result_ttl
 
     @property

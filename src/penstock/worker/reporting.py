@@ -8,7 +8,6 @@ that too, the job is left to its lease.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Sequence
 from itertools import chain
 from typing import Any
@@ -28,7 +27,7 @@ from penstock.worker.concerns import CHANGED_QUEUE_ERRORS, is_certain, is_damage
 from penstock.worker.deliveries import drop_unconfirmed, take_reply
 from penstock.worker.messages import FAILED_OUTCOMES
 from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
-from penstock.worker.results import ACK, HANDED_BACK, NO_REPORT, OUTCOME_OF_KIND, Verdict
+from penstock.worker.results import ACK, HANDED_BACK, NO_REPORT, Verdict, outcome_of
 from penstock.worker.state import JOBS_PER_CALL, WorkerState
 from penstock.worker.suspects import PUT_ASIDE
 
@@ -121,7 +120,7 @@ def _leave_to_lease(state: WorkerState, done: Finished, error: Exception) -> Non
         state.suspects.put_aside()
     if state.stopping:
         state.abandoned.update(job for job in done.jobs if not job.at_most_once)
-    count(state, done, "lost", number=len(done.jobs))
+    count(state, done, "lost")
     for job in done.jobs:
         text = "%s could not be reported, its lease is left to end: %s: %s"
         logger.error(text, job.id, type(error).__name__, error, extra=Fields(job))
@@ -243,7 +242,7 @@ def keep_as_hints(state: WorkerState, poll: QueuePoll) -> Flow:
             if all(answer):
                 finished.remove(done)
                 state.drop(done.jobs)
-                count(state, done, _usual(verdict, done.jobs[0]), number=len(done.jobs))
+                count(state, done, _usual(verdict, done.jobs[0]))
         if not finished:
             del reports[verdict]
     if not reports:
@@ -264,7 +263,7 @@ def drop_expired(state: WorkerState) -> None:
             for done in [done for done in finished if _has_expired(done, now, tries)]:
                 finished.remove(done)
                 state.drop(done.jobs)
-                count(state, done, "lost", number=len(done.jobs))
+                count(state, done, "lost")
                 for job in done.jobs:
                     text = "%s could not be reported, as its queue can't be used: it is lost"
                     logger.warning(text, job.id, extra=Fields(job))
@@ -280,19 +279,23 @@ def _has_expired(done: Finished, now: float, tries: int) -> bool:
     )
 
 
-def count(state: WorkerState, done: Finished, outcome: str, *, number: int) -> None:
-    """Count the outcome of so many of these jobs."""
+def count(state: WorkerState, done: Finished, outcome: str, jobs: Sequence[Delivery] = ()) -> None:
+    """Count the outcome of these jobs; by default of all."""
     job = done.jobs[0]
     waited = None
     if not counts_of(job):  # its first delivery
         waited = (reservation_of(job).now - int(number_of(job)[:-11])) / 1000
     is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
-    figures: dict[str, Any] = {"outcome": outcome, "count": number, "is_asked": is_asked}
-    handling = None if done.is_counted else done.seconds or None  # 0 = none has run
-    figures |= {"handling": handling, "queueing": waited}
-    state.statistics.add_outcome(**figures, spans=() if done.is_counted else done.spans)
-    if state.isolated is not None:
-        state.isolated.report_outcome(**figures)
+    jobs = jobs or done.jobs
+    figures: dict[str, Any] = {
+        "handling": None if done.is_counted else done.seconds or None,  # 0 = none has run
+        "queueing": waited,
+        "is_asked": is_asked,
+        "spans": () if done.is_counted else done.spans,
+    }
+    state.statistics.add_outcome(outcome, len(jobs), **figures)
+    if state.hooks or state.isolated is not None:
+        state.tell_outcome(jobs, outcome, **figures)
 
 
 def _drop_reported(
@@ -312,8 +315,8 @@ def _drop_reported(
             state.abandoned.difference_update(done.jobs)
     if outcomes.all_done:
         for done in finished:
-            usual = OUTCOME_OF_KIND["ack"] if verdict is ACK else _usual(verdict, done.jobs[0])
-            count(state, done, usual, number=len(done.jobs))
+            usual = "done" if verdict is ACK else _usual(verdict, done.jobs[0])
+            count(state, done, usual)
             if state.options.log_jobs:
                 _log_jobs(state, done, [usual] * len(done.jobs))
         return
@@ -321,8 +324,9 @@ def _drop_reported(
     for done in finished:
         fates = [_fate(done, job, next(answers), is_repeated=is_repeated) for job in done.jobs]
         _log_jobs(state, done, fates)
-        for fate, number in Counter(fates).items():
-            count(state, done, fate, number=number)
+        for fate in dict.fromkeys(fates):
+            alike = [job for job, own in zip(done.jobs, fates, strict=True) if own == fate]
+            count(state, done, fate, alike)
             done = done._replace(is_counted=True)
 
 
@@ -337,7 +341,7 @@ def _log_jobs(state: WorkerState, done: Finished, fates: Sequence[str]) -> None:
 def _drop_deleted(state: WorkerState, finished: Sequence[Finished]) -> None:
     for done in finished:
         state.drop(done.jobs)
-        count(state, done, "lost", number=len(done.jobs))
+        count(state, done, "lost")
         logger.warning("%s was deleted with its queue", done.jobs[0].id, extra=Fields(done.jobs[0]))
 
 
@@ -346,7 +350,7 @@ def _usual(verdict: Verdict, job: Delivery) -> str:
         return "handed back"
     if verdict is NO_REPORT and job.lost:
         return "lost"
-    return OUTCOME_OF_KIND[verdict.kind]
+    return outcome_of(verdict)
 
 
 def _fate(done: Finished, job: Delivery, outcome: Outcome, *, is_repeated: bool) -> str:
@@ -367,6 +371,8 @@ def _fate(done: Finished, job: Delivery, outcome: Outcome, *, is_repeated: bool)
     if outcome is Outcome.DEAD:
         if verdict.logged != "last":
             text = "%s has used up its attempts: %s: a dead letter"
+            if outcome_of(verdict) == "unknown":
+                text = "%s is given back no more: %s: a dead letter"
             trace = {TRACE_FIELD: verdict.trace} if verdict.logged else {}
             logger.error(text, job.id, verdict.text, extra=Fields(job, **trace))
         return "dead"

@@ -7,10 +7,11 @@ failed.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
+from penstock.core.enqueuing.new_jobs import NewJob
 from penstock.core.enqueuing.next_jobs import NextJobs, next_jobs
-from penstock.core.enqueuing.options import NewJob
 from penstock.core.values.caught import summary_of
 from penstock.core.values.checks import Duration, check_text, duration_ms
 
@@ -19,7 +20,7 @@ __all__ = [
     "CANCELLED",
     "HANDED_BACK",
     "NO_REPORT",
-    "OUTCOME_OF_KIND",
+    "RESULTS_OF_RUN",
     "Done",
     "Reject",
     "Result",
@@ -27,6 +28,8 @@ __all__ = [
     "Snooze",
     "Verdict",
     "described",
+    "outcome_of",
+    "unknown",
 ]
 
 MAX_TEXT_BYTES = 1024
@@ -38,7 +41,9 @@ class Verdict(NamedTuple):
 
     Attributes:
         kind: "ack", "nack", "release", "bury", or "none" for no report.
-        delay_ms: milliseconds until the next attempt; -1 = by the job's or the queue's policy.
+        delay_ms: milliseconds until the next attempt; -1 = by the job's or the queue's policy, and
+            of a release: at its place, as nothing has begun with the job; -2 = of a nack: the
+            worker has no handler for the job.
         text: error or reason, at most 1024 bytes.
         window_ms: of an ack: the window of the job's dedup id from now on; None = the job's own.
         is_asked: whether the handler has asked for this delay.
@@ -62,7 +67,7 @@ class Verdict(NamedTuple):
 
 ACK = Verdict("ack")
 """The usual verdict: one object, so that `verdict is ACK` is a quick test."""
-HANDED_BACK = Verdict("release", 0, "not begun with")
+HANDED_BACK = Verdict("release", -1, "not begun with")
 CANCELLED = Verdict("release", 0, "cancelled")
 """For a job that is marked by `cancel`: the release ends it."""
 NO_REPORT = Verdict("none")
@@ -76,6 +81,22 @@ OUTCOME_OF_KIND = {
     "none": "settled",
 }
 """The outcome that is counted for a job, by the kind of its verdict."""
+UNKNOWN_DELAY_MS = -2
+"""Delay of a nack: there is no handler for the job, and the script chooses the delay."""
+
+
+RESULTS_OF_RUN: ContextVar[list[Result] | None] = ContextVar("RESULTS_OF_RUN", default=None)
+"""The results that the handler which runs in this context has made; see `check_used`."""
+
+
+def unknown(reason: str) -> Verdict:
+    """Return the verdict on a job for which the worker has no handler: another one may have it."""
+    return Verdict("nack", UNKNOWN_DELAY_MS, reason)
+
+
+def outcome_of(verdict: Verdict) -> str:
+    """Return the outcome that is counted for a job if the server does as the verdict says."""
+    return "unknown" if verdict.delay_ms == UNKNOWN_DELAY_MS else OUTCOME_OF_KIND[verdict.kind]
 
 
 class Result(Exception):
@@ -93,6 +114,9 @@ class Result(Exception):
         if type(self) is Result:
             raise TypeError("use one of Done, Retry, Snooze, Reject")
         super().__init__(*args)
+        results = RESULTS_OF_RUN.get()
+        if results is not None:
+            results.append(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):

@@ -6,8 +6,6 @@ The two are written by hand, as they share little.
 from __future__ import annotations
 
 import asyncio
-import atexit
-import concurrent.futures.thread  # before `_end_main`: its threads are joined after that
 import contextvars
 import os
 import queue
@@ -15,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -24,29 +22,19 @@ from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.logs import get_logger
 from penstock.core.values.caught import caught
 from penstock.errors import ConfigurationError
+from penstock.worker.activities import in_thread
 from penstock.worker.limits import NO_LIMITS, CancelledRun, Item, within
 from penstock.worker.registered import AnyHandler
 
 __all__ = [
-    "EXIT_WAIT",
-    "Activity",
-    "AsyncActivity",
     "AsyncRunners",
     "Item",
     "Runners",
-    "ain_thread",
-    "end_activities",
-    "in_thread",
-    "main_has_ended",
     "origin",
 ]
 
 logger = get_logger("penstock")
 
-EXIT_WAIT = 3.0
-"""Seconds for which a program that ends waits for its workers, and for handlers given up."""
-main_has_ended = threading.Event()
-"""Set when the main thread has executed the program's code, and begins to join threads."""
 origin: contextvars.ContextVar[object] = contextvars.ContextVar("penstock_origin")
 """In contexts of handlers that are coroutines: the mark of their runners."""
 
@@ -297,7 +285,7 @@ class AsyncRunners:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Item] = deque()
         self._task_of: dict[Delivery, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._watch: asyncio.Task[None] | None = None
         self._mark = object()
@@ -330,7 +318,7 @@ class AsyncRunners:
 
     def _begin(self, item: Item) -> None:
         task = self._loop.create_task(self._run(item), name=self._name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._begin_next)
 
     async def _run(self, item: Item) -> None:
@@ -340,7 +328,7 @@ class AsyncRunners:
             _complain(error)
 
     def _begin_next(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if self._inbox and not self._is_over():
             self._begin(self._inbox.popleft())
 
@@ -357,7 +345,7 @@ class AsyncRunners:
             self._loop.call_soon_threadsafe(self._cancel, jobs)
 
     def _cancel(self, jobs: Sequence[Delivery]) -> None:
-        for task in {self._task_of[job] for job in jobs if job in self._task_of}:
+        for task in dict.fromkeys(self._task_of[job] for job in jobs if job in self._task_of):
             task.cancel("the lease was lost")
 
     def cancel(self, jobs: Sequence[Delivery]) -> None:
@@ -437,7 +425,7 @@ class AsyncRunners:
         for task in self._tasks:
             task.cancel("the worker ends")
         self._threads.end()
-        left = self._tasks if self._watch is None else {*self._tasks, self._watch}
+        left = {*self._tasks} if self._watch is None else {*self._tasks, self._watch}
         return not left or not (await asyncio.wait(left, timeout=timeout))[1]
 
 
@@ -447,117 +435,3 @@ def _complain(error: BaseException) -> None:
             "a handler's run failed in the worker itself; its jobs come back when their leases end",
             exc_info=error,
         )
-
-
-class Activity:
-    """A function that runs in a thread of its own.
-
-    Its thread is a daemon, so at the program's end `stop` is called and the thread is joined for
-    `EXIT_WAIT` seconds: see `end_activities`.
-
-    Args:
-        main: the function.
-        name: the name of the thread.
-        stop: makes it return soon.
-    """
-
-    def __init__(self, main: Callable[[], None], name: str, stop: Callable[[], None]) -> None:
-        self._main = main
-        self.stop = stop
-        self.error: BaseException | None = None
-        self._thread = in_thread(self._run, name)
-
-    def _run(self) -> None:
-        _activities.add(self)
-        try:
-            self._main()
-        except BaseException as error:  # noqa: BLE001  # it is raised where it is joined
-            self.error = error
-        finally:
-            _activities.discard(self)
-
-    def wait(self, until: float) -> None:
-        """Wait until it has ended, or until a point in time of the monotonic clock."""
-        self._thread.join(max(0.0, until - time.monotonic()))
-
-    @property
-    def is_over(self) -> bool:
-        """True if it has ended."""
-        return not self._thread.is_alive()
-
-    def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; return whether it has. Raises the exception that ended it."""
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            return False
-        if self.error is not None:
-            raise self.error
-        return True
-
-
-class AsyncActivity:
-    """A coroutine that runs in a task of its own.
-
-    Args:
-        main: the coroutine function.
-        name: the name of the task.
-    """
-
-    def __init__(self, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        self._task = asyncio.get_running_loop().create_task(main(), name=name)
-
-    @property
-    def is_over(self) -> bool:
-        """True if it has ended."""
-        return self._task.done()
-
-    async def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; return whether it has. Raises the exception that ended it."""
-        await asyncio.wait({self._task}, timeout=timeout)
-        if not self._task.done():
-            return False
-        self._task.result()
-        return True
-
-
-_activities = set[Activity]()
-"""Those that run."""
-
-
-def end_activities() -> None:
-    """Stop all activities, then wait for all of them together."""
-    running = [
-        activity for activity in list(_activities) if not activity.is_over
-    ]  # none in a forked child
-    until = time.monotonic() + EXIT_WAIT
-    for activity in running:
-        activity.stop()
-    for activity in running:
-        activity.wait(until)
-
-
-def _end_main() -> None:
-    """End the activities before executors refuse calls, unless the program goes on in threads."""
-    main_has_ended.set()
-    apart = {threading.main_thread(), *list(concurrent.futures.thread._threads_queues)}
-    if all(thread.daemon or thread in apart for thread in threading.enumerate()):
-        with suppress(Exception):  # else the interpreter would not join the program's threads
-            end_activities()
-
-
-atexit.register(end_activities)
-with suppress(RuntimeError):  # the interpreter ends already
-    # Functions of `atexit` are called after threads were joined.
-    getattr(threading, "_register_atexit", atexit.register)(_end_main)
-
-
-def in_thread(main: Callable[[], None], name: str) -> threading.Thread:
-    """Run a function in a daemon thread."""
-    thread = threading.Thread(target=main, name=name, daemon=True)
-    thread.start()
-    return thread
-
-
-def ain_thread(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> threading.Thread:
-    """Run a coroutine in a daemon thread with an event loop of its own."""
-    return in_thread(lambda: asyncio.run(main()), name)

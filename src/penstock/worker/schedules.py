@@ -54,7 +54,7 @@ CLOCK_JUMP_MS = MISSED_MS // 2
 SCHEDULE_CHECK_INTERVAL = 60.0
 """Seconds between two checks of all schedules without such a step. Another client may have stored a
 tick by a wrong time that this worker has not seen."""
-CLOSED_QUEUE_ERRORS = (
+NOT_TAKING_ERRORS = (
     OutOfMemory, QueueClosed, QueueFull, QueueInUse, QueueMissing, QueuePaused, RoleLost
 )  # fmt: skip
 """Errors of a queue that takes no jobs now. The tick stays."""
@@ -265,7 +265,7 @@ class TickRun:
         kind = type(error).__name__
         if self.ticker.refused.get(name) != kind:
             self.ticker.refused[name] = kind
-            level = logging.INFO if isinstance(error, CLOSED_QUEUE_ERRORS) else logging.ERROR
+            level = logging.INFO if isinstance(error, NOT_TAKING_ERRORS) else logging.ERROR
             text = "schedule %r of queue %r is refused: %s: %s; %s"
             trace = _unknown(error)
             self.log.log(level, text, name, self.ops.name, kind, error, effect, exc_info=trace)
@@ -288,7 +288,6 @@ class TickRun:
                 ticker.expect(entry)
 
     def _leave_to_others(self, name: str, reason: str) -> None:
-        """Leave a schedule to other workers; log it once."""
         if name not in self.ticker.unread:
             self.ticker.unread.add(name)
             self.log.error("schedule %r can't be run by this worker: %s", name, reason)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeAlias
 
-__all__ = ["GROUP_SIGNALS", "ReceivedSignals", "handle_signals", "handling_signals"]
+__all__ = ["GROUP_SIGNALS", "ReceivedSignals", "handle_signals", "handling_signals", "hear_hang_up"]
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 GROUP_SIGNALS = (*STOPPING, signal.SIGHUP)
@@ -50,6 +50,11 @@ def handle_signals(listener: Listener) -> None:
     Only the main thread can. A running worker handles these signals in its place.
     """
     _SignalHandler(listener).install()
+
+
+def hear_hang_up() -> None:
+    """Let SIGHUP through again, which `penstock worker` keeps back until a handler is there."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
 @contextmanager

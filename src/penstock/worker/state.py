@@ -11,12 +11,13 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.calls.failures import about_server
 from penstock.core.flows import POLL_INTERVAL
 from penstock.core.jobs.job import Delivery, ops_of, term_of
 from penstock.core.jobs.logs import RateLimit, get_logger, span
+from penstock.core.jobs.middleware import Middleware, SettleEvent
 from penstock.core.jobs.views import Settings
 from penstock.core.values.durable import delivery_wait
 from penstock.errors import UnsupportedVersion
@@ -100,6 +101,7 @@ class WorkerState:
         report_error: why a job could be reported neither as done nor as failed.
         newer: the error of a queue that a newer penstock has written to.
         learned: the number of partitions of queues that turned out to have some.
+        hooks: take note of outcomes.
         delivery_wait: the confirmations of deliveries at most once; None = they are not waited for.
     """
 
@@ -150,6 +152,7 @@ class WorkerState:
         self.abandoned: set[Delivery] = set()
         self.process_end: ProcessEnd | None = None
         self.learned: dict[str, int] = {}
+        self.hooks: Sequence[Middleware] = ()
         self.report_error: Exception | None = None
         self.newer: UnsupportedVersion | None = None
         self._rank = {name: at for at, name in enumerate(options.queues)}
@@ -378,6 +381,11 @@ class WorkerState:
             job.settled = True
             self.finished.append(Finished((job,), verdict, 0.0))
 
+    def give_back(self, poll: QueuePoll) -> None:
+        """Give back the jobs of a paused queue that have not begun."""
+        for job in self.dispatcher.drain(poll.ops):
+            self.put_back(job, HANDED_BACK)
+
     def look_everywhere(self) -> None:
         """Ask every queue in the next round, and again after a poll interval."""
         self.lap = self.clock() + POLL_INTERVAL
@@ -452,6 +460,40 @@ class WorkerState:
         """Log, at most once a minute, that something has failed, such as the user's monitor."""
         if self.complaints.allows(what):
             self.log.error("%s failed; the worker goes on", what, exc_info=error)
+
+    def note_outcome(self, jobs: Sequence[Delivery], outcome: str, **figures: Any) -> None:
+        """Count the outcome of jobs of one queue, and tell it to those that take note.
+
+        Args:
+            jobs: the jobs.
+            outcome: of each of them.
+            **figures: more arguments of `Statistics.add_outcome`.
+        """
+        self.statistics.add_outcome(outcome, len(jobs), **figures)
+        self.tell_outcome(jobs, outcome, **figures)
+
+    def tell_outcome(self, jobs: Sequence[Delivery], outcome: str, **figures: Any) -> None:
+        """Tell an outcome that was counted: a process for suspects its worker, a worker the hooks.
+
+        Arguments as for `note_outcome`.
+        """
+        if self.isolated is not None:
+            self.isolated.report_outcome(outcome=outcome, **figures)
+        elif self.hooks:
+            self._tell_hooks(jobs, outcome)
+
+    def _tell_hooks(self, jobs: Sequence[Delivery], outcome: str) -> None:
+        alike: dict[tuple[str | None, str], list[Delivery]] = {}
+        for job in jobs:
+            handler = self.dispatcher.find(job)
+            alike.setdefault((handler.name if handler else None, outcome), []).append(job)
+        for (name, end), part in alike.items():
+            event = SettleEvent(jobs[0].queue_name, tuple(part), name, end)
+            for hook in self.hooks:
+                try:
+                    hook.settle(event)
+                except Exception as error:  # noqa: BLE001, PERF203  # whatever a user's hook raises
+                    self.complain(f"{type(hook).__name__}.settle", error)
 
     def let_helper_hold(self, jobs: Sequence[Delivery]) -> None:
         """Let the helper process renew the leases of these jobs, too, if there is one."""

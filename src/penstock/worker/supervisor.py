@@ -15,6 +15,8 @@ from typing import Any
 from penstock.core.jobs.logs import get_logger
 from penstock.worker.children import Child
 from penstock.worker.processes import ending
+from penstock.worker.signals import hear_hang_up
+from penstock.worker.systemd import notify_ready
 
 __all__ = ["BROKEN_APP_CODE", "DRAINED_CODE", "UNSTARTED_CODE", "Supervisor", "SupervisorStatus"]
 
@@ -224,6 +226,7 @@ class Supervisor:
         has_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         for number in (signal.SIGTERM, signal.SIGINT, *(() if has_nohup else (signal.SIGHUP,))):
             loop.add_signal_handler(number, self._on_signal, number)
+        hear_hang_up()
         try:
             self._load_then(self._begin)
             await self._is_decided.wait()
@@ -340,6 +343,7 @@ class Supervisor:
     async def _begin(self) -> None:
         self._begun = True
         self._is_decided.set()
+        notify_ready()
         if self._max_memory is not None:
             self._look_at_memory()
 

@@ -94,10 +94,13 @@ OVER = Term(math.inf, 0.0)
 
 
 def lengthened(lease: float, trip: float) -> float:
-    """Return a lease that is long enough for round trips of `trip` seconds."""
+    """Return a lease that is long enough for round trips of `trip` seconds, in whole ms.
+
+    A server that is asked for a part of a ms gives less, as at the end of a ttl.
+    """
     if trip <= lease * LONG_TRIP_SHARE:
         return lease
-    return max(lease, min(trip * TRIPS_PER_LEASE, LONGEST_LEASE))
+    return max(lease, round(min(trip * TRIPS_PER_LEASE, LONGEST_LEASE), 3))
 
 
 def begin(jobs: Sequence[Delivery], sent: float, now: float) -> tuple[float, float]:

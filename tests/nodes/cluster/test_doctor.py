@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from penstock import Penstock
+from penstock.web import app
 from penstock.wire.keys import QueueKeys, end_of, key_slot, partition_name
 from tests.cli.conftest import run_cli
 from tests.cli.support import Cli, poisoned
@@ -84,6 +86,21 @@ def test_other_commands(run_cli: Cli, cluster: Cluster, command: str) -> None:
     result = run_cli(command, url=cluster.url)
     assert result.code == 0
     assert command == "info" or all(name in result.out for name in names)
+
+
+def test_every_primary_is_listed(run_cli: Cli, cluster: Cluster) -> None:
+    """`nodes` and the page show the memory of each."""
+    addresses = {f"127.0.0.1:{one.server.port}" for one in cluster.primaries}
+    result = run_cli("nodes", "--json", url=cluster.url)
+    [node] = result.document["nodes"]
+    assert {one["address"] for one in node["primaries"]} == addresses
+    assert all(one["used_memory"] and not one["error"] for one in node["primaries"])
+    assert sum(address in run_cli("nodes", url=cluster.url).out for address in addresses) == 3
+    with TestClient(app(cluster.url), "http://localhost", client=("127.0.0.1", 1)) as page:
+        text = page.get("/nodes").text
+    assert "cluster of 3 primaries" in text
+    assert all(address in text for address in addresses)
+    assert "unreachable" not in text
 
 
 def test_a_cluster_that_is_down(run_cli: Cli, cluster: Cluster) -> None:

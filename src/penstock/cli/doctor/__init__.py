@@ -13,12 +13,16 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.doctor import cluster, keys, server, times
 from penstock.cli.doctor.connections import DoctorNode
-from penstock.cli.doctor.findings import Finding, add_address, name_check, run_checks
+from penstock.cli.doctor.findings import Finding, add_address, name_check, ok, run_checks, warning
 from penstock.cli.doctor.nodes import DoctorNodes
 from penstock.cli.parameters import Option
 from penstock.core.values.urls import shown
+from penstock.errors import PenstockError
 
 __all__ = ["doctor"]
+
+SHOWN_PROBLEMS = 3
+"""Problems with the work that the report names."""
 
 
 @command("doctor")
@@ -46,7 +50,7 @@ def doctor(
         if repair:
             for node in nodes.reached:
                 for one in node.servers:
-                    times.check_clock(one)
+                    times.refuse_wrong_clock(one)
         findings: list[Finding] = []
         for node in nodes.reached:
             found = _examine(node, horizon, repair=repair)
@@ -58,6 +62,7 @@ def doctor(
             except (RedisError, OSError) as error:
                 nodes.missed[node.address] = str(error)
         findings = [*name_check("nodes", nodes.findings(repair=repair)), *findings]
+        findings += name_check("work", _check_work(session, nodes))
     healthy = all(finding.level != "broken" for finding in findings)
     document = {
         "url": " ".join(map(shown, urls)),
@@ -69,6 +74,27 @@ def doctor(
     session.answer(document, lambda: output.table(("", "check", ""), rows))
     if not healthy:
         raise SystemExit(1)
+
+
+def _check_work(session: Session, nodes: DoctorNodes) -> Iterator[Finding]:
+    """Yield what is wrong now with the work on the nodes, as `penstock check` finds it."""
+    if not any(node.node_id() for node in nodes.reached):  # a client would give them an id
+        yield ok("no client has used the server yet.", problems=[])
+        return
+    try:
+        with session.client() as client:
+            found = client.find_problems()
+    except (PenstockError, RedisError, OSError) as error:
+        yield warning(f"could not be checked: {error}")
+        return
+    problems = [one for one in found if one.kind not in ("node", "memory")]  # other checks say so
+    if not problems:
+        yield ok("nothing is wrong now.", problems=[])
+        return
+    texts = [f"{one.queue}: {one.text}" for one in problems[:SHOWN_PROBLEMS]]
+    more = [f"{len(problems) - SHOWN_PROBLEMS} more"] if len(problems) > SHOWN_PROBLEMS else []
+    text = f"{'; '.join([*texts, *more])}; see `penstock check`."
+    yield warning(text, problems=[asdict(one) for one in problems])
 
 
 def _examine(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]:

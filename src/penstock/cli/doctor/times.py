@@ -16,9 +16,9 @@ from penstock.wire.scripts import script
 __all__ = [
     "HORIZON_DAYS",
     "beside_ours",
-    "check_clock",
     "check_times",
     "read_clock",
+    "refuse_wrong_clock",
     "repair_times",
 ]
 
@@ -44,7 +44,7 @@ def beside_ours(ahead: float) -> str:
     return f"{span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} ours"
 
 
-def check_clock(server: DoctorServer) -> None:
+def refuse_wrong_clock(server: DoctorServer) -> None:
     """Check that the clocks agree, or a repair would change correct times.
 
     Raises:

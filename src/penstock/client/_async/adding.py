@@ -7,17 +7,17 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.client._async.nodes.one_part import AsyncOnePart
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations.producing import Added, updates
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.enqueuing.prepared import Prepared
 from penstock.core.nodes.state import FLAG_MAX_AGE
 from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
 
 if TYPE_CHECKING:
-    from penstock.client._async.nodes.interfaces import AsyncOnePart
     from penstock.client._async.transport.driver import AsyncDriver
 
 __all__ = ["add", "add_each", "add_when_room", "confirm"]
@@ -136,7 +136,7 @@ async def add_each(
                 continue
             try:
                 ends[at] = end[0]
-                await confirm(part, *end, options.wait)
+                await confirm(part, *end, wait=options.wait)
             except NotReplicated as error:
                 ends[at] = error
     return [ends[at] for at in range(len(batches))]
@@ -153,7 +153,7 @@ async def confirm(part: AsyncOnePart, reply: Added, got: Confirmed, wait: Wait |
     if reply.count > 0 or updated:
         fsynced = got.fsynced if wait.fsynced else None
         flow = flows.withdraw(
-            part.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
+            part.ops, reply, wanted=wanted, got=got.replicas, updated=updated, fsynced=fsynced
         )
         raise await part.driver.drive(flow)
     return got.replicas

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
-from penstock.client._async.nodes.node import AsyncNode
+from redis.exceptions import RedisError
+
 from penstock.client._async.route.interfaces import AsyncRoute, AsyncRouted
 from penstock.client._async.route.one_node import AsyncBoundRoute
 from penstock.client._async.route.part import AsyncAskPart, AsyncPart
@@ -31,6 +33,7 @@ from penstock.core.jobs.views import (
     QueueStats,
     Settings,
 )
+from penstock.core.values.annotations import Self
 from penstock.core.values.checks import (
     BATCH,
     Duration,
@@ -44,11 +47,8 @@ from penstock.core.values.checks import (
     duration_ms,
 )
 from penstock.core.values.ids import is_job_id
-from penstock.errors import BadArgument, NodesMissed, ResultTimeout
+from penstock.errors import BadArgument, NodesMissed, PenstockError, ResultTimeout
 from penstock.wire.codes import Code
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 logger = get_logger("penstock")
 LOOK_AGAIN = 4.0
@@ -104,11 +104,6 @@ class AsyncQueueAdmin:
     def ops(self) -> QueueOps:
         """Internal: the operations of the queue, for workers, Spark and the command line."""
         return self.route.ops
-
-    @property
-    def node(self) -> AsyncNode:
-        """Internal: its only node."""
-        return self.route.node
 
     async def _settle(self, jobs: Iterable[JobName], build: BuildCall, **how: Any) -> Settled:
         route = self.route
@@ -335,7 +330,8 @@ class AsyncQueueAdmin:
             JobCancelled, JobExpired: it was cancelled, or its ttl has ended.
             ResultGone: the job is gone and nothing is kept of it, or its value was not kept: it was
                 too large, not JSON, its node was down, or the server's memory was full.
-            ResultTimeout: it has not ended in time.
+            ResultTimeout: it has not ended in time. The text says in which state it is, and if no
+                worker of the queue is listed.
 
         Examples:
             >>> job = await q.enqueue(3, result_ttl=60)
@@ -356,15 +352,32 @@ class AsyncQueueAdmin:
 
         try:
             while True:
-                [found] = await (await self.route.refresh()).call_parts(names, look, None)
-                if found is None or found.state != "waiting":
-                    return value_of(job if isinstance(job, str) else job.id, found)
+                [result] = await (await self.route.refresh()).call_parts(names, look, None)
+                if result is None or result.state != "waiting":
+                    return value_of(job if isinstance(job, str) else job.id, result)
                 left = until - monotonic()
                 if left <= 0:
-                    raise ResultTimeout(f"job {names[0]!s} has not ended within {span} s")
+                    why = await self._explain_wait(names[0]) if span else ""
+                    raise ResultTimeout(f"job {names[0]!s} has not ended within {span} s{why}")
                 await wait.pause(last, min(left, LOOK_AGAIN))
         finally:
             wait.leave()
+
+    async def _explain_wait(self, job: JobName) -> str:
+        from penstock.client._async.workers import read_workers
+
+        with suppress(RedisError, PenstockError):  # the time is over in any case
+            view = await self.show(job)
+            if view is None:
+                return ""
+            if view.state != "ready":  # only then a worker may be missing
+                return f": it is {view.state}"
+            prefix = self.ops.keys.prefix
+            lists = await ask_all(self, lambda part: read_workers(part.executor, prefix))
+            runs = any(self.name in one.queues for views in lists for one in views)
+            lack = "" if runs else f", and no worker of queue {self.name!r} is listed"
+            return f": it is ready{lack}"
+        return ""
 
     async def dedup_status(self, dedup_id: str) -> DedupStatus | None:
         """Return the job that has a dedup id, its successor if one waits, and the open window.
@@ -383,10 +396,10 @@ class AsyncQueueAdmin:
         label = check_label("dedup_id", dedup_id)
         if is_job_id(dedup_id):
             raise BadArgument("dedup_id", dedup_id, "is the id of a job: use show() with it")
-        found, missed = await (await self.route.refresh()).ask_parts(
+        statuses, missed = await (await self.route.refresh()).ask_parts(
             lambda part: part.look_up(label)
         )
-        known = next((status for status in found if status is not None), None)
+        known = next((status for status in statuses if status is not None), None)
         if known is None and missed:
             raise NodesMissed(missed)
         return known
@@ -397,8 +410,10 @@ class AsyncQueueAdmin:
         *,
         handler: str | None = None,
         error: str | None = None,
+        group: str | None = None,
         key: str | None = None,
         batch: str | None = None,
+        older_than: Duration | None = None,
         newest: bool = False,
         body: int | None = None,
         n: int = 100,
@@ -420,11 +435,13 @@ class AsyncQueueAdmin:
 
         Args:
             state: ready, scheduled, parked, active or dead; or several of them; None = all.
-            handler: only jobs of the handler of this name.
+            handler: only jobs of the handler of this name; "" = jobs without one.
             error: only jobs whose last error contains this text, in any case of its letters.
+            group: only jobs of the group of errors with this id, see `error_groups`.
             key: only jobs of this key.
             batch: only jobs of the batch with this id, whose callback has not ended. Each job is
                 looked at alone, so a step takes longer.
+            older_than: only jobs that were enqueued longer ago than this.
             newest: with one state: go backwards from the end.
             body: the most bytes of each body, up to 1000, into `raw`; a large body (more than 4096
                 bytes) may be left out then. None = whole bodies; of one state those from 1000
@@ -443,8 +460,10 @@ class AsyncQueueAdmin:
             state=state,
             handler=handler,
             error=error,
+            group=group,
             key=key,
             batch=batch,
+            older_than=older_than,
             newest=newest,
             body=body,
         )
@@ -464,6 +483,7 @@ class AsyncQueueAdmin:
         replicas: int | None = KEEP,
         backoff_base: Duration | None = KEEP,
         backoff_cap: Duration | None = KEEP,
+        unknown_age: Duration | None = KEEP,
         dead_max: int | None = KEEP,
         dead_age: Duration | None = KEEP,
         results_max: int | None = KEEP,
@@ -479,9 +499,9 @@ class AsyncQueueAdmin:
 
         Args:
             lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes, replicas,
-                backoff_base, backoff_cap, dead_max, dead_age, results_max, results_bytes,
-                result_size, result_ttl, rate, burst, per_key, ordered: as in `Settings`; None =
-                back to the default.
+                backoff_base, backoff_cap, unknown_age, dead_max, dead_age, results_max,
+                results_bytes, result_size, result_ttl, rate, burst, per_key, ordered: as in
+                `Settings`; None = back to the default.
 
         Returns:
             All settings as they are now.
@@ -490,18 +510,22 @@ class AsyncQueueAdmin:
             >>> (await q.configure(lease=60)).lease
             60.0
         """
-        given = locals()
-        return await self._configure(setting_fields(given, self.partitions))
+        settings = locals()
+        return await self._configure(setting_fields(settings, self.partitions))
 
     async def _configure(self, fields: list[Any]) -> Settings:
         return (await ask_all(self, lambda part: part.configure(fields)))[0]
 
-    async def pause(self, side: PauseSide = "all") -> None:
-        """Stop a side of the queue. The pause survives a restart; a paused empty queue is kept.
+    async def pause(self, side: PauseSide = "out") -> None:
+        """Stop deliveries, or another side of the queue. The pause survives a restart.
+
+        Jobs whose handlers run are finished. Workers give back those that they have not begun,
+        about a second after the pause. A paused empty queue is kept.
 
         Args:
-            side: "in" = producers are refused, and retries, due jobs and ended leases wait; "out" =
-                nothing is delivered; "all" = both. It replaces an earlier pause.
+            side: "out" = nothing is delivered, and producers go on; "in" = producers are refused,
+                and retries, due jobs and ended leases wait; "all" = both. It replaces an earlier
+                pause.
         """
         await self._configure(["paused", check_choice("side", side, PauseSide)])
 

@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.client._async.admin import AsyncQueueAdmin, ask_all
 from penstock.client._async.route.interfaces import AsyncEnqueuing
@@ -14,14 +14,12 @@ from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.settling import check_jobs
 from penstock.client.clock import monotonic
 from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
-from penstock.core.enqueuing.options import EnqueueOptions, hooked
+from penstock.core.enqueuing.new_jobs import hooked
+from penstock.core.enqueuing.options import EnqueueOptions
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
+from penstock.core.values.annotations import Self, Unpack
 from penstock.core.values.methods import name_methods
 from penstock.errors import BatchClosed, PenstockError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
-
 
 __all__ = ["AsyncBatchOf", "AsyncQueueBatches"]
 
@@ -146,9 +144,9 @@ class AsyncQueueBatches(Generic[B]):
             >>> [job.body for job in await q.reserve()]  # when both are done
             ['report']
         """
-        hooks = self._queue.middleware
-        job = hooked(callback_job(then, on), self._queue.name, hooks, monotonic)
-        record = job.options.prepared(self._queue.ops.codec).record(job.body)
+        callback, queue = callback_job(then, on), self._queue
+        job = hooked(callback, queue.name, middleware=queue.middleware, clock=monotonic)
+        record = job.options.prepared(queue.ops.codec).record(job.body)
         return self._make(record, on)
 
     async def get(self, batch: JobName) -> BatchStatus | None:
@@ -183,8 +181,8 @@ class AsyncQueueBatches(Generic[B]):
 
 async def _read_status(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | None:
     async def read(part: AsyncPart, names: list[JobName]) -> list[BatchStatus | None]:
-        _, found = await part.executor.run(part.ops.batches(names=names))
-        return [*found] or [None]
+        _, statuses = await part.executor.run(part.ops.batches(names=names))
+        return [*statuses] or [None]
 
     route = await queue.route.refresh()
     [status] = await route.call_parts(check_jobs("batch", [batch]), read, None)
@@ -201,10 +199,10 @@ async def _close(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | None:
 
 
 async def _list(part: AsyncPart) -> list[BatchStatus]:
-    found: dict[str, BatchStatus] = {}
+    status_of: dict[str, BatchStatus] = {}
     cursor = "0"
     while True:
         cursor, page = await part.executor.run(part.ops.batches(cursor))
-        found |= {status.id: status for status in page}
+        status_of |= {status.id: status for status in page}
         if cursor == "0":
-            return [*found.values()]
+            return [*status_of.values()]

@@ -16,8 +16,9 @@ from penstock.client._async.settling import check_jobs
 from penstock.client._async.topology import AsyncTopology
 from penstock.core.calls.config import ClientConfig, check_hosts, queue_filter
 from penstock.core.calls.failures import passing
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.job import Delivery, JobName
-from penstock.core.jobs.merge import Answers, told, with_outcomes
+from penstock.core.jobs.merge import Answers, split_error, with_outcomes
 from penstock.core.jobs.middleware import Middleware, check_middleware
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.views import JobView, QueuePage, QueueStats
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.client._async.nodes.nodes import AsyncNodes
     from penstock.core.jobs.workers import WorkerView
     from penstock.core.nodes.node_views import Hello, Info
+    from penstock.core.nodes.problems import Problem
 
 Source = str | Redis
 
@@ -191,18 +193,18 @@ class AsyncPenstock:
         Raises:
             BadArgument: an argument can't be used.
         """
-        found = self._queues.get(check_queue_name(name))
+        queue = self._queues.get(check_queue_name(name))
         count = check_partitions(partitions)
-        if found is None or (count is not None and found.partitions != count):
+        if queue is None or (count is not None and queue.partitions != count):
             if count is None:
                 count = self._partitions.get(name)
             else:
                 self._partitions[name] = count
-            found = self.topology.queue(name, count)
+            queue = self.topology.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
-            self._queues[name] = found
-        return found
+            self._queues[name] = queue
+        return queue
 
     async def open(self, name: str) -> AsyncQueue:
         """Return the queue of this name, with the partitions that it has on the server.
@@ -210,10 +212,10 @@ class AsyncPenstock:
         Raises:
             BadArgument: not the name of a queue.
         """
-        found = await (await self.topology.refresh()).partitions(check_queue_name(name))
-        if found == 0:
+        count = await (await self.topology.refresh()).partitions(check_queue_name(name))
+        if count == 0:
             self._forget(name)
-        return self.queue(name, partitions=found or None)
+        return self.queue(name, partitions=count or None)
 
     async def show(self, job_id: str) -> JobView | None:
         """Return all data of one job of any queue, or None if it is gone.
@@ -259,10 +261,9 @@ class AsyncPenstock:
         return None if name is None else await self.open(name)
 
     def _known(self, names: Iterable[str], crc: int) -> AsyncQueue | None:
-        """Return the queue that this client has opened, of one of these names, with this crc."""
         queues = (self._queues[name] for name in names if name in self._queues)
-        found = (one for one in queues if crc in queue_crcs(one.name, one.partitions))
-        return next(found, None)
+        known = (one for one in queues if crc in queue_crcs(one.name, one.partitions))
+        return next(known, None)
 
     async def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of any queue has ended, and return the value that its handler returned.
@@ -306,13 +307,13 @@ class AsyncPenstock:
         """
         check_count("n", n)
         wait, confirm = check_block(block), delivery_wait(durable)
-        given = check_queues(queues)
-        chosen = [q if isinstance(q, AsyncQueue) else self.queue(q) for q in given]
+        listed = check_queues(queues)
+        chosen = [q if isinstance(q, AsyncQueue) else self.queue(q) for q in listed]
         if not chosen or len({queue.name for queue in chosen}) < len(chosen):
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
-        return await self.topology.reserve(chosen, n, wait, confirm=confirm)
+        return await self.topology.reserve(chosen, ReserveRequest(n, wait, confirm))
 
     async def ack(self, jobs: Iterable[JobName]) -> Settled:
         """Finish jobs of any queues, as `AsyncQueue.ack` does for those of one.
@@ -338,13 +339,6 @@ class AsyncPenstock:
             ['done', 'done']
         """
         names = check_jobs("jobs", jobs)
-        return await self._ack_by_queue(names)
-
-    async def _ack_by_queue(self, names: list[JobName]) -> Settled:
-        """Acknowledge jobs of several queues.
-
-        After a failure of one queue the others follow, unless they lie on the same server.
-        """
         places: dict[tuple[int, str], list[int]] = {}
         for at, name in enumerate(names):
             parsed = parse_id(name.id if isinstance(name, Delivery) else name)
@@ -360,7 +354,7 @@ class AsyncPenstock:
                 answers.note(where, error.results)
                 answers.missed.update(error.unreachable)
             except Exception as error:  # noqa: BLE001  # `checked` raises it
-                done, _, failure = told(error)
+                done, _, failure = split_error(error)
                 answers.note(where, done)
                 answers.failure = answers.failure or failure
                 if passing(error if failure is None else failure) and not self.topology.is_apart:
@@ -374,15 +368,14 @@ class AsyncPenstock:
         Args:
             pattern: only names that match: `*` any text, `?` any character, `[abc]` one of these.
         """
-        if not isinstance(pattern, str):
-            raise BadArgument("pattern", pattern, "must be a str")
-        return await (await self.topology.refresh()).queues(pattern)
+        return await (await self.topology.refresh()).queues(_check_pattern(pattern))
 
     async def scan_queues(
         self,
         cursor: str = "0",
         n: int = 100,
         *,
+        pattern: str = "*",
         min_length: int | None = None,
         max_length: int | None = None,
         max_idle: Duration | None = None,
@@ -394,17 +387,21 @@ class AsyncPenstock:
         Args:
             cursor: "0" to begin, then the cursor of the last page, until it is "0" again.
             n: about this many queues a step, up to 1000.
+            pattern: only names that match, as in `queues`; others cost next to nothing.
             min_length, max_length: bounds of the number of jobs that could be reserved now; only
                 queues within them.
             max_idle: only queues that were written to in the last `max_idle` seconds.
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
-        return await (await self.topology.refresh()).scan_queues(cursor, n, is_wanted)
+        named = _check_pattern(pattern)
+        federation = await self.topology.refresh()
+        return await federation.scan_queues(cursor, n, is_wanted, pattern=named)
 
     async def scan_queues_iter(
         self,
         *,
+        pattern: str = "*",
         min_length: int | None = None,
         max_length: int | None = None,
         max_idle: Duration | None = None,
@@ -414,7 +411,12 @@ class AsyncPenstock:
         cursor = "0"
         while True:
             page = await self.scan_queues(
-                cursor, n, min_length=min_length, max_length=max_length, max_idle=max_idle
+                cursor,
+                n,
+                pattern=pattern,
+                min_length=min_length,
+                max_length=max_length,
+                max_idle=max_idle,
             )
             for stats in page.queues:
                 yield stats
@@ -438,8 +440,8 @@ class AsyncPenstock:
         """
         wanted = state if state is None or isinstance(state, str) else list(state)
         for queue in await self.queues() if queues is None else check_queues(queues):
-            found = queue if isinstance(queue, AsyncQueue) else await self.open(queue)
-            async for view in found.jobs(wanted, n=n):
+            opened = queue if isinstance(queue, AsyncQueue) else await self.open(queue)
+            async for view in opened.jobs(wanted, n=n):
                 yield view
 
     async def workers(self, *, jobs: bool = False) -> list[WorkerView]:
@@ -462,15 +464,17 @@ class AsyncPenstock:
         answers, missed = await self.topology.each(
             lambda node: workers.read_workers(node.executor, self.prefix)
         )
-        found = workers.merged_workers(answers)
+        views = workers.merged_workers(answers)
         if jobs:
             held = [
                 job
-                for name in sorted({name for view in found for name in view.queues})
-                for job in await workers.read_held_jobs(await self.open(name))
+                for name in sorted({name for view in views for name in view.queues})
+                for job in await workers.read_held_jobs(
+                    (await self.open(name)).jobs("active", body=0, n=workers.MOST_HELD_JOBS)
+                )
             ]
-            found = workers.with_jobs(found, held)
-        return Partial(found, missed)
+            views = workers.with_jobs(views, held)
+        return Partial(views, missed)
 
     async def hello(self) -> Hello:
         """Return the version of the protocol, and the nodes with their ids."""
@@ -483,6 +487,48 @@ class AsyncPenstock:
         """
         return await (await self.topology.refresh()).info()
 
+    async def find_problems(
+        self,
+        queues: Iterable[QueueStats] | None = None,
+        *,
+        longest_wait: Duration = 300,
+        most_dead: int = 0,
+    ) -> list[Problem]:
+        """Return what is wrong now with queues, workers, schedules and nodes. Nothing is written.
+
+        Args:
+            queues: figures of queues that were just read; None = read those of all queues.
+            longest_wait: seconds that a job may wait, and a tick of a schedule be late.
+            most_dead: dead letters that a queue may have.
+
+        Returns:
+            The problems, the most urgent kind first; empty = nothing is wrong.
+
+        Examples:
+            >>> added = await ps.queue("emails").enqueue("ada")
+            >>> await ps.queue("emails").pause()
+            >>> [(problem.kind, problem.queue) for problem in await ps.find_problems()]
+            [('paused', 'emails')]
+        """
+        from penstock.core.nodes import problems
+
+        longest = duration_ms("longest_wait", longest_wait) / 1000
+        bounds = problems.ProblemBounds(longest, check_count("most_dead", most_dead, low=0))
+        if queues is None:  # a scan may return a queue twice
+            queues = {one.name: one async for one in self.scan_queues_iter()}.values()
+        figures = list(queues)
+        schedules = {
+            one.name: await (await self.open(one.name)).schedules.list()
+            for one in figures
+            if one.has_schedules
+        }
+        workers, nodes = await self.workers(), (await self.hello()).nodes
+        times, _ = await self.topology.each(lambda node: node.executor.time_ms())
+        now = max(times) / 1000
+        return problems.find_problems(
+            figures, workers=workers, nodes=nodes, schedules=schedules, bounds=bounds, now=now
+        )
+
     async def clear(self, queues: Iterable[AsyncQueue | str]) -> list[str]:
         """Remove queues and all their contents.
 
@@ -492,10 +538,10 @@ class AsyncPenstock:
         Returns:
             The names of the queues that existed.
         """
-        given = check_queues(queues)
-        found = [one if isinstance(one, AsyncQueue) else await self.open(one) for one in given]
+        listed = check_queues(queues)
+        opened = [one if isinstance(one, AsyncQueue) else await self.open(one) for one in listed]
         cleared = []
-        for queue in found:
+        for queue in opened:
             if (await (await queue.route.refresh()).clear())[0]:
                 cleared.append(queue.name)
             self._forget(queue.name)
@@ -569,3 +615,14 @@ def twin_of(
     )
     twin._queues = {}
     return twin
+
+
+def _check_pattern(pattern: object) -> str:
+    """Return a pattern of names.
+
+    Raises:
+        BadArgument: not a text.
+    """
+    if not isinstance(pattern, str):
+        raise BadArgument("pattern", pattern, "must be a str")
+    return pattern

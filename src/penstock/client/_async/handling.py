@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.core.jobs.job import Delivery
+from penstock.core.values.annotations import Unpack
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from penstock.worker._async.bound import AsyncBoundHandler
     from penstock.worker.handlers import BoundOptions, Handlers
 
@@ -51,11 +50,11 @@ class AsyncQueueHandlers(AsyncQueueAdmin):
     @property
     def handlers(self) -> Handlers:
         """The handlers of this queue object. A worker of the queue runs them."""
-        found = self._handlers
-        if found is None:
-            made = import_module("penstock.worker.handlers").Handlers
-            found = self._handlers = made(queue=self.name)
-        return found
+        handlers = self._handlers
+        if handlers is None:
+            handlers_type = import_module("penstock.worker.handlers").Handlers
+            handlers = self._handlers = handlers_type(queue=self.name)
+        return handlers
 
     @overload
     def handler(self, name: None, /, **options: Unpack[BoundOptions]) -> _AsyncBoundWhole: ...
@@ -84,9 +83,9 @@ class AsyncQueueHandlers(AsyncQueueAdmin):
         Raises:
             BadArgument: as `Handlers.handler`.
         """
-        made = import_module("penstock.worker._async.bound").AsyncBoundHandler
+        handler_type = import_module("penstock.worker._async.bound").AsyncBoundHandler
         named = () if name is ... else (name,)
-        return self.handlers.make_bound_decorator(partial(made, self), *named, **options)
+        return self.handlers.make_bound_decorator(partial(handler_type, self), *named, **options)
 
 
 def handlers_of(queue: object) -> Handlers | None:

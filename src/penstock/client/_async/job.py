@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from penstock.client._async.route.interfaces import AsyncSettling
+from penstock.client._async.queue_settling import AsyncQueueSettling
 from penstock.core.jobs.job import Delivery, progress_of, sent_progress
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.outcomes import Outcome
+from penstock.core.values.annotations import Self
 from penstock.core.values.caught import summary_of
 from penstock.core.values.checks import Duration
 from penstock.core.values.durable import Durable
@@ -21,12 +22,9 @@ from penstock.errors import (
     TooLate,
 )
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 __all__ = ["AsyncJobOf", "lost"]
 
-Q = TypeVar("Q", bound=AsyncSettling)
+Q = TypeVar("Q", bound=AsyncQueueSettling)
 
 
 class AsyncJobOf(Delivery, Generic[Q]):
@@ -69,7 +67,7 @@ class AsyncJobOf(Delivery, Generic[Q]):
             route = await self._reservation.queue.route.refresh()
             outcome = await route.ack_one(self)
             if outcome is not Outcome.DONE:
-                return await self._settle("ack", outcome)
+                return await self._note_outcome("ack", outcome)
             self.settled = True
             return True
         try:
@@ -77,9 +75,9 @@ class AsyncJobOf(Delivery, Generic[Q]):
                 [self], dedup_window=dedup_window, replicas=replicas, durable=durable
             )
         except AckNotReplicated as error:
-            await self._settle("ack", error.outcomes[0])
+            await self._note_outcome("ack", error.outcomes[0])
             raise
-        return await self._settle("ack", outcomes[0])
+        return await self._note_outcome("ack", outcomes[0])
 
     async def nack(
         self, *, delay: Duration | None = None, error: str = "", trace: str = ""
@@ -88,13 +86,14 @@ class AsyncJobOf(Delivery, Generic[Q]):
 
         Args:
             delay: seconds until the next attempt; None = the backoff of the job's policy, or the
-                queue's (exponential, with full jitter); 0 = at once, before younger jobs.
+                queue's (exponential, with full jitter); 0 = at once, before younger jobs, or
+                by the turns of its key.
             error: text of the failure; stored with the job, cut to 1024 bytes.
             trace: the traceback; its last 8192 bytes are stored.
 
         Returns, raises: as `ack`.
         """
-        return await self._settle(
+        return await self._note_outcome(
             "nack", (await self.queue.nack([self], delay=delay, error=error, trace=trace))[0]
         )
 
@@ -102,11 +101,14 @@ class AsyncJobOf(Delivery, Generic[Q]):
         """Give the job back without counting a failure.
 
         Args:
-            delay: seconds until it may be delivered again; 0 = at once, before younger jobs.
+            delay: seconds until it may be delivered again; 0 = at once, before younger jobs, or
+                by the turns of its key.
 
         Returns, raises: as `ack`.
         """
-        return await self._settle("release", (await self.queue.release([self], delay=delay))[0])
+        return await self._note_outcome(
+            "release", (await self.queue.release([self], delay=delay))[0]
+        )
 
     async def bury(self, reason: str = "") -> bool:
         """Turn the job into a dead letter.
@@ -116,7 +118,7 @@ class AsyncJobOf(Delivery, Generic[Q]):
 
         Returns, raises: as `ack`.
         """
-        return await self._settle("bury", (await self.queue.bury([self], reason))[0])
+        return await self._note_outcome("bury", (await self.queue.bury([self], reason))[0])
 
     async def extend(self, lease: Duration | None = None, *, late: bool = False) -> float:
         """Renew the lease from now on.
@@ -170,9 +172,9 @@ class AsyncJobOf(Delivery, Generic[Q]):
             return
         outcome = (await self.queue.nack([self], error=text, trace=trace_of(error)))[0]
         log_failure(self, text, error, ending="a dead letter" if outcome is Outcome.DEAD else "")
-        await self._settle("nack", outcome)
+        await self._note_outcome("nack", outcome)
 
-    async def _settle(self, operation: str, outcome: Outcome) -> bool:
+    async def _note_outcome(self, operation: str, outcome: Outcome) -> bool:
         self.settled = outcome is not Outcome.REFUSED
         if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
             raise await self._explain_refusal(operation, outcome)
@@ -181,7 +183,7 @@ class AsyncJobOf(Delivery, Generic[Q]):
     async def _explain_refusal(self, operation: str, outcome: Outcome) -> PenstockError:
         if outcome is Outcome.STALE:
             current = await (await self.queue.route.refresh()).read_receipt(self)
-            return StaleReceipt(self.id, operation, self.receipt, current)
+            return StaleReceipt(self.id, operation, self.receipt, current=current)
         if outcome is Outcome.ENDED:
             return StaleReceipt(self.id, operation, self.receipt)
         return lost(operation, self.id, outcome)

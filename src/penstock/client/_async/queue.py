@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.batches import AsyncBatchOf, AsyncQueueBatches
-from penstock.client._async.handling import AsyncQueueHandlers
 from penstock.client._async.job import AsyncJobOf
+from penstock.client._async.queue_settling import AsyncQueueSettling
 from penstock.client._async.role import AsyncRoleOf
 from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.schedules import AsyncQueueSchedules
-from penstock.client._async.settling import check_jobs, extend_each
+from penstock.client._async.settling import check_jobs
 from penstock.client.clock import monotonic
 from penstock.core import flows
-from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.batches import BatchCondition
-from penstock.core.enqueuing.options import (
-    EnqueueManyOptions,
-    EnqueueOptions,
-    NewJob,
-    NewJobs,
-    headers_of,
-    prepared,
-    show_options,
-)
-from penstock.core.jobs.hints import Intent
+from penstock.core.enqueuing.new_jobs import NewJob, NewJobs, headers_of
+from penstock.core.enqueuing.options import EnqueueManyOptions, EnqueueOptions, show_options
+from penstock.core.enqueuing.prepared import MANY, prepared
 from penstock.core.jobs.job import (
     BulkEnqueued,
     Enqueued,
@@ -35,37 +27,27 @@ from penstock.core.jobs.job import (
     reservation_of,
 )
 from penstock.core.jobs.logs import Fields, get_logger
-from penstock.core.jobs.marks import check_trace
-from penstock.core.jobs.merge import with_outcomes
 from penstock.core.jobs.middleware import enqueue_event, enqueuing
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.record import RECORD
 from penstock.core.values import stable
+from penstock.core.values.annotations import Unpack
 from penstock.core.values.checks import (
     BATCH,
     Duration,
     RoleName,
     check_block,
     check_count,
-    check_flag,
-    check_text,
     duration_ms,
-    lease_ms,
 )
-from penstock.core.values.durable import Durable, ack_wait, delivery_wait
+from penstock.core.values.durable import Durable, delivery_wait
 from penstock.core.values.methods import ElsewhereCall, name_methods
 from penstock.errors import (
     IncompleteEnqueue,
     QueueClosed,
 )
-from penstock.wire.codes import Code
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 logger = get_logger("penstock")
-
-CALL = ("self", "body", "bodies")
-"""The arguments of an enqueue that are no options."""
 
 
 @name_methods("AsyncJob")
@@ -110,7 +92,7 @@ class AsyncBatch(AsyncBatchOf["AsyncQueue"]):
 
 
 @name_methods("AsyncQueue")
-class AsyncQueue(AsyncQueueHandlers):
+class AsyncQueue(AsyncQueueSettling):
     """A queue, made by `AsyncPenstock.queue`. It exists on the server from its first use.
 
     - Produce: `enqueue`, `enqueue_many`, `batch`, `schedules`, `exclusive`; `result`.
@@ -200,26 +182,38 @@ class AsyncQueue(AsyncQueueHandlers):
             'scheduled'
         """
         if self.middleware:
-            added: Enqueued = await self._enqueue_in_hooks(1, body, options)
-            return added
+            return await self._enqueue_in_hooks(body, options)
         route = self.route
         checked = prepared(route.ops.codec, **options)
-        if type(body) is bytes:
+        if type(body) is bytes:  # as `Prepared.record`
             return await route.add(RECORD % (checked.head, stable.next_id(), body), checked)
         if type(body) is NewJob:
-            checked, body = checked.for_job(body.options), body.body
+            checked, body = body.options.joined(checked), body.body
         return await route.add(checked.record(body), checked)
 
-    async def _enqueue_in_hooks(self, count: int | None, bodies: Any, options: Any) -> Any:
-        """Enqueue one body, or bodies if `count` is None, inside the hooks: they run once."""
+    async def _enqueue_in_hooks(self, body: Any, options: EnqueueOptions) -> Enqueued:
+        event = enqueue_event(self.name, 1, headers_of(body, options.get("headers")))
+        with enqueuing(self.middleware, event, monotonic):
+            options["headers"] = event.headers or None
+            added = await self._without_hooks().enqueue(body, **options)
+            event.results = (added,)
+        return added
+
+    async def _enqueue_many_in_hooks(
+        self, bodies: Iterable[Any], options: EnqueueManyOptions
+    ) -> BulkEnqueued:
+        """Enqueue bodies inside the hooks, which run once for all of them."""
+        event = enqueue_event(self.name, None, headers_of(bodies, options.get("headers")))
+        with enqueuing(self.middleware, event, monotonic):
+            options["headers"] = event.headers or None
+            added = await self._without_hooks().enqueue_many(bodies, **options)
+            event.results = added
+        return added
+
+    def _without_hooks(self) -> AsyncQueue:
         bare = copy(self)
         bare.middleware = ()
-        enqueue: Callable[..., Awaitable[Any]] = bare.enqueue if count else bare.enqueue_many
-        event = enqueue_event(self.name, count, headers_of(bodies, options.get("headers")))
-        with enqueuing(self.middleware, event, monotonic):
-            results = await enqueue(bodies, **{**options, "headers": event.headers or None})
-            event.results = (results,) if count else results
-        return results
+        return bare
 
     @show_options(EnqueueManyOptions)
     async def enqueue_many(
@@ -254,11 +248,10 @@ class AsyncQueue(AsyncQueueHandlers):
             2500
         """
         if self.middleware:
-            every: BulkEnqueued = await self._enqueue_in_hooks(None, bodies, options)
-            return every
-        checked = prepared(self.route.ops.codec, True, **options)
+            return await self._enqueue_many_in_hooks(bodies, options)
+        checked = prepared(self.route.ops.codec, MANY, **options)
         if type(bodies) is NewJobs:
-            checked = checked.for_job(bodies.options)
+            checked = bodies.options.joined(checked)
         route = await self.route.refresh()
         results = BulkEnqueued(route.ops.queue)
         try:
@@ -305,7 +298,7 @@ class AsyncQueue(AsyncQueueHandlers):
             BadArgument: an argument can't be used, or this queue object has the role already.
             ConfigurationError: the queue lies on several nodes, or has partitions.
         """
-        return AsyncRole(self, self._bind, role, lease, block)
+        return AsyncRole(self, self._bind, role, lease=lease, block=block)
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -340,21 +333,26 @@ class AsyncQueue(AsyncQueueHandlers):
             ({'to': 'ada'}, 1)
         """
         route = self.route
-        part, is_usual = route.part, durable is None and monotonic() < route.topology.look_at
-        is_met = part is not None and part.executor.id  # else its jobs would have no id
-        if part is None or not is_met or type(n) is not int or not 0 < n <= BATCH or not is_usual:
+        part = route.part
+        is_usual = durable is None and type(n) is int and 0 < n <= BATCH
+        is_look_due = monotonic() >= route.topology.look_at
+        # Before the node's id is known, jobs would have none.
+        if part is None or not part.executor.id or is_look_due or not is_usual:
             check_count("n", n)
-            wait, confirm = check_block(block), delivery_wait(durable)
-            return await (await route.refresh()).reserve(n, wait, confirm=confirm)
-        span = block if type(block) is int and 0 <= block < 1000 else check_block(block)
+            request = flows.ReserveRequest(n, check_block(block), confirm=delivery_wait(durable))
+            return await (await route.refresh()).reserve(request)
+        # As `check_block`, without its calls for usual values.
+        seconds = block if type(block) is int and 0 <= block < 1000 else check_block(block)
         taken = await part.executor.run(part.ops.reserve(n))
         if taken.deliveries:
             return taken.deliveries
         if taken.is_over:
             raise part.ops.drained()
-        if span == 0 and taken.next_ms != 0:
+        has_more = taken.next_ms == 0  # this call found expired jobs only
+        if seconds == 0 and not has_more:
             return []
-        return await route.reserve(n, span, taken if taken.next_ms else None)
+        seen = {} if has_more else {part.ops: taken}
+        return await route.reserve(flows.ReserveRequest(n, seconds, seen=seen))
 
     async def consume(
         self, *, batch: int = 1, block: Duration | None = None, durable: Durable | None = None
@@ -421,57 +419,6 @@ class AsyncQueue(AsyncQueueHandlers):
         await (await self.route.refresh()).ask_parts(recover_some)
         return jobs
 
-    # -- settling --------------------------------------------------------------------------
-
-    async def ack(
-        self,
-        jobs: Iterable[JobName],
-        *,
-        dedup_window: Duration | None = None,
-        replicas: int = 0,
-        durable: Durable | None = None,
-    ) -> Settled:
-        """Finish jobs: they are done and removed. An id alone finishes a waiting job too.
-
-        An acknowledged job comes back if the server fails and its replacement did not get the ack.
-        `replicas` and `durable` wait for confirmations against that, once for each 1000 jobs.
-
-        Args:
-            jobs: deliveries, or ids.
-            dedup_window: seconds for which the jobs' dedup ids stay taken from now on, instead of
-                the window that the producer chose; 0 = they are free. Ignored without a dedup id.
-            replicas: the short form of `durable=Durable(replicas=...)`.
-            durable: replicas and disks that must confirm the ack. The queue's setting `replicas` is
-                for producers only.
-
-        With several nodes: if the node of a job can't be reached, the call is stored on another one
-        (`Outcome.HINTED`) and runs when the node is back. The same holds for `delete` and `bury`,
-        but not for jobs delivered at most once.
-
-        Returns:
-            An outcome for each, in order: done, gone, stale, ended or refused (a dead letter); and
-            how many replicas confirmed.
-
-        Raises:
-            BadArgument: an argument can't be used; nothing was done.
-            BadJobId: an id is malformed, of another queue, node or epoch; nothing was done.
-            AckNotReplicated: too few replicas confirmed in time, or the disk did not; the jobs are
-                acknowledged all the same, and the error has their outcomes.
-            CannotSync: the server can't report which writes are on disk; nothing was done.
-            IncompleteSettle: of more than 1000 jobs some were settled, and then a call failed.
-
-        Examples:
-            >>> added = await q.enqueue_many([b"a", b"b"])
-            >>> outcomes = await q.ack(await q.reserve(2))
-            >>> [str(outcome) for outcome in outcomes]
-            ['done', 'done']
-        """
-        window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
-        build = QueueOps.ack if window is None else partial(QueueOps.ack, window_ms=window)
-        wait = ack_wait(replicas, durable)
-        intent = Intent("ack", window, waits=wait is not None)
-        return await self._settle(jobs, build, resent_code=Code.GONE, wait=wait, intent=intent)
-
     async def ack_and_reserve(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
     ) -> tuple[Settled, list[AsyncJob]]:
@@ -487,97 +434,8 @@ class AsyncQueue(AsyncQueueHandlers):
             and drained there are none, and the next `reserve` raises `QueueClosed`.
         """
         names = check_jobs("done", done, most=BATCH)
-        most, wait = check_count("n", n, high=BATCH), check_block(block)
-        return await (await self.route.refresh()).exchange(names, most, wait)
-
-    async def nack(
-        self,
-        jobs: Iterable[JobName],
-        *,
-        delay: Duration | None = None,
-        error: str = "",
-        trace: str = "",
-    ) -> Settled:
-        """Report failed attempts. Jobs are tried again later, or are dead after the last attempt.
-
-        Args:
-            jobs: deliveries, or ids of delivered jobs. The receipts of their holders become void.
-            delay: seconds until the next attempt; None = the backoff of the job's policy, or the
-                queue's; 0 = at once, before younger jobs.
-            error: stored with the job, cut to 1024 bytes; also among its last ten failures.
-            trace: the traceback; its last 8192 bytes are stored.
-
-        Returns:
-            An outcome for each, in order: done, dead, cancelled (it was marked, and has ended),
-            gone, stale, ended or refused.
-
-        Raises:
-            BadArgument, BadJobId: nothing was done.
-
-        Examples:
-            >>> added = await q.enqueue(b"a")
-            >>> outcomes = await q.nack(await q.reserve(), delay=0, error="no answer")
-            >>> (await q.reserve())[0].last_error
-            'no answer'
-        """
-        wait = -1 if delay is None else duration_ms("delay", delay)
-        text, tail = check_text("error", error, limit=1024), check_trace(trace)
-        return await self._settle(jobs, lambda ops, names: ops.nack(names, wait, text, tail))
-
-    async def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
-        """Give jobs back without counting a failure.
-
-        Args:
-            jobs: deliveries, or ids of delivered jobs.
-            delay: seconds until they may be delivered again; 0 = at once, before younger jobs.
-
-        Returns, raises: as `nack`.
-        """
-        wait = duration_ms("delay", delay)
-        return await self._settle(jobs, lambda ops, names: ops.release(names, wait))
-
-    async def bury(self, jobs: Iterable[JobName], reason: str = "", *, trace: str = "") -> Settled:
-        """Turn jobs into dead letters. An id alone buries a waiting job too.
-
-        Args:
-            jobs: deliveries, or ids.
-            reason: stored with the job, cut to 1024 bytes.
-            trace: as in `nack`.
-
-        Returns, raises: as `nack`.
-        """
-        text, tail = check_text("reason", reason, limit=1024), check_trace(trace)
-        intent = Intent("bury", reason=text)
-        return await self._settle(
-            jobs, lambda ops, names: ops.bury(names, text, tail), intent=intent
-        )
-
-    async def extend(
-        self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
-    ) -> Settled:
-        """Renew leases from now on, at most until the end of a job's ttl.
-
-        Args:
-            jobs: deliveries, or ids of delivered jobs.
-            lease: seconds; None = each job's own lease.
-            late: also extend jobs when more than half of their ttl has passed. By default such a
-                job goes to another consumer when its lease ends, while there is time left.
-
-        Returns:
-            An outcome for each, in order: done, gone, stale, ended, too late (see `late`) or
-            refused (not active, or delivered at most once). `seconds_left` has, for each, the
-            seconds from now until its lease ends, or None.
-
-        Raises:
-            BadArgument, BadJobId: nothing was done.
-        """
-        span = 0 if lease is None else lease_ms("lease", lease, zero=False)
-        check_flag("late", late)
-        extend = partial(extend_each, span=span, late=late)
-        names, unknown = check_jobs("jobs", jobs), cast("float | Outcome", Outcome.UNKNOWN)
-        route = await self.route.refresh()
-        with with_outcomes(names, Settled.of_leases):
-            return Settled.of_leases(names, await route.call_parts(names, extend, unknown))
+        most, seconds = check_count("n", n, high=BATCH), check_block(block)
+        return await (await self.route.refresh()).exchange(names, most, block=seconds)
 
 
 def _log_late(done: list[AsyncJob], outcomes: Settled) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from penstock.client._async.route.interfaces import AsyncRouted
 from penstock.client._async.route.part import AsyncPart
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.jobs.logs import get_logger
+from penstock.core.values.annotations import Self
 from penstock.core.values.checks import Duration, RoleName, check_block, check_choice, lease_ms
 from penstock.core.values.roles import RoleLease
 from penstock.errors import BadArgument, ConfigurationError, QueueInUse
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 logger = get_logger("penstock")
 Q = TypeVar("Q", bound=AsyncRouted)
@@ -148,13 +146,13 @@ class AsyncRoleOf(Generic[Q]):
         Returns:
             True; False if the role had ended before.
         """
-        owed, given = [*self._unanswered], False
+        owed, is_released = [*self._unanswered], False
         for role_lease in owed:
-            given |= await self._resign(role_lease)
+            is_released |= await self._resign(role_lease)
             self._unanswered.remove(role_lease)
         if owed and (self._role_lease is None or self._role_lease.is_refused):
-            return given
-        return await self._resign(self._held) or given
+            return is_released
+        return await self._resign(self._held) or is_released
 
     async def _resign(self, role_lease: RoleLease) -> bool:
         ops = self._part.ops
@@ -174,11 +172,6 @@ class AsyncRoleOf(Generic[Q]):
 
 
 def _check_part(queue: AsyncRouted) -> AsyncPart:
-    """Return the only part of a queue.
-
-    Raises:
-        ConfigurationError: it has several.
-    """
     part = queue.route.part
     if part is not None:
         return part

@@ -13,13 +13,12 @@ from penstock.core import flows
 from penstock.core.calls.operations.scheduling import ListedSchedules
 from penstock.core.jobs.job import Enqueued
 from penstock.core.jobs.record import stable_id_of
-from penstock.core.values.checks import check_party
+from penstock.core.values.checks import Missed, check_party
 from penstock.core.values.methods import name_methods
 from penstock.errors import BadArgument
 
 if TYPE_CHECKING:
     from penstock.core.enqueuing.schedules import (
-        Missed,
         ScheduleView,
         Spec,
         StoredSchedule,
@@ -107,7 +106,7 @@ class AsyncQueueSchedules:
     async def _store(self, name: str, job: Any, spec: Spec, *, force: bool) -> bool:
         from penstock.core.enqueuing.schedules import new_schedule
 
-        new = new_schedule(name, job, spec, self._queue.ops.codec)
+        new = new_schedule(name, job, spec, codec=self._queue.ops.codec)
         change = await (await self._queue.route.refresh()).store_schedule(new, force=force)
         if change == flows.SCHEDULE_OUTDATED:
             reason = "this version was replaced by a later one: schedules.restore() brings it back"

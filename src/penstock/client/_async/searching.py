@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock.client._async.route.interfaces import AsyncRouted
 from penstock.client._async.route.part import AsyncPart
-from penstock.core.jobs.searching import ErrorCounter, ErrorGroups, Search
+from penstock.core.jobs.searching import Search
 from penstock.core.jobs.views import JobView, ScanPage
 from penstock.core.values.checks import check_count, check_flag
 from penstock.core.values.methods import name_methods
 from penstock.errors import WrongEpoch
+
+if TYPE_CHECKING:
+    from penstock.core.jobs.error_groups import ErrorGroups
 
 __all__ = ["AsyncJobSearch", "show_each"]
 
@@ -88,18 +92,25 @@ class AsyncJobSearch:
         return replace(page, ids=[view.id for view in jobs], jobs=jobs if full else [])
 
     async def error_groups(self, *, limit: int | None = None) -> ErrorGroups:
-        """Count the jobs by handler and first line of the last error, page by page.
+        """Count the jobs by handler and error, page by page.
+
+        Errors that differ only in numbers, ids and quoted parts are one group.
 
         Args:
             limit: the number of jobs after which to stop, to the end of a page; None = count all.
 
         Examples:
-            >>> added = await q.enqueue_many([b"a", b"b"])
-            >>> outcomes = await q.bury(await q.reserve(2), "no such file")
-            >>> found = await q.jobs("dead").error_groups()
-            >>> [(group.jobs, group.error) for group in found.groups]
-            [(2, 'no such file')]
+            >>> for path in ("a.png", "b.png"):
+            ...     added = await q.enqueue(path)
+            ...     outcomes = await q.bury(await q.reserve(), f"no file '{path}'")
+            >>> groups = (await q.jobs("dead").error_groups()).groups
+            >>> [(group.jobs, group.error) for group in groups]
+            [(2, "no file '…'")]
+            >>> [view.error async for view in q.jobs("dead", group=groups[0].id, newest=True)]
+            ["no file 'b.png'", "no file 'a.png'"]
         """
+        from penstock.core.jobs.error_groups import ErrorCounter
+
         most = None if limit is None else check_count("limit", limit)
         counter = ErrorCounter()
         search = AsyncJobSearch(self._queue, replace(self._search, body=0), self._n)
@@ -117,10 +128,10 @@ async def _show_if_there(part: AsyncPart, ids: list[str]) -> dict[str, JobView |
 
 async def show_each(part: AsyncPart, ids: list[str]) -> dict[str, JobView | None]:
     """Return all data of jobs of a part by their ids, read in steps; None = a job is gone."""
-    found, start = dict[str, JobView | None](), 0
+    view_of, start = dict[str, JobView | None](), 0
     while start < len(ids):
         step = ids[start : start + SHOWN_PER_CALL]
         views = await part.show([*step])
-        found |= zip(step, views, strict=False)  # a reply may have fewer
+        view_of |= zip(step, views, strict=False)  # a reply may have fewer
         start += len(views)
-    return found
+    return view_of

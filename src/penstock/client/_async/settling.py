@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from penstock.client._async.nodes.one_part import AsyncOnePart
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.hints import Intent
@@ -14,9 +15,6 @@ from penstock.core.values.checks import BATCH
 from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
 from penstock.wire.codes import Code
-
-if TYPE_CHECKING:
-    from penstock.client._async.nodes.interfaces import AsyncOnePart
 
 __all__ = ["BuildCall", "check_jobs", "extend_each", "settle_each"]
 

@@ -10,8 +10,11 @@ import math
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from redis.asyncio import Redis
+
+from penstock.client import redirection
 from penstock.client._async.nodes.node import AsyncNode
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.route.interfaces import AsyncRoute, AsyncRouted
@@ -23,11 +26,10 @@ from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig, check_sources
 from penstock.core.calls.failures import passing
-from penstock.core.calls.operations import Taken
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.logs import get_logger
 from penstock.core.nodes.state import NODE_LIST_MAX_AGE
 from penstock.core.values.checks import check_flag
-from penstock.core.values.confirmations import Wait
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed
 from penstock.wire.keys import registry_key, split_name
 
@@ -45,6 +47,15 @@ LIST_RETRY_SECONDS = 1.0
 """Seconds after which the list is read again when that has failed."""
 
 
+class AsyncDestination(NamedTuple):
+    """Where a client and its queues lead: attributes of `AsyncTopology`."""
+
+    source: Any
+    node: AsyncNode | None
+    federation: AsyncFederation | None
+    look_at: float
+
+
 class AsyncTopology:
     """The connections of a client. Internal: for the worker, Spark and the command line.
 
@@ -58,13 +69,16 @@ class AsyncTopology:
         joins: the argument `federation`.
         federation: all nodes; None = no others are known than the only source.
         look_at: time of the clock when the node's list is read again.
+        redis_class: the class of redis-py's clients that it can use as its source.
 
     Raises:
         BadArgument: the source can't be used, or needs another value of `federation`.
     """
 
+    redis_class: type = Redis
+
     def __init__(self, source: Any, config: ClientConfig, *, federation: bool) -> None:
-        self.source = source
+        self.source: Any = source
         self.config = config
         self.joins = check_flag("federation", federation)
         sources = check_sources(source)
@@ -80,6 +94,8 @@ class AsyncTopology:
         self.look_at = -math.inf if federation and sources is None else math.inf
         self._queues: weakref.WeakSet[AsyncQueue] = weakref.WeakSet()
         self._joining = threading.Lock()
+        self._home: AsyncDestination | None = None
+        redirection.register(self)
 
     @property
     def current(self) -> AsyncNode | AsyncFederation:
@@ -125,10 +141,10 @@ class AsyncTopology:
         """
         key = registry_key(self.config.prefix)
         answers, missed = await self.each(lambda node: node.executor.command("HGET", key, field))
-        found = next((name for name in answers if name is not None), None)
-        if found is None and missed:
+        full_name = next((name for name in answers if name is not None), None)
+        if full_name is None and missed:
             raise NodesMissed(missed, [])
-        return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
+        return None if full_name is None else split_name(full_name.decode("utf-8", "replace"))[0]
 
     async def name_of(self, crc: int) -> str | None:
         """Return the name with this crc of a queue on a node that is up, or None."""
@@ -136,13 +152,13 @@ class AsyncTopology:
         key, pattern = registry_key(self.config.prefix), f"{crc:08x}*"
 
         async def look(node: AsyncFederatedNode) -> bytes | None:
-            cursor, found = b"0", list[bytes]()
-            while not found:
+            cursor, fields = b"0", list[bytes]()
+            while not fields:
                 page = ("HSCAN", key, cursor, "MATCH", pattern, "COUNT", 1000)
-                cursor, found = await node.brief.executor.command(*page)
+                cursor, fields = await node.brief.executor.command(*page)
                 if cursor == b"0":
                     break
-            return found[1] if found else None
+            return fields[1] if fields else None
 
         answers, _ = await self.federation.each(look)
         names = (name for _, name in answers if name is not None)
@@ -178,11 +194,11 @@ class AsyncTopology:
         try:
             await executor.connections.reach()
             await self.node.connect()
-            found = False
-            if told := await executor.read_node_list():
+            has_others = False
+            if entries := await executor.read_node_list():
                 from penstock.core.nodes.node_list import others
 
-                found = bool(others(told, await executor.whole_id()))
+                has_others = bool(others(entries, await executor.whole_id()))
         except Exception as error:
             now = monotonic()
             self.look_at = now + LIST_RETRY_SECONDS
@@ -191,7 +207,7 @@ class AsyncTopology:
             logger.debug("the list of nodes can't be read: %s", error)
             return False
         self.look_at = monotonic() + NODE_LIST_MAX_AGE
-        return found
+        return has_others
 
     def join(self) -> AsyncNode | AsyncFederation:
         """Become a client of several nodes, unless `federation` is False. Nothing is sent.
@@ -223,17 +239,48 @@ class AsyncTopology:
     def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
         """Return the queue of this name."""
         queue = AsyncQueue(name, partitions, self.config.middleware)
-        if self.federation is None:
-            queue.route = self._route_to_one(queue)
+        with self._joining:  # a join or a redirection finds every queue with its route
+            if self.federation is not None:
+                queue.route = self._route_to_all(queue, self.federation)
+            else:
+                queue.route = self._route_to_one(queue)
             self._queues.add(queue)
-        if self.federation is not None:  # before, or another thread has joined meanwhile
-            queue.route = self._route_to_all(queue, self.federation)
         return queue
 
     def _route_to_one(self, queue: AsyncQueue) -> AsyncRoute:
         if queue.partitions is None:
             return AsyncNodeRoute(self, self.node, queue)
         return AsyncPartitionsRoute(self, self.node, queue)
+
+    # -- to another server and back, see `penstock.client.redirection` --------------------------
+
+    def redirect(self, source: Redis) -> None:
+        """Lead the client and its queues to another server. Nothing is sent."""
+        if self._home is None:
+            self._home = AsyncDestination(
+                source=self.source,
+                node=self._node,
+                federation=self.federation,
+                look_at=self.look_at,
+            )
+        look_at = -math.inf if self.joins else math.inf
+        node = AsyncNode(source, self.config)
+        self._lead(AsyncDestination(source=source, node=node, federation=None, look_at=look_at))
+
+    def return_home(self) -> None:
+        """Lead the client and its queues back to its own server or servers."""
+        if self._home is not None:
+            self._lead(self._home)
+            self._home = None
+
+    def _lead(self, place: AsyncDestination) -> None:
+        with self._joining:
+            self.source, self._node, self.federation, self.look_at = place
+            for queue in list(self._queues):
+                if place.federation is None:
+                    queue.route = self._route_to_one(queue)
+                else:
+                    queue.route = self._route_to_all(queue, place.federation)
 
     async def each(
         self, ask: Callable[[AsyncNode], Awaitable[T]]
@@ -253,34 +300,27 @@ class AsyncTopology:
     async def reserve(
         self,
         queues: Sequence[AsyncRouted],
-        n: int,
-        wait: float | None,
-        seen: Taken | None = None,
-        confirm: Wait | None = None,
+        request: ReserveRequest,
     ) -> list[Any]:
         """Take up to n jobs from several queues; a long wait is interrupted to read the list.
 
         Args:
             queues: in order of preference.
-            n: limit.
-            wait: seconds, None = for ever.
-            seen: the reply, without jobs, that the only queue gave a moment ago.
-            confirm: the confirmations of deliveries at most once.
+            request: the jobs that are asked for.
         """
-        until = math.inf if wait is None else monotonic() + wait
+        until = math.inf if request.block is None else monotonic() + request.block
         while True:
             await self.refresh()
             left = max(0.0, until - monotonic())
-            if self.federation is not None:
-                limit = None if wait is None else left
-                routes = [queue.route for queue in queues]
-                return await reserve_on_nodes(self.federation, routes, n, limit, confirm=confirm)
-            span = max(0.0, min(left, self.look_at - monotonic()))
             routes = [queue.route for queue in queues]
-            jobs = await reserve_on_node(self.node, routes, n, span, seen=seen, confirm=confirm)
+            if self.federation is not None:
+                request = request._replace(block=None if until == math.inf else left, seen={})
+                return await reserve_on_nodes(self.federation, routes, request)
+            request = request._replace(block=max(0.0, min(left, self.look_at - monotonic())))
+            jobs = await reserve_on_node(self.node, routes, request)
             if jobs or monotonic() >= until:
                 return jobs
-            seen = None
+            request = request._replace(seen={})
 
     async def connect(self) -> None:
         """Reach the node, or one of several."""

@@ -8,17 +8,17 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.client._sync.nodes.one_part import OnePart
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations.producing import Added, updates
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.enqueuing.prepared import Prepared
 from penstock.core.nodes.state import FLAG_MAX_AGE
 from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
 
 if TYPE_CHECKING:
-    from penstock.client._sync.nodes.interfaces import OnePart
     from penstock.client._sync.transport.driver import Driver
 
 __all__ = ["add", "add_each", "add_when_room", "confirm"]
@@ -137,7 +137,7 @@ def add_each(
                 continue
             try:
                 ends[at] = end[0]
-                confirm(part, *end, options.wait)
+                confirm(part, *end, wait=options.wait)
             except NotReplicated as error:
                 ends[at] = error
     return [ends[at] for at in range(len(batches))]
@@ -154,7 +154,7 @@ def confirm(part: OnePart, reply: Added, got: Confirmed, wait: Wait | None) -> i
     if reply.count > 0 or updated:
         fsynced = got.fsynced if wait.fsynced else None
         flow = flows.withdraw(
-            part.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
+            part.ops, reply, wanted=wanted, got=got.replicas, updated=updated, fsynced=fsynced
         )
         raise part.driver.drive(flow)
     return got.replicas

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
-from penstock.client._sync.nodes.node import Node
+from redis.exceptions import RedisError
+
 from penstock.client._sync.route.interfaces import Route, Routed
 from penstock.client._sync.route.one_node import BoundRoute
 from penstock.client._sync.route.part import AskPart, Part
@@ -32,6 +34,7 @@ from penstock.core.jobs.views import (
     QueueStats,
     Settings,
 )
+from penstock.core.values.annotations import Self
 from penstock.core.values.checks import (
     BATCH,
     Duration,
@@ -45,11 +48,8 @@ from penstock.core.values.checks import (
     duration_ms,
 )
 from penstock.core.values.ids import is_job_id
-from penstock.errors import BadArgument, NodesMissed, ResultTimeout
+from penstock.errors import BadArgument, NodesMissed, PenstockError, ResultTimeout
 from penstock.wire.codes import Code
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 logger = get_logger("penstock")
 LOOK_AGAIN = 4.0
@@ -105,11 +105,6 @@ class QueueAdmin:
     def ops(self) -> QueueOps:
         """Internal: the operations of the queue, for workers, Spark and the command line."""
         return self.route.ops
-
-    @property
-    def node(self) -> Node:
-        """Internal: its only node."""
-        return self.route.node
 
     def _settle(self, jobs: Iterable[JobName], build: BuildCall, **how: Any) -> Settled:
         route = self.route
@@ -334,7 +329,8 @@ class QueueAdmin:
             JobCancelled, JobExpired: it was cancelled, or its ttl has ended.
             ResultGone: the job is gone and nothing is kept of it, or its value was not kept: it was
                 too large, not JSON, its node was down, or the server's memory was full.
-            ResultTimeout: it has not ended in time.
+            ResultTimeout: it has not ended in time. The text says in which state it is, and if no
+                worker of the queue is listed.
 
         Examples:
             >>> job = q.enqueue(3, result_ttl=60)
@@ -355,15 +351,32 @@ class QueueAdmin:
 
         try:
             while True:
-                [found] = self.route.refresh().call_parts(names, look, None)
-                if found is None or found.state != "waiting":
-                    return value_of(job if isinstance(job, str) else job.id, found)
+                [result] = self.route.refresh().call_parts(names, look, None)
+                if result is None or result.state != "waiting":
+                    return value_of(job if isinstance(job, str) else job.id, result)
                 left = until - monotonic()
                 if left <= 0:
-                    raise ResultTimeout(f"job {names[0]!s} has not ended within {span} s")
+                    why = self._explain_wait(names[0]) if span else ""
+                    raise ResultTimeout(f"job {names[0]!s} has not ended within {span} s{why}")
                 wait.pause(last, min(left, LOOK_AGAIN))
         finally:
             wait.leave()
+
+    def _explain_wait(self, job: JobName) -> str:
+        from penstock.client._sync.workers import read_workers
+
+        with suppress(RedisError, PenstockError):  # the time is over in any case
+            view = self.show(job)
+            if view is None:
+                return ""
+            if view.state != "ready":  # only then a worker may be missing
+                return f": it is {view.state}"
+            prefix = self.ops.keys.prefix
+            lists = ask_all(self, lambda part: read_workers(part.executor, prefix))
+            runs = any(self.name in one.queues for views in lists for one in views)
+            lack = "" if runs else f", and no worker of queue {self.name!r} is listed"
+            return f": it is ready{lack}"
+        return ""
 
     def dedup_status(self, dedup_id: str) -> DedupStatus | None:
         """Return the job that has a dedup id, its successor if one waits, and the open window.
@@ -382,8 +395,8 @@ class QueueAdmin:
         label = check_label("dedup_id", dedup_id)
         if is_job_id(dedup_id):
             raise BadArgument("dedup_id", dedup_id, "is the id of a job: use show() with it")
-        found, missed = self.route.refresh().ask_parts(lambda part: part.look_up(label))
-        known = next((status for status in found if status is not None), None)
+        statuses, missed = self.route.refresh().ask_parts(lambda part: part.look_up(label))
+        known = next((status for status in statuses if status is not None), None)
         if known is None and missed:
             raise NodesMissed(missed)
         return known
@@ -394,8 +407,10 @@ class QueueAdmin:
         *,
         handler: str | None = None,
         error: str | None = None,
+        group: str | None = None,
         key: str | None = None,
         batch: str | None = None,
+        older_than: Duration | None = None,
         newest: bool = False,
         body: int | None = None,
         n: int = 100,
@@ -417,11 +432,13 @@ class QueueAdmin:
 
         Args:
             state: ready, scheduled, parked, active or dead; or several of them; None = all.
-            handler: only jobs of the handler of this name.
+            handler: only jobs of the handler of this name; "" = jobs without one.
             error: only jobs whose last error contains this text, in any case of its letters.
+            group: only jobs of the group of errors with this id, see `error_groups`.
             key: only jobs of this key.
             batch: only jobs of the batch with this id, whose callback has not ended. Each job is
                 looked at alone, so a step takes longer.
+            older_than: only jobs that were enqueued longer ago than this.
             newest: with one state: go backwards from the end.
             body: the most bytes of each body, up to 1000, into `raw`; a large body (more than 4096
                 bytes) may be left out then. None = whole bodies; of one state those from 1000
@@ -440,8 +457,10 @@ class QueueAdmin:
             state=state,
             handler=handler,
             error=error,
+            group=group,
             key=key,
             batch=batch,
+            older_than=older_than,
             newest=newest,
             body=body,
         )
@@ -461,6 +480,7 @@ class QueueAdmin:
         replicas: int | None = KEEP,
         backoff_base: Duration | None = KEEP,
         backoff_cap: Duration | None = KEEP,
+        unknown_age: Duration | None = KEEP,
         dead_max: int | None = KEEP,
         dead_age: Duration | None = KEEP,
         results_max: int | None = KEEP,
@@ -476,9 +496,9 @@ class QueueAdmin:
 
         Args:
             lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes, replicas,
-                backoff_base, backoff_cap, dead_max, dead_age, results_max, results_bytes,
-                result_size, result_ttl, rate, burst, per_key, ordered: as in `Settings`; None =
-                back to the default.
+                backoff_base, backoff_cap, unknown_age, dead_max, dead_age, results_max,
+                results_bytes, result_size, result_ttl, rate, burst, per_key, ordered: as in
+                `Settings`; None = back to the default.
 
         Returns:
             All settings as they are now.
@@ -487,18 +507,22 @@ class QueueAdmin:
             >>> (q.configure(lease=60)).lease
             60.0
         """
-        given = locals()
-        return self._configure(setting_fields(given, self.partitions))
+        settings = locals()
+        return self._configure(setting_fields(settings, self.partitions))
 
     def _configure(self, fields: list[Any]) -> Settings:
         return ask_all(self, lambda part: part.configure(fields))[0]
 
-    def pause(self, side: PauseSide = "all") -> None:
-        """Stop a side of the queue. The pause survives a restart; a paused empty queue is kept.
+    def pause(self, side: PauseSide = "out") -> None:
+        """Stop deliveries, or another side of the queue. The pause survives a restart.
+
+        Jobs whose handlers run are finished. Workers give back those that they have not begun,
+        about a second after the pause. A paused empty queue is kept.
 
         Args:
-            side: "in" = producers are refused, and retries, due jobs and ended leases wait; "out" =
-                nothing is delivered; "all" = both. It replaces an earlier pause.
+            side: "out" = nothing is delivered, and producers go on; "in" = producers are refused,
+                and retries, due jobs and ended leases wait; "all" = both. It replaces an earlier
+                pause.
         """
         self._configure(["paused", check_choice("side", side, PauseSide)])
 

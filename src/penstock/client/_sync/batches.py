@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.client._sync.admin import QueueAdmin, ask_all
 from penstock.client._sync.route.interfaces import Enqueuing
@@ -15,14 +15,12 @@ from penstock.client._sync.route.part import Part
 from penstock.client._sync.settling import check_jobs
 from penstock.client.clock import monotonic
 from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
-from penstock.core.enqueuing.options import EnqueueOptions, hooked
+from penstock.core.enqueuing.new_jobs import hooked
+from penstock.core.enqueuing.options import EnqueueOptions
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
+from penstock.core.values.annotations import Self, Unpack
 from penstock.core.values.methods import name_methods
 from penstock.errors import BatchClosed, PenstockError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
-
 
 __all__ = ["BatchOf", "QueueBatches"]
 
@@ -147,9 +145,9 @@ class QueueBatches(Generic[B]):
             >>> [job.body for job in q.reserve()]  # when both are done
             ['report']
         """
-        hooks = self._queue.middleware
-        job = hooked(callback_job(then, on), self._queue.name, hooks, monotonic)
-        record = job.options.prepared(self._queue.ops.codec).record(job.body)
+        callback, queue = callback_job(then, on), self._queue
+        job = hooked(callback, queue.name, middleware=queue.middleware, clock=monotonic)
+        record = job.options.prepared(queue.ops.codec).record(job.body)
         return self._make(record, on)
 
     def get(self, batch: JobName) -> BatchStatus | None:
@@ -184,8 +182,8 @@ class QueueBatches(Generic[B]):
 
 def _read_status(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
     def read(part: Part, names: list[JobName]) -> list[BatchStatus | None]:
-        _, found = part.executor.run(part.ops.batches(names=names))
-        return [*found] or [None]
+        _, statuses = part.executor.run(part.ops.batches(names=names))
+        return [*statuses] or [None]
 
     route = queue.route.refresh()
     [status] = route.call_parts(check_jobs("batch", [batch]), read, None)
@@ -202,10 +200,10 @@ def _close(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
 
 
 def _list(part: Part) -> list[BatchStatus]:
-    found: dict[str, BatchStatus] = {}
+    status_of: dict[str, BatchStatus] = {}
     cursor = "0"
     while True:
         cursor, page = part.executor.run(part.ops.batches(cursor))
-        found |= {status.id: status for status in page}
+        status_of |= {status.id: status for status in page}
         if cursor == "0":
-            return [*found.values()]
+            return [*status_of.values()]

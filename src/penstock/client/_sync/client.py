@@ -17,8 +17,9 @@ from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.topology import Topology
 from penstock.core.calls.config import ClientConfig, check_hosts, queue_filter
 from penstock.core.calls.failures import passing
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.job import Delivery, JobName
-from penstock.core.jobs.merge import Answers, told, with_outcomes
+from penstock.core.jobs.merge import Answers, split_error, with_outcomes
 from penstock.core.jobs.middleware import Middleware, check_middleware
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.views import JobView, QueuePage, QueueStats
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.client._sync.nodes.nodes import Nodes
     from penstock.core.jobs.workers import WorkerView
     from penstock.core.nodes.node_views import Hello, Info
+    from penstock.core.nodes.problems import Problem
 
 Source = str | Redis
 
@@ -192,18 +194,18 @@ class Penstock:
         Raises:
             BadArgument: an argument can't be used.
         """
-        found = self._queues.get(check_queue_name(name))
+        queue = self._queues.get(check_queue_name(name))
         count = check_partitions(partitions)
-        if found is None or (count is not None and found.partitions != count):
+        if queue is None or (count is not None and queue.partitions != count):
             if count is None:
                 count = self._partitions.get(name)
             else:
                 self._partitions[name] = count
-            found = self.topology.queue(name, count)
+            queue = self.topology.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
-            self._queues[name] = found
-        return found
+            self._queues[name] = queue
+        return queue
 
     def open(self, name: str) -> Queue:
         """Return the queue of this name, with the partitions that it has on the server.
@@ -211,10 +213,10 @@ class Penstock:
         Raises:
             BadArgument: not the name of a queue.
         """
-        found = self.topology.refresh().partitions(check_queue_name(name))
-        if found == 0:
+        count = self.topology.refresh().partitions(check_queue_name(name))
+        if count == 0:
             self._forget(name)
-        return self.queue(name, partitions=found or None)
+        return self.queue(name, partitions=count or None)
 
     def show(self, job_id: str) -> JobView | None:
         """Return all data of one job of any queue, or None if it is gone.
@@ -260,10 +262,9 @@ class Penstock:
         return None if name is None else self.open(name)
 
     def _known(self, names: Iterable[str], crc: int) -> Queue | None:
-        """Return the queue that this client has opened, of one of these names, with this crc."""
         queues = (self._queues[name] for name in names if name in self._queues)
-        found = (one for one in queues if crc in queue_crcs(one.name, one.partitions))
-        return next(found, None)
+        known = (one for one in queues if crc in queue_crcs(one.name, one.partitions))
+        return next(known, None)
 
     def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of any queue has ended, and return the value that its handler returned.
@@ -307,13 +308,13 @@ class Penstock:
         """
         check_count("n", n)
         wait, confirm = check_block(block), delivery_wait(durable)
-        given = check_queues(queues)
-        chosen = [q if isinstance(q, Queue) else self.queue(q) for q in given]
+        listed = check_queues(queues)
+        chosen = [q if isinstance(q, Queue) else self.queue(q) for q in listed]
         if not chosen or len({queue.name for queue in chosen}) < len(chosen):
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
-        return self.topology.reserve(chosen, n, wait, confirm=confirm)
+        return self.topology.reserve(chosen, ReserveRequest(n, wait, confirm))
 
     def ack(self, jobs: Iterable[JobName]) -> Settled:
         """Finish jobs of any queues, as `Queue.ack` does for those of one.
@@ -339,13 +340,6 @@ class Penstock:
             ['done', 'done']
         """
         names = check_jobs("jobs", jobs)
-        return self._ack_by_queue(names)
-
-    def _ack_by_queue(self, names: list[JobName]) -> Settled:
-        """Acknowledge jobs of several queues.
-
-        After a failure of one queue the others follow, unless they lie on the same server.
-        """
         places: dict[tuple[int, str], list[int]] = {}
         for at, name in enumerate(names):
             parsed = parse_id(name.id if isinstance(name, Delivery) else name)
@@ -361,7 +355,7 @@ class Penstock:
                 answers.note(where, error.results)
                 answers.missed.update(error.unreachable)
             except Exception as error:  # noqa: BLE001  # `checked` raises it
-                done, _, failure = told(error)
+                done, _, failure = split_error(error)
                 answers.note(where, done)
                 answers.failure = answers.failure or failure
                 if passing(error if failure is None else failure) and not self.topology.is_apart:
@@ -375,15 +369,14 @@ class Penstock:
         Args:
             pattern: only names that match: `*` any text, `?` any character, `[abc]` one of these.
         """
-        if not isinstance(pattern, str):
-            raise BadArgument("pattern", pattern, "must be a str")
-        return self.topology.refresh().queues(pattern)
+        return self.topology.refresh().queues(_check_pattern(pattern))
 
     def scan_queues(
         self,
         cursor: str = "0",
         n: int = 100,
         *,
+        pattern: str = "*",
         min_length: int | None = None,
         max_length: int | None = None,
         max_idle: Duration | None = None,
@@ -395,17 +388,21 @@ class Penstock:
         Args:
             cursor: "0" to begin, then the cursor of the last page, until it is "0" again.
             n: about this many queues a step, up to 1000.
+            pattern: only names that match, as in `queues`; others cost next to nothing.
             min_length, max_length: bounds of the number of jobs that could be reserved now; only
                 queues within them.
             max_idle: only queues that were written to in the last `max_idle` seconds.
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
-        return self.topology.refresh().scan_queues(cursor, n, is_wanted)
+        named = _check_pattern(pattern)
+        federation = self.topology.refresh()
+        return federation.scan_queues(cursor, n, is_wanted, pattern=named)
 
     def scan_queues_iter(
         self,
         *,
+        pattern: str = "*",
         min_length: int | None = None,
         max_length: int | None = None,
         max_idle: Duration | None = None,
@@ -415,7 +412,12 @@ class Penstock:
         cursor = "0"
         while True:
             page = self.scan_queues(
-                cursor, n, min_length=min_length, max_length=max_length, max_idle=max_idle
+                cursor,
+                n,
+                pattern=pattern,
+                min_length=min_length,
+                max_length=max_length,
+                max_idle=max_idle,
             )
             for stats in page.queues:
                 yield stats
@@ -439,8 +441,8 @@ class Penstock:
         """
         wanted = state if state is None or isinstance(state, str) else list(state)
         for queue in self.queues() if queues is None else check_queues(queues):
-            found = queue if isinstance(queue, Queue) else self.open(queue)
-            for view in found.jobs(wanted, n=n):
+            opened = queue if isinstance(queue, Queue) else self.open(queue)
+            for view in opened.jobs(wanted, n=n):
                 yield view
 
     def workers(self, *, jobs: bool = False) -> list[WorkerView]:
@@ -463,15 +465,17 @@ class Penstock:
         answers, missed = self.topology.each(
             lambda node: workers.read_workers(node.executor, self.prefix)
         )
-        found = workers.merged_workers(answers)
+        views = workers.merged_workers(answers)
         if jobs:
             held = [
                 job
-                for name in sorted({name for view in found for name in view.queues})
-                for job in workers.read_held_jobs(self.open(name))
+                for name in sorted({name for view in views for name in view.queues})
+                for job in workers.read_held_jobs(
+                    self.open(name).jobs("active", body=0, n=workers.MOST_HELD_JOBS)
+                )
             ]
-            found = workers.with_jobs(found, held)
-        return Partial(found, missed)
+            views = workers.with_jobs(views, held)
+        return Partial(views, missed)
 
     def hello(self) -> Hello:
         """Return the version of the protocol, and the nodes with their ids."""
@@ -484,6 +488,46 @@ class Penstock:
         """
         return self.topology.refresh().info()
 
+    def find_problems(
+        self,
+        queues: Iterable[QueueStats] | None = None,
+        *,
+        longest_wait: Duration = 300,
+        most_dead: int = 0,
+    ) -> list[Problem]:
+        """Return what is wrong now with queues, workers, schedules and nodes. Nothing is written.
+
+        Args:
+            queues: figures of queues that were just read; None = read those of all queues.
+            longest_wait: seconds that a job may wait, and a tick of a schedule be late.
+            most_dead: dead letters that a queue may have.
+
+        Returns:
+            The problems, the most urgent kind first; empty = nothing is wrong.
+
+        Examples:
+            >>> added = ps.queue("emails").enqueue("ada")
+            >>> ps.queue("emails").pause()
+            >>> [(problem.kind, problem.queue) for problem in ps.find_problems()]
+            [('paused', 'emails')]
+        """
+        from penstock.core.nodes import problems
+
+        longest = duration_ms("longest_wait", longest_wait) / 1000
+        bounds = problems.ProblemBounds(longest, check_count("most_dead", most_dead, low=0))
+        if queues is None:  # a scan may return a queue twice
+            queues = {one.name: one for one in self.scan_queues_iter()}.values()
+        figures = list(queues)
+        schedules = {
+            one.name: self.open(one.name).schedules.list() for one in figures if one.has_schedules
+        }
+        workers, nodes = self.workers(), self.hello().nodes
+        times, _ = self.topology.each(lambda node: node.executor.time_ms())
+        now = max(times) / 1000
+        return problems.find_problems(
+            figures, workers=workers, nodes=nodes, schedules=schedules, bounds=bounds, now=now
+        )
+
     def clear(self, queues: Iterable[Queue | str]) -> list[str]:
         """Remove queues and all their contents.
 
@@ -493,10 +537,10 @@ class Penstock:
         Returns:
             The names of the queues that existed.
         """
-        given = check_queues(queues)
-        found = [one if isinstance(one, Queue) else self.open(one) for one in given]
+        listed = check_queues(queues)
+        opened = [one if isinstance(one, Queue) else self.open(one) for one in listed]
         cleared = []
-        for queue in found:
+        for queue in opened:
             if queue.route.refresh().clear()[0]:
                 cleared.append(queue.name)
             self._forget(queue.name)
@@ -570,3 +614,14 @@ def twin_of(
     )
     twin._queues = {}
     return twin
+
+
+def _check_pattern(pattern: object) -> str:
+    """Return a pattern of names.
+
+    Raises:
+        BadArgument: not a text.
+    """
+    if not isinstance(pattern, str):
+        raise BadArgument("pattern", pattern, "must be a str")
+    return pattern

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from penstock.client._sync.route.interfaces import Settling
+from penstock.client._sync.queue_settling import QueueSettling
 from penstock.core.jobs.job import Delivery, progress_of, sent_progress
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.outcomes import Outcome
+from penstock.core.values.annotations import Self
 from penstock.core.values.caught import summary_of
 from penstock.core.values.checks import Duration
 from penstock.core.values.durable import Durable
@@ -22,12 +23,9 @@ from penstock.errors import (
     TooLate,
 )
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 __all__ = ["JobOf", "lost"]
 
-Q = TypeVar("Q", bound=Settling)
+Q = TypeVar("Q", bound=QueueSettling)
 
 
 class JobOf(Delivery, Generic[Q]):
@@ -70,7 +68,7 @@ class JobOf(Delivery, Generic[Q]):
             route = self._reservation.queue.route.refresh()
             outcome = route.ack_one(self)
             if outcome is not Outcome.DONE:
-                return self._settle("ack", outcome)
+                return self._note_outcome("ack", outcome)
             self.settled = True
             return True
         try:
@@ -78,22 +76,23 @@ class JobOf(Delivery, Generic[Q]):
                 [self], dedup_window=dedup_window, replicas=replicas, durable=durable
             )
         except AckNotReplicated as error:
-            self._settle("ack", error.outcomes[0])
+            self._note_outcome("ack", error.outcomes[0])
             raise
-        return self._settle("ack", outcomes[0])
+        return self._note_outcome("ack", outcomes[0])
 
     def nack(self, *, delay: Duration | None = None, error: str = "", trace: str = "") -> bool:
         """Report a failed attempt. The job is tried again later, or is dead after the last attempt.
 
         Args:
             delay: seconds until the next attempt; None = the backoff of the job's policy, or the
-                queue's (exponential, with full jitter); 0 = at once, before younger jobs.
+                queue's (exponential, with full jitter); 0 = at once, before younger jobs, or
+                by the turns of its key.
             error: text of the failure; stored with the job, cut to 1024 bytes.
             trace: the traceback; its last 8192 bytes are stored.
 
         Returns, raises: as `ack`.
         """
-        return self._settle(
+        return self._note_outcome(
             "nack", self.queue.nack([self], delay=delay, error=error, trace=trace)[0]
         )
 
@@ -101,11 +100,12 @@ class JobOf(Delivery, Generic[Q]):
         """Give the job back without counting a failure.
 
         Args:
-            delay: seconds until it may be delivered again; 0 = at once, before younger jobs.
+            delay: seconds until it may be delivered again; 0 = at once, before younger jobs, or
+                by the turns of its key.
 
         Returns, raises: as `ack`.
         """
-        return self._settle("release", self.queue.release([self], delay=delay)[0])
+        return self._note_outcome("release", self.queue.release([self], delay=delay)[0])
 
     def bury(self, reason: str = "") -> bool:
         """Turn the job into a dead letter.
@@ -115,7 +115,7 @@ class JobOf(Delivery, Generic[Q]):
 
         Returns, raises: as `ack`.
         """
-        return self._settle("bury", self.queue.bury([self], reason)[0])
+        return self._note_outcome("bury", self.queue.bury([self], reason)[0])
 
     def extend(self, lease: Duration | None = None, *, late: bool = False) -> float:
         """Renew the lease from now on.
@@ -169,9 +169,9 @@ class JobOf(Delivery, Generic[Q]):
             return
         outcome = self.queue.nack([self], error=text, trace=trace_of(error))[0]
         log_failure(self, text, error, ending="a dead letter" if outcome is Outcome.DEAD else "")
-        self._settle("nack", outcome)
+        self._note_outcome("nack", outcome)
 
-    def _settle(self, operation: str, outcome: Outcome) -> bool:
+    def _note_outcome(self, operation: str, outcome: Outcome) -> bool:
         self.settled = outcome is not Outcome.REFUSED
         if outcome in (Outcome.STALE, Outcome.ENDED, Outcome.REFUSED):
             raise self._explain_refusal(operation, outcome)
@@ -180,7 +180,7 @@ class JobOf(Delivery, Generic[Q]):
     def _explain_refusal(self, operation: str, outcome: Outcome) -> PenstockError:
         if outcome is Outcome.STALE:
             current = self.queue.route.refresh().read_receipt(self)
-            return StaleReceipt(self.id, operation, self.receipt, current)
+            return StaleReceipt(self.id, operation, self.receipt, current=current)
         if outcome is Outcome.ENDED:
             return StaleReceipt(self.id, operation, self.receipt)
         return lost(operation, self.id, outcome)

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from penstock.client._sync.nodes.one_part import OnePart
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.hints import Intent
@@ -15,9 +16,6 @@ from penstock.core.values.checks import BATCH
 from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
 from penstock.wire.codes import Code
-
-if TYPE_CHECKING:
-    from penstock.client._sync.nodes.interfaces import OnePart
 
 __all__ = ["BuildCall", "check_jobs", "extend_each", "settle_each"]
 

@@ -11,8 +11,11 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from redis import Redis
+
+from penstock.client import redirection
 from penstock.client._sync.nodes.node import Node
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.route.interfaces import Route, Routed
@@ -24,11 +27,10 @@ from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig, check_sources
 from penstock.core.calls.failures import passing
-from penstock.core.calls.operations import Taken
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.logs import get_logger
 from penstock.core.nodes.state import NODE_LIST_MAX_AGE
 from penstock.core.values.checks import check_flag
-from penstock.core.values.confirmations import Wait
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed
 from penstock.wire.keys import registry_key, split_name
 
@@ -46,6 +48,15 @@ LIST_RETRY_SECONDS = 1.0
 """Seconds after which the list is read again when that has failed."""
 
 
+class Destination(NamedTuple):
+    """Where a client and its queues lead: attributes of `Topology`."""
+
+    source: Any
+    node: Node | None
+    federation: Federation | None
+    look_at: float
+
+
 class Topology:
     """The connections of a client. Internal: for the worker, Spark and the command line.
 
@@ -59,13 +70,16 @@ class Topology:
         joins: the argument `federation`.
         federation: all nodes; None = no others are known than the only source.
         look_at: time of the clock when the node's list is read again.
+        redis_class: the class of redis-py's clients that it can use as its source.
 
     Raises:
         BadArgument: the source can't be used, or needs another value of `federation`.
     """
 
+    redis_class: type = Redis
+
     def __init__(self, source: Any, config: ClientConfig, *, federation: bool) -> None:
-        self.source = source
+        self.source: Any = source
         self.config = config
         self.joins = check_flag("federation", federation)
         sources = check_sources(source)
@@ -81,6 +95,8 @@ class Topology:
         self.look_at = -math.inf if federation and sources is None else math.inf
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._joining = threading.Lock()
+        self._home: Destination | None = None
+        redirection.register(self)
 
     @property
     def current(self) -> Node | Federation:
@@ -126,10 +142,10 @@ class Topology:
         """
         key = registry_key(self.config.prefix)
         answers, missed = self.each(lambda node: node.executor.command("HGET", key, field))
-        found = next((name for name in answers if name is not None), None)
-        if found is None and missed:
+        full_name = next((name for name in answers if name is not None), None)
+        if full_name is None and missed:
             raise NodesMissed(missed, [])
-        return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
+        return None if full_name is None else split_name(full_name.decode("utf-8", "replace"))[0]
 
     def name_of(self, crc: int) -> str | None:
         """Return the name with this crc of a queue on a node that is up, or None."""
@@ -137,13 +153,13 @@ class Topology:
         key, pattern = registry_key(self.config.prefix), f"{crc:08x}*"
 
         def look(node: FederatedNode) -> bytes | None:
-            cursor, found = b"0", list[bytes]()
-            while not found:
+            cursor, fields = b"0", list[bytes]()
+            while not fields:
                 page = ("HSCAN", key, cursor, "MATCH", pattern, "COUNT", 1000)
-                cursor, found = node.brief.executor.command(*page)
+                cursor, fields = node.brief.executor.command(*page)
                 if cursor == b"0":
                     break
-            return found[1] if found else None
+            return fields[1] if fields else None
 
         answers, _ = self.federation.each(look)
         names = (name for _, name in answers if name is not None)
@@ -179,11 +195,11 @@ class Topology:
         try:
             executor.connections.reach()
             self.node.connect()
-            found = False
-            if told := executor.read_node_list():
+            has_others = False
+            if entries := executor.read_node_list():
                 from penstock.core.nodes.node_list import others
 
-                found = bool(others(told, executor.whole_id()))
+                has_others = bool(others(entries, executor.whole_id()))
         except Exception as error:
             now = monotonic()
             self.look_at = now + LIST_RETRY_SECONDS
@@ -192,7 +208,7 @@ class Topology:
             logger.debug("the list of nodes can't be read: %s", error)
             return False
         self.look_at = monotonic() + NODE_LIST_MAX_AGE
-        return found
+        return has_others
 
     def join(self) -> Node | Federation:
         """Become a client of several nodes, unless `federation` is False. Nothing is sent.
@@ -224,17 +240,48 @@ class Topology:
     def queue(self, name: str, partitions: int | None = None) -> Queue:
         """Return the queue of this name."""
         queue = Queue(name, partitions, self.config.middleware)
-        if self.federation is None:
-            queue.route = self._route_to_one(queue)
+        with self._joining:  # a join or a redirection finds every queue with its route
+            if self.federation is not None:
+                queue.route = self._route_to_all(queue, self.federation)
+            else:
+                queue.route = self._route_to_one(queue)
             self._queues.add(queue)
-        if self.federation is not None:  # before, or another thread has joined meanwhile
-            queue.route = self._route_to_all(queue, self.federation)
         return queue
 
     def _route_to_one(self, queue: Queue) -> Route:
         if queue.partitions is None:
             return NodeRoute(self, self.node, queue)
         return PartitionsRoute(self, self.node, queue)
+
+    # -- to another server and back, see `penstock.client.redirection` --------------------------
+
+    def redirect(self, source: Redis) -> None:
+        """Lead the client and its queues to another server. Nothing is sent."""
+        if self._home is None:
+            self._home = Destination(
+                source=self.source,
+                node=self._node,
+                federation=self.federation,
+                look_at=self.look_at,
+            )
+        look_at = -math.inf if self.joins else math.inf
+        node = Node(source, self.config)
+        self._lead(Destination(source=source, node=node, federation=None, look_at=look_at))
+
+    def return_home(self) -> None:
+        """Lead the client and its queues back to its own server or servers."""
+        if self._home is not None:
+            self._lead(self._home)
+            self._home = None
+
+    def _lead(self, place: Destination) -> None:
+        with self._joining:
+            self.source, self._node, self.federation, self.look_at = place
+            for queue in list(self._queues):
+                if place.federation is None:
+                    queue.route = self._route_to_one(queue)
+                else:
+                    queue.route = self._route_to_all(queue, place.federation)
 
     def each(self, ask: Callable[[Node], T]) -> tuple[list[T], dict[str, str]]:
         """Ask the node, or every node by connections on which a call fails soon.
@@ -252,34 +299,27 @@ class Topology:
     def reserve(
         self,
         queues: Sequence[Routed],
-        n: int,
-        wait: float | None,
-        seen: Taken | None = None,
-        confirm: Wait | None = None,
+        request: ReserveRequest,
     ) -> list[Any]:
         """Take up to n jobs from several queues; a long wait is interrupted to read the list.
 
         Args:
             queues: in order of preference.
-            n: limit.
-            wait: seconds, None = for ever.
-            seen: the reply, without jobs, that the only queue gave a moment ago.
-            confirm: the confirmations of deliveries at most once.
+            request: the jobs that are asked for.
         """
-        until = math.inf if wait is None else monotonic() + wait
+        until = math.inf if request.block is None else monotonic() + request.block
         while True:
             self.refresh()
             left = max(0.0, until - monotonic())
-            if self.federation is not None:
-                limit = None if wait is None else left
-                routes = [queue.route for queue in queues]
-                return reserve_on_nodes(self.federation, routes, n, limit, confirm=confirm)
-            span = max(0.0, min(left, self.look_at - monotonic()))
             routes = [queue.route for queue in queues]
-            jobs = reserve_on_node(self.node, routes, n, span, seen=seen, confirm=confirm)
+            if self.federation is not None:
+                request = request._replace(block=None if until == math.inf else left, seen={})
+                return reserve_on_nodes(self.federation, routes, request)
+            request = request._replace(block=max(0.0, min(left, self.look_at - monotonic())))
+            jobs = reserve_on_node(self.node, routes, request)
             if jobs or monotonic() >= until:
                 return jobs
-            seen = None
+            request = request._replace(seen={})
 
     def connect(self) -> None:
         """Reach the node, or one of several."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from penstock.core.values.confirmations import NOTHING, Confirmed, Wait
 from penstock.core.values.roles import RoleLease
+from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
-from penstock.wire.packing import Packable
+from penstock.wire.packing import Packable, front_of, with_args, with_record
 from penstock.wire.replies import Configure
 from penstock.wire.scripts import Script
 
-__all__ = ["Call", "RawReply", "longest_pause"]
+__all__ = ["Call", "RawReply", "Target", "longest_pause", "target_of"]
 
 R_co = TypeVar("R_co", covariant=True)
 RawReply: TypeAlias = list[Any]
@@ -47,6 +48,26 @@ class ReplySizes(Protocol):
         """Let a call ask for less."""
 
 
+class Target(NamedTuple):
+    """The script of calls and its keys, packed once for all of them.
+
+    Attributes:
+        head: count of the keys and the keys, as EVALSHA takes them after the SHA.
+        front: the packed words up to the last key.
+        size: their number.
+    """
+
+    head: tuple[bytes, ...]
+    front: bytes
+    size: int
+
+
+def target_of(script: Script, keys: Sequence[bytes]) -> Target:
+    """Return the target of the calls of a script with these keys."""
+    head = (b"%d" % len(keys), *keys)
+    return Target(head, front_of(script.sha, head), 2 + len(head))
+
+
 class CallingQueue(Protocol):
     """The operations of a queue, as the executor of its calls sees them; see `Operations`."""
 
@@ -58,8 +79,14 @@ class CallingQueue(Protocol):
     def reply_limit(self) -> ReplySizes:
         """Return the limit of its replies."""
 
-    def decline(self, full: Script) -> None:
-        """Note a refusal of the plain form of a script."""
+    def accept(self, script: Script) -> None:
+        """Note that the fast lane of a script has answered a call."""
+
+    def decline(self, script: Script) -> None:
+        """Note that the fast lane of a script has refused a call, for want of keys."""
+
+    def all_keys(self, script: Script) -> Target:
+        """Return the target of a script's calls with all keys."""
 
     def repair(self, epochs: Sequence[str], call: Call[Any]) -> Call[Configure]:
         """Return the call that restores lost meta."""
@@ -71,35 +98,41 @@ class Call(Generic[R_co]):
 
     Attributes:
         script: the script.
-        head: count of the keys and the keys, as EVALSHA takes them after the SHA.
+        target: its keys, as they are sent.
         args: ARGV after the nonce.
         parse: makes the result of a reply whose code is not negative.
-        queue: keys of the queue if the call adds jobs, and takes the producer's id; else None.
+        adds_to: keys of the queue if the call adds jobs, and takes the producer's id; else None.
         wait: the durability wait behind the call, or None.
         role_lease: that of the exclusive role that the call uses or takes, or None; it is told the
             answer.
         ops: the operations of the queue, for its errors and the repair of its meta; None = a
             negative code is the caller's to read.
-        front: the packed command up to the last key, of a call with one record; empty = pack all.
-        full: builds the call of the full script if this one may refuse (-20); None = it does not.
+        ends_with_record: whether the last argument is a short record, and the others are often the
+            same.
+        tries_lane: whether it is not known yet if the fast lane can do such calls of the queue.
         resent: when the call was sent again by our clock, 0 = it was not. Set by the executor.
         confirmed: the result of the wait. Set by the executor.
         losses: how often its reply was lost. Set by `ReplyLimit`.
     """
 
     script: Script
-    head: tuple[bytes, ...]
+    target: Target
     args: tuple[Packable, ...]
     parse: Callable[[RawReply], R_co]
-    queue: QueueKeys | None = None
+    adds_to: QueueKeys | None = None
     wait: Wait | None = None
     role_lease: RoleLease | None = None
     ops: CallingQueue | None = None
-    front: bytes = b""
-    full: Callable[[], Call[R_co]] | None = None
+    ends_with_record: bool = False
+    tries_lane: bool = False
     resent: float = 0.0
     confirmed: Confirmed = NOTHING
     losses: int = 0
+
+    @property
+    def head(self) -> tuple[bytes, ...]:
+        """Count of the keys and the keys, as EVALSHA takes them after the SHA."""
+        return self.target.head
 
     @property
     def is_long(self) -> bool:
@@ -111,15 +144,26 @@ class Call(Generic[R_co]):
         if self.wait is not None:
             self.wait = self.wait._replace(refuses=False)
 
-    def widen(self) -> None:
-        """Become the call of the full script, as this one was refused; it is used for a while."""
-        assert self.full is not None
+    def note_lane(self, code: int) -> None:
+        """Note in the queue if the fast lane has answered the call, with this code."""
+        if code == Code.LANE:
+            assert self.ops is not None
+            self.ops.accept(self.script)
+
+    def send_all_keys(self) -> None:
+        """Send all keys from now on, as the fast lane has refused the call."""
         assert self.ops is not None
-        call = self.full()
-        self.script, self.head, self.args = call.script, call.head, call.args
-        self.parse, self.full = call.parse, None
+        self.target = self.ops.all_keys(self.script)
         if not self.resent:  # else its first sending may be the reason
-            self.ops.decline(call.script)
+            self.ops.decline(self.script)
+
+    def pack(self, nonce: bytes, producer: bytes) -> bytes:
+        """Return the command as it is sent."""
+        _, front, size = self.target
+        if self.ends_with_record:
+            return with_record(front, size, nonce, producer, *self.args)
+        begin = (nonce,) if self.adds_to is None else (nonce, producer)
+        return with_args(front, size, (*begin, *self.args))
 
     @property
     def epoch(self) -> str:

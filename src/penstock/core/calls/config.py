@@ -53,10 +53,10 @@ def check_sources(source: object) -> list[Any] | None:
     """
     if isinstance(source, (str, bytes)) or not isinstance(source, Sequence):
         return None
-    found = list(source)
-    if not found or any(one in found[:at] for at, one in enumerate(found)):
+    sources = list(source)
+    if not sources or any(one in sources[:at] for at, one in enumerate(sources)):
         raise BadArgument("source", shown(source), "must name one or more nodes, each once")
-    return found
+    return sources
 
 
 def queue_filter(min_length: object, max_length: object, max_idle: object) -> QueueFilter:

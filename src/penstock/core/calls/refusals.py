@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.wire.codes import Code
 from penstock.wire.scripts import Bound
 
-__all__ = ["REFUSALS", "NotPlain", "Unstaged", "refusal"]
+__all__ = ["REFUSALS", "Unstaged", "refusal"]
 
 ARGUMENTS_IN_SECONDS = ("lease", "ttl")
 """Arguments that scripts read in ms, and callers give in seconds."""
@@ -39,13 +39,17 @@ ARGUMENT_RULES = {
     " years",
     "value": "must be a setting within its bounds: protocol/core.md names them",
     "number": "must be a job number: ms, a dash, ten digits, without leading zeros; 1000 at most",
-    **dict.fromkeys(("fence", "from", "to"), "must be what an earlier reply has returned"),
+    **dict.fromkeys(
+        ("cursor", "fence", "from", "score", "to"), "must be what an earlier reply has returned"
+    ),
     **dict.fromkeys(("producer", "token"), "must be 16 hex digits"),
     "kind": "must be producer or consumer",
+    "chunk": "must begin with a line of a delay and the sizes of its records",
     "chunks": "must be the number of the attempt's chunks, at least 1",
     "create": "must be the epoch of a new queue: 8 small hex digits",
     "progress": "must name a job of the call, and be at most 1024 bytes",
     "owner": "must be at most 200 bytes without a line feed",
+    "place": "must be ready, scheduled, parked, active, once or dead",
     "asked": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
     "lease": "must be at most 24 days, and end before 2094-09-07",
     "what": "must be run or alone; of a tick also skip or move",
@@ -54,10 +58,6 @@ ARGUMENT_RULES = {
     "ordered": "can't be set while jobs have priorities: wait until they have ended, then sweep()",
 }
 """The form of each argument that a script checks, besides those in its BOUNDS."""
-
-
-class NotPlain(PenstockError):
-    """The job or its queue needs the full script."""
 
 
 class Unstaged(PenstockError):
@@ -91,33 +91,33 @@ def refusal(queue: str, raw: Sequence[Any], bounds: Iterable[Bound]) -> Penstock
         raw: the reply.
         bounds: those of the script.
     """
-    code, _, *told = raw
+    code, _, *details = raw
     if code in ERROR_OF_CODE:
         kind, text = ERROR_OF_CODE[code]
         return kind(text.format(queue=repr(queue)))
     if code == Code.NEWER:
-        return _newer(queue, told[0])
+        return _newer(queue, details[0])
     if code == Code.FULL:
-        waiting, limit, expired = told
+        waiting, limit, expired = details
         text = f"queue {queue!r} is full: {waiting} jobs wait, the limit is {limit}"
         return QueueFull(text, waiting, limit, expired)
     if code == Code.PAUSED:
-        return QueuePaused(f"queue {queue!r} is paused ({told[0].decode()}): resume() ends that")
+        return QueuePaused(f"queue {queue!r} is paused ({details[0].decode()}): resume() ends that")
     if code == Code.STALE_CALL:
-        text = f"call {int(raw[1])} did nothing: call {int(told[0])} of this producer ran first"
+        text = f"call {int(raw[1])} did nothing: call {int(details[0])} of this producer ran first"
         return StaleCall(text)
     if code == Code.IN_USE:
-        kind_of_role, owner, left = told
+        kind_of_role, owner, left = details
         return QueueInUse(kind_of_role.decode(), owner.decode("utf-8", "replace"), left / 1000)
     if code == Code.ROLE_LOST:
-        return RoleLost(told[0].decode())
+        return RoleLost(details[0].decode())
     if code == Code.OTHER_EPOCH:
         text = f"queue {queue!r} was deleted and created again since"
         return WrongEpoch("id", "<ids of an earlier queue>", text)
     if code == Code.BAD_RECORD:
         text = "must be a record of this version with a header of at most 16384 bytes"
-        return BadArgument("records", told[0], text)
-    name, value = (part.decode("utf-8", "replace") for part in told)
+        return BadArgument("records", details[0], text)
+    name, value = (part.decode("utf-8", "replace") for part in details)
     return _malformed(name, value, bounds)
 
 
@@ -136,7 +136,6 @@ ERROR_OF_CODE: dict[int, tuple[type[PenstockError], str]] = {
         BatchClosed,
         "queue {queue}: the batch takes no jobs, as it was closed or abandoned: open another",
     ),
-    Code.NOT_PLAIN: (NotPlain, "queue {queue}: only the full script can do this"),
     Code.UNSTAGED: (Unstaged, "queue {queue}: the staged rows are gone"),
 }
 """The errors that need nothing but the queue's name."""

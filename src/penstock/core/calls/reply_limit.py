@@ -20,9 +20,8 @@ from penstock.core.values.checks import BATCH
 __all__ = ["ReplyLimit", "resize", "size_of"]
 
 COUNT_ARGUMENT = {
-    "reserve": "n", "reserve_plain": "n", "settle": "n", "settle_plain": "n",
-    "peek": "count", "scan": "count", "browse": "count", "survey": "count", "fetch": "count",
-    "assigned": "count",
+    "reserve": "n", "settle": "n", "peek": "count", "scan": "count", "browse": "count",
+    "survey": "count", "fetch": "count", "assigned": "count",
 }  # fmt: skip
 """The argument that bounds the reply of a script."""
 TAKING_ARGUMENT = "n"
@@ -146,9 +145,9 @@ def resize(call: Call[object], most: int) -> None:
         return
     if call.script.name in COUNT_ARGUMENT:
         at = _place_of(call)
-        given = int(call.args[at])
+        asked = int(call.args[at])
         # With one job, reserve plainly: repeated losses must end in a dead letter.
-        count = -min(-given, most) if given < 0 and most > 1 else min(abs(given), most)
+        count = -min(-asked, most) if asked < 0 and most > 1 else min(abs(asked), most)
         call.args = (*call.args[:at], b"%d" % count, *call.args[at + 1 :])
     else:
         call.args = call.args[: _first_name(call) + most * ARGS_PER_JOB[call.script.name]]

@@ -26,18 +26,18 @@ KEEP: Any = _Unchanged.KEEP
 """Leave a setting as it is."""
 
 
-def setting_fields(given: Mapping[str, object], partitions: int | None = None) -> list[Argument]:
+def setting_fields(settings: Mapping[str, object], partitions: int | None = None) -> list[Argument]:
     """Return name, value, name, value … of the settings that change; '' drops one.
 
     Args:
-        given: values by name; other names than those of settings are ignored.
+        settings: values by name; other names than those of settings are ignored.
         partitions: of the queue; None = it has none.
 
     Raises:
         BadArgument: a value can't be used.
     """
     fields: list[Argument] = []
-    for name, value in given.items():
+    for name, value in settings.items():
         if name not in SETTING_KINDS or value is KEEP:
             continue
         fields += [name, "" if value is None else _field(name, value, partitions)]

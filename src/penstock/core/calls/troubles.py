@@ -57,10 +57,10 @@ class ScriptsRefused(ResponseError):
 def reason_of(error: BaseException) -> str:
     """Return the message of redis-py's error without what it repeats of the address."""
     text = " ".join(str(error).split())
-    found = re.match(CONNECT_PREAMBLE, text)
-    if found and "Connect call failed" in text:  # asyncio's text has only the address
-        return os.strerror(int(found[1]))
-    return text[found.end() if found else 0 :].rstrip(".")
+    match = re.match(CONNECT_PREAMBLE, text)
+    if match and "Connect call failed" in text:  # asyncio's text has only the address
+        return os.strerror(int(match[1]))
+    return text[match.end() if match else 0 :].rstrip(".")
 
 
 def wrong_type(kind: str, key: bytes, actual: str) -> str:
@@ -100,8 +100,8 @@ def raise_explained(error: BaseException, address: str, *, tls: bool = False) ->
         hint = ""
         if tls and "SSL" in str(error):
             hint = ": if this port does not speak TLS, the URL begins with redis://"
-        told = f"{address} can't be reached: {reason_of(error)}{hint}"
-        raise ServerUnreachable(told) from None
+        message = f"{address} can't be reached: {reason_of(error)}{hint}"
+        raise ServerUnreachable(message) from None
     if isinstance(error, ResponseError):
         _raise_refused(error, address)
 
@@ -123,12 +123,12 @@ def _raise_refused(error: ResponseError, address: str) -> None:
         reason = "a server has the databases 0 to 15 unless its setting `databases` says otherwise"
         raise NoSuchDatabase(f"{address} has no database of this number: {reason}") from None
     if isinstance(error, ReadOnlyError) or "READONLY" in text:
-        told = f"{address} is a read-only replica: connect to its primary"
-        raise ReadOnlyReplica(told) from None
+        message = f"{address} is a read-only replica: connect to its primary"
+        raise ReadOnlyReplica(message) from None
     if isinstance(error, ScriptsRefused):
         raise NotPermitted(_lacking("SCRIPT LOAD", address, f" ({text})")) from None
-    if found := re.search(UNKNOWN_COMMAND, text):
-        raise NotPermitted(_lacking(found[1], address)) from None
+    if match := re.search(UNKNOWN_COMMAND, text):
+        raise NotPermitted(_lacking(match[1], address)) from None
     is_forbidden = isinstance(error, NoPermissionError) or "ACL failure in script" in text
     if is_forbidden or "user executing the script can't" in text:  # Redis 6.2 names no command
         raise NotPermitted(_forbidden(text, address)) from None
@@ -147,11 +147,11 @@ def _forbidden(text: str, address: str) -> str:
             f"{address}: this user may not use the keys of penstock: allow them with "
             "ACL SETUSER <user> ~penstock:* (or ~PREFIX:*)"
         )
-    found = re.search(DENIED_COMMAND, text)
-    if found:
+    match = re.search(DENIED_COMMAND, text)
+    if match:
         return (
-            f"{address}: this user may not run the command {found[1]!r}: allow it with "
-            f"ACL SETUSER <user> +{found[1]}"
+            f"{address}: this user may not run the command {match[1]!r}: allow it with "
+            f"ACL SETUSER <user> +{match[1]}"
         )
     return (
         f"{address}: this user may not run a command that the scripts use: ACL LOG on the server "

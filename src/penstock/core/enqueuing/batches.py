@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
-from penstock.core.enqueuing.options import NOT_STORED, JobOptions, NewJob
+from penstock.core.enqueuing.new_jobs import JobOptions, NewJob
+from penstock.core.enqueuing.options import NOT_STORED
 from penstock.core.values.checks import check_choice, lease_ms
 from penstock.errors import BadArgument
 from penstock.wire.replies import ListBatches
@@ -50,9 +51,22 @@ class BatchStatus:
         return self.total - self.done - self.failed - self.dead
 
     @property
+    def awaited(self) -> int:
+        """Return the number of jobs that the callback waits for: dead ones too, on success."""
+        return self.open + (self.dead if self.on == "success" else 0)
+
+    @property
     def progress(self) -> float:
-        """Return the part of the jobs that does not wait and is not active, from 0 to 1."""
-        return 1 - self.open / self.total if self.total else 1.0
+        """Return the part of the jobs that the callback does not wait for, from 0 to 1."""
+        return 1 - self.awaited / self.total if self.total else 1.0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return True if it waits only for dead letters, which are to be redriven or deleted.
+
+        `queue.jobs("dead", batch=batch.id)` has them.
+        """
+        return self.state == "waiting" and self.open == 0 and self.awaited > 0
 
 
 def callback_job(then: Any, on: BatchCondition) -> NewJob:
@@ -66,7 +80,7 @@ def callback_job(then: Any, on: BatchCondition) -> NewJob:
     job.options.refuse(
         NOT_OF_CALLBACKS, "a callback can't have it: it waits for the jobs of its batch"
     )
-    lease = job.options.given.get("lease")
+    lease = job.options.by_name.get("lease")
     if lease is not None and lease_ms("lease", lease) == 0:
         raise BadArgument("lease", lease, "a callback is delivered at least once: omit lease=0")
     return job

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from penstock.core.enqueuing.options import NewJob, NewJobs, Prepared
-from penstock.core.jobs.record import RECORD, check_size
+from penstock.core.enqueuing.new_jobs import JobOptions, NewJob, NewJobs
+from penstock.core.enqueuing.prepared import Prepared, check_size
+from penstock.core.jobs.record import RECORD
 from penstock.core.values import stable
 from penstock.core.values.checks import BATCH
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER
@@ -43,14 +44,14 @@ def chunks(
     is_head_whole = options.is_head_whole
     head, bodies = _encoded(bodies, options)
     own = shared = options
-    most, for_job = _most(options), lru_cache(maxsize=BATCH)(options.for_job)
+    most, join = _most(options), _make_joiner(options)
     chunk: list[bytes] = []
     size = 0
     for body in bodies:
         if is_head_whole and type(body) is bytes:
             own, record = options, RECORD % (head, stable.next_id(), body)
         elif type(body) is NewJob:
-            own = for_job(body.options)
+            own = join(body.options)
             record = own.record(body.body)
         else:
             own, record = options, options.record(body)
@@ -81,6 +82,11 @@ def _encoded(bodies: Iterable[Any], options: Prepared) -> tuple[bytes, Iterable[
     if bodies.encoded is None or options.codec is not None or not options.is_head_whole:
         return options.head, bodies.bodies()
     return options.coded_head, bodies.encoded()
+
+
+def _make_joiner(options: Prepared) -> Callable[[JobOptions], Prepared]:
+    """Return a function that joins options of jobs with those of the call, each once."""
+    return lru_cache(maxsize=BATCH)(lambda of_job: of_job.joined(options))
 
 
 def _most(options: Prepared) -> int:
@@ -141,11 +147,11 @@ def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Wi
     """
     _check_bodies(bodies)
     bodies = bodies.bodies() if type(bodies) is NewJobs else bodies
-    window, for_job = Window(options), lru_cache(maxsize=BATCH)(options.for_job)
+    window, join = Window(options), _make_joiner(options)
     for body in bodies:
         own = options
         if type(body) is NewJob:
-            own, body = for_job(body.options), body.body
+            own, body = join(body.options), body.body
         name = own.chooser(body)
         record = own.record(body, name if own.key is None else None)
         check_size(len(record))

@@ -124,6 +124,6 @@ def with_id(head: bytes, dedup_id: str) -> bytes:
     Raises:
         BadArgument: the head is too long.
     """
-    found = head.replace(ID_PLACEHOLDER, escaped(dedup_id).encode(), 1)
-    check_head(len(found))
-    return found
+    whole = head.replace(ID_PLACEHOLDER, escaped(dedup_id).encode(), 1)
+    check_head(len(whole))
+    return whole

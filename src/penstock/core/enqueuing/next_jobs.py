@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.enqueuing.dedup import Dedup
-from penstock.core.enqueuing.options import NOT_STORED, NewJob
+from penstock.core.enqueuing.new_jobs import NewJob
+from penstock.core.enqueuing.options import NOT_STORED
 from penstock.core.values.codec import Codec
 from penstock.errors import BadArgument
 
@@ -42,7 +43,7 @@ class NextJobs:
 
     @property
     def _described(self) -> list[tuple[Any, ...]]:
-        return [(job.body, dict(job.options.given), job.queue) for job in self.jobs]
+        return [(job.body, dict(job.options.by_name), job.queue) for job in self.jobs]
 
 
 def next_jobs(then: Any) -> NextJobs | None:
@@ -73,16 +74,16 @@ def records_of(jobs: Iterable[NewJob], codec: Codec | None) -> tuple[tuple[int, 
     Raises:
         BadArgument: a body can't be used, or the records are too large.
     """
-    found: list[tuple[int, bytes]] = []
+    records: list[tuple[int, bytes]] = []
     for job in jobs:
         options = job.options.prepared(codec)
-        found.append((int(options.delay), options.record(job.body)))
-    size = sum(len(record) for _, record in found)
+        records.append((int(options.delay), options.record(job.body)))
+    size = sum(len(record) for _, record in records)
     if size > MOST_NEXT_JOBS_BYTES:
         limit = f"an ack adds at most {MOST_NEXT_JOBS_BYTES} bytes, not {size}"
         reason = f"{limit}: store large bodies elsewhere"
-        raise BadArgument("then", f"<{len(found)} jobs>", reason)
-    return tuple(found)
+        raise BadArgument("then", f"<{len(records)} jobs>", reason)
+    return tuple(records)
 
 
 def repeatable(job_id: str, place: int, lease: float) -> Dedup:

@@ -10,11 +10,14 @@ from datetime import datetime, timezone, tzinfo
 from functools import cache
 from typing import Any, Literal, get_args
 
-from penstock.core.enqueuing.options import NOT_STORED, NewJob, prepared
+from penstock.core.enqueuing.new_jobs import NewJob
+from penstock.core.enqueuing.options import NOT_STORED
+from penstock.core.enqueuing.prepared import prepared
 from penstock.core.jobs.record import RECORD, SCHEDULED_FOR, encode_body
 from penstock.core.values import stable
 from penstock.core.values.checks import (
     MAX_DURATION_MS,
+    Missed,
     check_choice,
     check_flag,
     check_party,
@@ -25,7 +28,6 @@ from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER
 from penstock.errors import BadArgument, ConfigurationError
 
 __all__ = [
-    "Missed",
     "NewSchedule",
     "ScheduleView",
     "Spec",
@@ -35,9 +37,6 @@ __all__ = [
     "read_entry",
     "view",
 ]
-
-Missed = Literal["one", "skip"]
-"""How ticks are made up for that came while no worker ran: by one run, or by none."""
 
 MISSED_MS = 60_000
 """A tick that is later than this is missed. Also the largest step back of the server's clock after
@@ -86,9 +85,9 @@ class Spec:
         zone, module = zone_of(self.tz), cronsim()
         start = datetime.fromtimestamp(ms // 1000, timezone.utc).astimezone(zone)
         try:
-            found = (round(at.timestamp()) * 1000 for at in module.CronSim(self.cron, start))
+            times = (round(at.timestamp()) * 1000 for at in module.CronSim(self.cron, start))
             # In the second of two equal hours cronsim first returns a time in the first one.
-            following: int = next(at for at in found if at > ms)
+            following: int = next(at for at in times if at > ms)
         except (module.CronSimError, StopIteration) as error:
             reason = f"cron expression {self.cron!r}: {_cron_fault(error)}"
             raise ConfigurationError(reason) from error
@@ -103,7 +102,7 @@ class Spec:
 
     def encoded(self) -> bytes:
         """Return the JSON that is stored: fields with their defaults are left out."""
-        given = {
+        fields = {
             "cron": self.cron,
             "every": self.every_ms,
             "missed": self.missed,
@@ -112,8 +111,8 @@ class Spec:
             "tz": None if self.cron is None else self.tz,
         }
         usual = (None, "one", False, AT_LEAST_ONCE_FOREVER)
-        given = {name: value for name, value in given.items() if value not in usual}
-        return json.dumps(given, separators=(",", ":"), sort_keys=True).encode()
+        fields = {name: value for name, value in fields.items() if value not in usual}
+        return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
     def decoded(cls, raw: bytes) -> Spec:
@@ -122,19 +121,19 @@ class Spec:
         Raises:
             ValueError: it is malformed.
         """
-        given = json.loads(raw)
-        if not isinstance(given, dict) or not ("cron" in given or given.get("every", 0)):
+        fields = json.loads(raw)
+        if not isinstance(fields, dict) or not ("cron" in fields or fields.get("every", 0)):
             raise ValueError(f"a schedule with neither cron nor every: {raw[:200]!r}")
         spec = cls(
-            given.get("cron"),
-            given.get("every"),
-            given.get("tz", "UTC"),
-            given.get("overlap", False),
-            given.get("missed", "one"),
-            given.get("ttl", AT_LEAST_ONCE_FOREVER),
+            fields.get("cron"),
+            fields.get("every"),
+            fields.get("tz", "UTC"),
+            fields.get("overlap", False),
+            fields.get("missed", "one"),
+            fields.get("ttl", AT_LEAST_ONCE_FOREVER),
         )
         for name, kind in SPEC_FIELDS.items():
-            if name in given and type(given[name]) is not kind:
+            if name in fields and type(fields[name]) is not kind:
                 raise ValueError(f"{name} of a schedule is no {kind.__name__}: {raw[:200]!r}")
         if spec.every_ms is not None and not 0 < spec.every_ms <= MAX_DURATION_MS:
             raise ValueError(f"every of a schedule is out of bounds: {raw[:200]!r}")
@@ -273,10 +272,10 @@ def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
     """
     front, _, value = raw.partition(b"\n")
     spec, _, record = value.partition(b"\n")
-    found = re.fullmatch(FRONT, front)
-    if found is None:
+    match = re.fullmatch(FRONT, front)
+    if match is None:
         raise ValueError(f"not an entry of a schedule: {front[:200]!r}")
-    last_run, last_tick, runs, skipped, paused, hashes = found.groups()
+    last_run, last_tick, runs, skipped, paused, hashes = match.groups()
     value_hash, *replaced_hashes = hashes.decode().split()
     return StoredSchedule(
         name.decode("utf-8", "replace"),
@@ -354,11 +353,11 @@ def check_spec(
 
 def _every_ms(every: Any) -> int:
     if isinstance(every, str):
-        found = re.fullmatch(EVERY, every.strip())
-        if not every.strip() or found is None:
+        match = re.fullmatch(EVERY, every.strip())
+        if not every.strip() or match is None:
             reason = 'must be seconds, a timedelta, or a text such as "15m", "1h30m" or "2d"'
             raise BadArgument("every", every, reason)
-        pairs = zip(UNITS.values(), found.groups(), strict=True)
+        pairs = zip(UNITS.values(), match.groups(), strict=True)
         every = sum(unit * int(count) for unit, count in pairs if count)
     ms = duration_ms("every", every)
     if ms < 1000:

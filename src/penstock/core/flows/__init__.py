@@ -7,6 +7,7 @@ protocol/core.md says what a crash after each step leaves.
 from penstock.core.flows.consuming import (
     EXPIRED_JOBS_GRACE,
     SILENT_QUEUE_PAUSE,
+    ReserveRequest,
     ReserveRules,
     recover,
     reserve,
@@ -48,6 +49,7 @@ __all__ = [
     "Listen",
     "Register",
     "ReserveJobs",
+    "ReserveRequest",
     "ReserveRules",
     "Rest",
     "Run",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from penstock.core.calls.operations import QueueOps, Taken
 from penstock.core.calls.operations.consuming import Recovered
@@ -28,7 +29,14 @@ from penstock.core.values.confirmations import Wait
 from penstock.errors import CannotSync, DeliveryNotReplicated, PenstockError, ServerError
 from penstock.wire import replies
 
-__all__ = ["EXPIRED_JOBS_GRACE", "SILENT_QUEUE_PAUSE", "ReserveRules", "recover", "reserve"]
+__all__ = [
+    "EXPIRED_JOBS_GRACE",
+    "SILENT_QUEUE_PAUSE",
+    "ReserveRequest",
+    "ReserveRules",
+    "recover",
+    "reserve",
+]
 
 SILENT_QUEUE_PAUSE = 8.0
 """Seconds for which a consumer does not ask a queue that did not answer, while others do."""
@@ -50,7 +58,6 @@ class ReserveRules:
             as long as another one answers.
         unavailable: returns the error that no node has answered until the end of the wait; None =
             raise the failure at once.
-        wait: the confirmations of deliveries at most once; None = they are not waited for.
     """
 
     order: Callable[[], tuple[Sequence[QueueOps], int]]
@@ -59,21 +66,30 @@ class ReserveRules:
     noted: Callable[[QueueOps, int | None], None]
     apart: bool = False
     unavailable: Callable[[], PenstockError] | None = None
-    wait: Wait | None = None
 
 
-def reserve(
-    rules: ReserveRules, n: int, block: float | None, seen: Taken | None = None
-) -> Generator[Effect, Any, list[Any]]:
+class ReserveRequest(NamedTuple):
+    """The arguments of a consuming call.
+
+    Attributes:
+        n: limit of the jobs.
+        block: seconds to wait, 0 = not at all, None = for ever.
+        confirm: the confirmations of deliveries at most once; None = they are not waited for.
+        seen: the reply, without jobs, that a queue gave a moment ago: it is not asked at first.
+    """
+
+    n: int
+    block: float | None
+    confirm: Wait | None = None
+    seen: Mapping[QueueOps, Taken] = MappingProxyType({})
+
+
+def reserve(rules: ReserveRules, request: ReserveRequest) -> Generator[Effect, Any, list[Any]]:
     """Take up to n jobs from queues, the first queue first; wait until there is one.
 
     The rules of waking apply (protocol/core.md, Waking): after popping a token, reserve on that
     queue before anything else; end the blocking pop before leaving the wait; before leaving,
     reserve nothing on a queue whose next event is near, which wakes another consumer.
-
-    Args:
-        block: seconds to wait, 0 = not at all, None = for ever.
-        seen: the reply, without jobs, that the first queue gave a moment ago.
 
     Raises:
         QueueClosed: every queue is closed and drained.
@@ -83,8 +99,8 @@ def reserve(
         DeliveryNotReplicated, CannotSync: a server can't confirm any, and no other one has jobs.
     """
     clock = rules.clock
-    deadline = math.inf if block is None else clock() + block
-    watch = _Watch(rules, n, max(deadline, clock() + EXPIRED_JOBS_GRACE), seen)
+    deadline = math.inf if request.block is None else clock() + request.block
+    watch = _Watch(rules, request, max(deadline, clock() + EXPIRED_JOBS_GRACE))
     asked, lap = watch.queues, clock() + poll_interval(watch.queues, "consumer")
     while True:
         yield from watch.ask(asked)
@@ -99,7 +115,7 @@ def reserve(
             asked, lap = watch.queues, now + poll_interval(watch.queues, "consumer")
         else:
             asked = [*heard.lost, *watch.due_by(now)]
-        asked = list(dict.fromkeys([*heard.told, *asked]))
+        asked = list(dict.fromkeys([*heard.woken, *asked]))
     if watch.idle:
         # Jobs were taken, so this must not raise; other consumers look at their next poll.
         with suppress(Exception):
@@ -115,7 +131,7 @@ class _Watch:
     """State of one `reserve`.
 
     Args:
-        rules, n, seen: as in `reserve`.
+        rules, request: as in `reserve`.
         until: time until which to look for jobs behind expired ones.
 
     Attributes:
@@ -126,11 +142,10 @@ class _Watch:
         failure: the last failure of a connection.
     """
 
-    def __init__(self, rules: ReserveRules, n: int, until: float, seen: Taken | None) -> None:
+    def __init__(self, rules: ReserveRules, request: ReserveRequest, until: float) -> None:
         self._rules = rules
-        self._n = n
+        self._n, self._confirm, self._seen = request.n, request.confirm, {**request.seen}
         self._until = until
-        self._seen = seen
         self.jobs: list[Any] = []
         self.idle = False
         self.is_answered = False
@@ -204,9 +219,8 @@ class _Watch:
         try:
             while True:
                 wanted = min(self._n - len(self.jobs), BATCH)
-                ask = ReserveJobs(ops, wanted, self.idle, brief, rules.wait)
-                taken = self._seen or (yield ask)
-                self._seen = None
+                ask = ReserveJobs(ops, wanted, self.idle, brief, self._confirm)
+                taken = self._seen.pop(ops, None) or (yield ask)
                 self.jobs += taken.deliveries
                 count = len(taken.deliveries)
                 if taken.next_ms != 0 or 0 < count < wanted or len(self.jobs) >= self._n:
@@ -227,12 +241,12 @@ class _Watch:
             self._n = len(self.jobs)  # the caller gets these, and takes no more
             return True
         self.is_answered = True
-        given = len(self.jobs) - had
-        rules.noted(ops, given)
-        is_near = not given and taken.next_ms > 0
+        new_jobs = len(self.jobs) - had
+        rules.noted(ops, new_jobs)
+        is_near = not new_jobs and taken.next_ms > 0
         self._due[ops] = clock() + taken.next_ms / 1000 if is_near else math.inf
         self._over.discard(ops)
-        if taken.is_over and not given:
+        if taken.is_over and not new_jobs:
             self._over.add(ops)
         return True
 
@@ -251,8 +265,9 @@ class _Watch:
         """
         if isinstance(error, DeliveryNotReplicated) and error.given_up:
             jobs = [*self.jobs, *error.jobs]
-            told = error.wanted, error.got, error.fsynced
-            raise DeliveryNotReplicated(*told, jobs=jobs, given_up=error.given_up) from None
+            raise DeliveryNotReplicated(
+                error.wanted, error.got, error.fsynced, jobs=jobs, given_up=error.given_up
+            ) from None
         self.is_answered = True
         if had_token:  # another consumer may use the token
             self._tokens.add(ops)
@@ -287,7 +302,7 @@ class _Watch:
         except Cancelled:
             yield from self.leave()
             raise
-        self._tokens.update(heard.told)
+        self._tokens.update(heard.woken)
         self._read_order()
         return heard
 
@@ -295,7 +310,7 @@ class _Watch:
         """End the wait; hand on its tokens, and near events that only this consumer knows of."""
         rules = self._rules
         next_poll = rules.clock() + waiting.POLL_INTERVAL
-        self._tokens.update((yield EndWait()).told)
+        self._tokens.update((yield EndWait()).woken)
         for ops in self.queues:
             if ops.is_up and (ops in self._tokens or self._due.get(ops, math.inf) <= next_poll):
                 # If one refuses or does not answer, the others are still told.
@@ -319,7 +334,7 @@ def _give_back(jobs: Sequence[Any]) -> Generator[Effect, Any, None]:
     for ops, own in by_queue.items():
         for at in range(0, len(own), BATCH):
             with suppress(Exception):
-                yield Run(ops.release(own[at : at + BATCH], 0))
+                yield Run(ops.release(own[at : at + BATCH], -1))
 
 
 def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[Any]]:
@@ -328,12 +343,12 @@ def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[
     The deliveries are read page by page, then the oldest are named to `recover` with their
     receipts: jobs that end meanwhile are left out, and no two callers take the same one.
     """
-    found, epoch = yield from _list_pending(ops, idle_ms)
-    found.sort()
+    pending, epoch = yield from _list_pending(ops, idle_ms)
+    pending.sort()
     jobs: list[Any] = []
     at = 0
-    while at < len(found) and len(jobs) < n:
-        part = found[at : at + min(n - len(jobs), BATCH)]
+    while at < len(pending) and len(jobs) < n:
+        part = pending[at : at + min(n - len(jobs), BATCH)]
         pairs = [text for _, number, receipt in part for text in (number, receipt)]
         taken: Recovered = yield Run(ops.recover(epoch, pairs))
         jobs += taken.deliveries
@@ -346,12 +361,12 @@ def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[
 def _list_pending(
     ops: QueueOps, idle_ms: int
 ) -> Generator[Effect, Any, tuple[list[tuple[int, bytes, bytes]], str]]:
-    found: dict[bytes, tuple[int, bytes, bytes]] = {}
+    pending: dict[bytes, tuple[int, bytes, bytes]] = {}
     score: bytes | str = "-inf"
     skip, epoch = 0, ""
     while score:
         reply: replies.Pending = yield Run(ops.pending(score, skip, idle_ms))
         epoch, score, skip = reply.epoch.decode(), reply.score, reply.skip
         for number, receipt, delivered in reply.deliveries:
-            found[number] = (int(delivered), number, receipt)
-    return list(found.values()), epoch
+            pending[number] = (int(delivered), number, receipt)
+    return list(pending.values()), epoch

@@ -101,11 +101,11 @@ class SweepDue(Effect):
     A client that waits does so; most of the time nothing is due, and nothing is sent.
 
     Attributes:
-        made: whether one of these was made just now: a client that makes queues sweeps others.
+        is_new: whether one of these was made just now: a client that makes queues sweeps others.
     """
 
     queues: tuple[QueueOps, ...]
-    made: bool = False
+    is_new: bool = False
 
 
 class Cancelled(BaseException):
@@ -138,12 +138,12 @@ class WaitResult:
     """The answer to `Listen` and to `EndWait`.
 
     Attributes:
-        told: queues of which a token was taken.
+        woken: queues of which a token was taken.
         lost: queues whose connection failed: a token may be lost with it, so look there.
         taken: what the reserve behind the wait has taken; None = there was none.
     """
 
-    told: tuple[QueueOps, ...] = ()
+    woken: tuple[QueueOps, ...] = ()
     lost: tuple[QueueOps, ...] = ()
     taken: Taken | None = None
 

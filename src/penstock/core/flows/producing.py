@@ -79,7 +79,7 @@ def enqueue(
             # The jobs are in: what fails from here on must not say otherwise.
             with suppress(Exception):
                 if reply.created:
-                    yield SweepDue((), made=True)
+                    yield SweepDue((), is_new=True)
                 yield from _leave_producer(ops, waited)
             return reply, call.confirmed
         waited = True
@@ -123,9 +123,9 @@ def create_and_run(
 def withdraw(
     ops: QueueOps,
     reply: Added,
+    *,
     wanted: int,
     got: int,
-    *,
     updated: bool = False,
     fsynced: bool | None = None,
 ) -> Generator[Effect, Any, NotReplicated]:
@@ -149,5 +149,5 @@ def withdraw(
 
 def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]:
     """End the wait. If it took a token and there is room, wake the next producer."""
-    if waited and (yield EndWait()).told:
+    if waited and (yield EndWait()).woken:
         yield Run(ops.enqueue(()))

@@ -85,12 +85,12 @@ def _keep_one_copy(parts: Sequence[QueueOps], name: str) -> Generator[Effect, An
     Returns:
         None if no part has it, or if there is one part only.
     """
-    found = list[QueueOps]()
+    keepers = list[QueueOps]()
     for ops in parts if len(parts) > 1 else ():
         listed = yield Run(ops.schedules(names=[name]))
         if listed.entries or listed.unread:
-            found.append(ops)
-    ranked = _ranked(found, name)
+            keepers.append(ops)
+    ranked = _ranked(keepers, name)
     for other in ranked[1:]:
         yield Run(other.unschedule(name, is_duplicate=True))
     return ranked[0] if ranked else None

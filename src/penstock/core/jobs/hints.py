@@ -140,14 +140,14 @@ def read_hint(field: str, value: str) -> Hint | None:
 
 def read_hints(flat: Sequence[bytes]) -> tuple[list[Hint], list[bytes]]:
     """Parse a reply of field, value, field, value …; return hints, and fields of unknown form."""
-    found, foreign = [], []
+    hints, foreign = [], []
     for field, value in zip(flat[::2], flat[1::2], strict=True):
         hint = read_hint(field.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
         if hint is None or hint.field.encode() != field:
             foreign.append(field)
         else:
-            found.append(hint)
-    return found, foreign
+            hints.append(hint)
+    return hints, foreign
 
 
 def together(hints: Iterable[Hint]) -> list[list[Hint]]:

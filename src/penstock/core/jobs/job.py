@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
 from penstock.core.jobs.marks import progress_text
 from penstock.core.jobs.record import SCHEDULED_FOR, Record, parse_record, stable_id_of
@@ -21,6 +21,7 @@ __all__ = [
     "Delivery",
     "Enqueued",
     "JobName",
+    "JobQueue",
 ]
 
 
@@ -48,8 +49,19 @@ def parse_counters(text: bytes) -> Counters:
         return FIRST_DELIVERY
     parts = text.split(b" ", 4)
     error = parts[4].decode("utf-8", "replace") if len(parts) > 4 else ""
-    made = int(parts[0][:-1]) - 1 if parts[0].endswith(b"+") else int(parts[0])
-    return Counters(made, int(parts[1]), int(parts[2]), int(parts[3]), error)
+    deliveries = int(parts[0][:-1]) - 1 if parts[0].endswith(b"+") else int(parts[0])
+    return Counters(deliveries, int(parts[1]), int(parts[2]), int(parts[3]), error)
+
+
+class JobQueue(Protocol):
+    """The queue object of a client, as its jobs and the results of its calls see it."""
+
+    @property
+    def job_type(self) -> type[Delivery]:
+        """The class of its jobs."""
+
+    def result(self, job: JobName, *, timeout: Duration | None = None) -> Any:
+        """Wait until a job has ended, and return its value; a coroutine in an event loop."""
 
 
 class QueueIdentity:
@@ -78,7 +90,7 @@ class Reservation:
         owner: the name of the client that reserved them.
         tag: the random half of their receipts.
         receipt: the receipt of a first delivery.
-        hinted: the receipt with the end of its lease, for calls that name a whole reservation.
+        receipt_with_end: the receipt and the end of its lease, for calls that name all deliveries.
         deferred: finished jobs that the next reserve acknowledges; None = each is acknowledged at
             once.
         now: time of delivery, ms.
@@ -97,7 +109,7 @@ class Reservation:
         self.owner = owner
         self.tag = tag
         self.receipt = f"1-{tag:03x}"
-        self.hinted = f"{self.receipt}@{now + lease_ms}"
+        self.receipt_with_end = f"{self.receipt}@{now + lease_ms}"
         self.deferred: list[Any] | None = None
         self.now = now
         self.lease_ms = lease_ms
@@ -362,13 +374,13 @@ def sent_progress(job: Delivery, text: str) -> None:
         job._progress = ""
 
 
-def hinted_receipt(job: Delivery) -> str:
+def receipt_with_end(job: Delivery) -> str:
     """Return the receipt; of a first delivery with the end of its lease as this client knows it."""
     if job._counts:
         return job.receipt
     reservation = job._reservation
     if job._data[1:3] not in OWN_TERMS:
-        return reservation.hinted
+        return reservation.receipt_with_end
     record = job._parsed
     until = reservation.now + record.span_ms(reservation.lease_ms)
     if record.ttl_ms is not None:
@@ -409,7 +421,7 @@ class Enqueued:
         replicas: int = 0,
         action: str = "added",
         stable_id: str | bytes = "",
-        queue: Any = None,
+        queue: JobQueue | None = None,
     ) -> None:
         self._id = id
         self.state = state
@@ -426,17 +438,17 @@ class Enqueued:
         That of the existing one, if it is a duplicate (empty: it is done, and the window of its
         dedup id is open).
         """
-        found = self._id
-        if not isinstance(found, str):
-            ops, number, epoch, ttl = found
-            found = self._id = str(ops.id_of(number, epoch, ttl))
-        return found
+        known = self._id
+        if not isinstance(known, str):
+            ops, number, epoch, ttl = known
+            known = self._id = str(ops.id_of(number, epoch, ttl))
+        return known
 
     @property
     def stable_id(self) -> str:
         """The `stable_id` that the consumer of the job sees; empty if the job was refused."""
-        found = self._stable_id
-        return found if isinstance(found, str) else stable_id_of(found)
+        known = self._stable_id
+        return known if isinstance(known, str) else stable_id_of(known)
 
     def result(self, *, timeout: Duration | None = None) -> Any:
         """Wait until the job has ended, and return the value that its handler returned.
@@ -512,7 +524,7 @@ class JobSpan:
 class BulkEnqueued(Sequence[Enqueued]):
     """The results of a bulk enqueue, in the order of the bodies; ids are built on first use."""
 
-    def __init__(self, queue: Any = None) -> None:
+    def __init__(self, queue: JobQueue | None = None) -> None:
         self._queue = queue
         self._parts: list[JobSpan | Sequence[Enqueued]] = []
         self._starts: list[int] = []

@@ -18,6 +18,8 @@ from textwrap import indent
 
 from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.middleware import HANDLER
+from penstock.core.values.checks import duration_ms
+from penstock.core.values.policy import RetryPolicy
 
 __all__ = [
     "AT_MOST_ONCE_NOTE",
@@ -27,9 +29,11 @@ __all__ = [
     "Fields",
     "RateLimit",
     "byte_size",
+    "counted",
     "get_logger",
     "indented",
     "log_failure",
+    "policy_text",
     "printable",
     "span",
 ]
@@ -80,12 +84,28 @@ def span(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
+def counted(count: int, noun: str) -> str:
+    """Format a number of things: 1 job, 2 jobs, 1,000 jobs."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def byte_size(count: int) -> str:
     """Format a number of bytes in the largest unit of which it has one."""
     for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= limit:
             return f"{count / limit:.2f} {unit}"
     return f"{count} B"
+
+
+def policy_text(policy: RetryPolicy) -> str:
+    """Return the retry policy of a job in words; what it leaves open is the queue's."""
+    most, base, cap = policy.max_attempts, policy.base, policy.cap
+    parts = (
+        "" if most is None else counted(most, "attempt") if most else "unlimited attempts",
+        "" if base is None else f"backoff from {span(duration_ms('base', base) / 1000)}",
+        "" if cap is None else f"up to {span(duration_ms('cap', cap) / 1000)}",
+    )
+    return ", ".join(filter(None, parts)) or "the queue's"
 
 
 def get_logger(name: str) -> logging.Logger:

@@ -115,11 +115,11 @@ def read_failures(mark: bytes) -> tuple[tuple[Failure, ...], str]:
     if not mark:
         return (), ""
     lines, _, trace = mark.decode("utf-8", "replace").partition("\n\n")
-    found = []
+    failures = []
     for line in lines.split("\n"):
         at, took, owner, text = line.split("\t", 3)
-        found.append(Failure(int(at) / 1000, int(took) / 1000 if took else None, owner, text))
-    return tuple(found), trace
+        failures.append(Failure(int(at) / 1000, int(took) / 1000 if took else None, owner, text))
+    return tuple(failures), trace
 
 
 def trace_of(error: BaseException | None) -> str:

@@ -10,12 +10,12 @@ from penstock.core.jobs.job import JobName
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.errors import AckNotReplicated, IncompleteSettle, NodesMissed
 
-__all__ = ["Answers", "hinted", "told", "with_outcomes"]
+__all__ = ["Answers", "hinted", "split_error", "with_outcomes"]
 
 T = TypeVar("T")
 
 
-def told(
+def split_error(
     error: Exception,
 ) -> tuple[Sequence[Any], AckNotReplicated | None, BaseException | None]:
     """Take an error of one part apart: the answers for its first jobs, and the failure.
@@ -44,17 +44,17 @@ class Answers(Generic[T]):
     """
 
     def __init__(self, count: int, unknown: T) -> None:
-        self._found: list[T] = [unknown] * count
+        self._answers: list[T] = [unknown] * count
         self._is_answered = False
         self.missed: dict[str, str] = {}
         self.short: AckNotReplicated | None = None
         self.failure: BaseException | None = None
 
-    def note(self, where: Sequence[int], found: Sequence[T]) -> None:
+    def note(self, where: Sequence[int], answers: Sequence[T]) -> None:
         """Note the answers of a part for the jobs at these places, or for the first of them."""
-        self._is_answered = self._is_answered or bool(found)
-        for at, answer in zip(where, found, strict=False):
-            self._found[at] = answer
+        self._is_answered = self._is_answered or bool(answers)
+        for at, answer in zip(where, answers, strict=False):
+            self._answers[at] = answer
 
     def checked(self, names: list[JobName]) -> list[T]:
         """Return all answers, in order.
@@ -65,14 +65,14 @@ class Answers(Generic[T]):
         if self.failure is not None:
             if not self._is_answered:
                 raise self.failure
-            raise IncompleteSettle(self._found, self.short) from self.failure
+            raise IncompleteSettle(self._answers, self.short) from self.failure
         if self.missed:
-            raise NodesMissed(self.missed, self._found) from self.short
+            raise NodesMissed(self.missed, self._answers) from self.short
         short = self.short
         if short is not None:
-            whole = Settled(names, cast("list[Outcome]", self._found))
+            whole = Settled(names, cast("list[Outcome]", self._answers))
             raise AckNotReplicated(whole, 0, short.wanted, short.got, short.fsynced)
-        return self._found
+        return self._answers
 
 
 def hinted(kept: Sequence[bool]) -> list[Outcome]:

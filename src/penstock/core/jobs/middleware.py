@@ -1,13 +1,15 @@
-"""Hooks around an enqueue and around the run of a handler.
+"""Hooks around an enqueue and around the run of a handler, and a hook of settled jobs.
 
-A middleware has two context managers. Those of several middlewares are nested, the first outermost.
-Before its `yield` a context manager sees the request, after it the result:
+A middleware has two context managers and a method. Those of several middlewares are nested, the
+first outermost. Before its `yield` a context manager sees the request, after it the result:
 
     class Timing(Middleware):
         @contextmanager
         def run(self, event: RunEvent) -> Iterator[None]:
             yield
             print(event.handler, event.outcome, event.seconds)
+
+The method `settle` is called later, when the server has decided what becomes of the jobs.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ __all__ = [
     "EnqueueEvent",
     "Middleware",
     "RunEvent",
+    "SettleEvent",
     "check_middleware",
     "enqueuing",
     "running",
+    "with_settle",
 ]
 
 HANDLER = "handler"
@@ -80,9 +84,10 @@ class RunEvent:
         queue: the queue's name.
         jobs: those it runs for; one, unless it is a chunk handler.
         handler: its name; None = the default one.
-        outcome: after the run: "done", "retried", "snoozed", "rejected" or "cancelled"; "settled"
-            if the handler has reported it itself; "lost" with its lease; "failed" if what becomes
-            of the job is not known yet; "mixed" if the jobs of a chunk ended differently.
+        outcome: after the run: "done", "failed", "snoozed", "rejected" or "cancelled"; "settled"
+            if the handler has reported it itself; "lost" with its lease; "mixed" if the jobs of
+            a chunk ended differently. The server decides later what becomes of the jobs, such as
+            whether one that has failed is dead: see `SettleEvent`.
         outcomes: how many jobs of a chunk that is "mixed" ended how.
         error: what the handler raised, or a hook in its place, until the outermost hook has ended;
             then None.
@@ -120,11 +125,30 @@ class RunEvent:
         return None
 
 
-class Middleware:
-    """A hook around enqueues and around runs of handlers; override one method or both.
+@dataclass(frozen=True, slots=True, eq=False)
+class SettleEvent:
+    """The outcome of jobs that a worker took.
 
-    The methods run in the thread or the task of the call or the handler, which therefore sees the
-    context variables that they set. They must not block: they are the same for threads and asyncio.
+    Attributes:
+        queue: the queue's name.
+        jobs: the jobs; several if they were reported together.
+        handler: name of their handler; None = the default one, or there is none.
+        outcome: an outcome of `WorkerStats.counts`, such as "done", "retried" or "dead". Jobs that
+            are dead or rejected are dead letters now.
+    """
+
+    queue: str
+    jobs: tuple[Delivery, ...]
+    handler: str | None
+    outcome: str
+
+
+class Middleware:
+    """A hook around enqueues, around runs of handlers, and of settled jobs; override any of them.
+
+    The context managers run in the thread or the task of the call or the handler, which therefore
+    sees the context variables that they set. They must not block: they are the same for threads and
+    asyncio.
 
     An exception before the `yield` stops the call. Nothing is sent; a handler is not run, and that
     counts as its failure. An exception of the call or the handler is raised at the `yield`. An
@@ -148,6 +172,19 @@ class Middleware:
         del event
         return NO_CONTEXT
 
+    def settle(self, event: SettleEvent) -> None:
+        """Take note of the outcome of jobs, when the server has answered.
+
+        The worker's loop calls it, in its thread or task, so it must not block. An exception is
+        logged and changes nothing. Jobs whose lease has ended elsewhere are not seen here, such as
+        those of a process that was killed.
+        """
+
+
+def with_settle(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
+    """Return those that take note of outcomes."""
+    return tuple(one for one in middleware if type(one).settle is not Middleware.settle)
+
 
 def check_middleware(middleware: object) -> tuple[Middleware, ...]:
     """Return the middleware of a client, outermost first.
@@ -156,9 +193,9 @@ def check_middleware(middleware: object) -> tuple[Middleware, ...]:
         BadArgument: not an iterable of `Middleware` objects.
     """
     if isinstance(middleware, Iterable):
-        found = tuple(middleware)
-        if all(isinstance(one, Middleware) for one in found):
-            return found
+        hooks = tuple(middleware)
+        if all(isinstance(one, Middleware) for one in hooks):
+            return hooks
     raise BadArgument("middleware", middleware, "must be an iterable of Middleware objects")
 
 

@@ -96,9 +96,9 @@ class Settled(list[Outcome]):
         """
         answers = list(answers)
         renewed = [None if isinstance(one, Outcome) else one for one in answers]
-        made = cls(names, [one if isinstance(one, Outcome) else Outcome.DONE for one in answers])
-        made.seconds_left = renewed
-        return made
+        settled = cls(names, [one if isinstance(one, Outcome) else Outcome.DONE for one in answers])
+        settled.seconds_left = renewed
+        return settled
 
     def __bool__(self) -> bool:
         return self.done == len(self)
@@ -115,12 +115,12 @@ class Settled(list[Outcome]):
             outcomes: which; none given = done, dead or cancelled.
         """
         wanted = outcomes or CHANGING_OUTCOMES
-        found = (
+        ids = (
             name if isinstance(name, str) else name.id
             for name, outcome in zip(self._names, self, strict=False)
             if outcome in wanted
         )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(ids))
 
     def joined(self, other: Settled) -> Settled:
         """Return these outcomes and the other's behind them."""

@@ -52,7 +52,6 @@ FIRST_FIELDS_BYTES = 128
 """More bytes than the fields `l`, `t`, `p` and `k` have together."""
 KEY_PLACEHOLDER = "-" * 13
 """Stands for the hash of a key that is computed from each body."""
-MAX_RECORD_BYTES = 512 * 1024 * 1024
 MAX_HEADER_BYTES = 16384
 """Bytes of a record before its body; the scripts refuse more."""
 STABLE_ID_FIELD_BYTES = len(";i=") + 16
@@ -60,6 +59,10 @@ STABLE_ID_FIELD_BYTES = len(";i=") + 16
 POLICY_FIELD = re.compile(rb"1[;lt=0-9]*;p=([^,;]*),?([^,;]*),?([^,;]*)(?:,([0-9])(?![^,;]))?")
 """Where the scripts look for it, and how."""
 PLAIN_HEAD = re.compile(rb"1(;c=json)?(?:;i=([-0-9A-Z_a-z]*))?")
+INSTEAD = (
+    "pass text or numbers; Handlers(convert=penstock.integrations.pydantic.converter) converts"
+    " arguments of handlers"
+)
 UNESCAPED = " !\"#$&'()*+,-./:<>?@[]^_`{|}~"
 
 TEXT_KEY_TYPES = frozenset((str,))
@@ -114,7 +117,7 @@ def encode_json(body: object) -> bytes:
         return "".join(_parts(body, 0)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         why = "it contains itself" if isinstance(error, RecursionError) else str(error)
-        reason = f"can't be written as JSON, pass bytes or another value: {why}"
+        reason = f"can't be written as JSON ({why}): {INSTEAD}"
         raise BadArgument("body", body, reason) from error
 
 
@@ -144,27 +147,15 @@ def _check_keys(body: Any) -> None:
         BadArgument: a key of a dict is not a str.
     """
     left = [body]
-    for one in left:  # it grows meanwhile
-        if isinstance(one, dict):
-            if not TEXT_KEY_TYPES.issuperset(map(type, one)):
-                for key in (key for key in one if not isinstance(key, str)):
+    for value in left:  # it grows meanwhile
+        if isinstance(value, dict):
+            if not TEXT_KEY_TYPES.issuperset(map(type, value)):
+                for key in (key for key in value if not isinstance(key, str)):
                     reason = f"the key {key!r} must be a str for JSON, such as str({key!r})"
                     raise BadArgument("body", body, reason)
-            one = one.values()
-        if not JSON_SCALARS.issuperset(map(type, one)):
-            left += [part for part in one if isinstance(part, (dict, list, tuple))]
-
-
-def check_size(size: int) -> None:
-    """Refuse a record that is too long for a string of Redis.
-
-    Raises:
-        BadArgument: 512 MiB or more.
-    """
-    if size >= MAX_RECORD_BYTES:
-        raise BadArgument(
-            "body", f"<{size} bytes>", "body and headers together must be below 512 MiB"
-        )
+            value = value.values()
+        if not JSON_SCALARS.issuperset(map(type, value)):
+            left += [part for part in value if isinstance(part, (dict, list, tuple))]
 
 
 def encode_head(
@@ -391,11 +382,11 @@ def parse_record(data: bytes) -> Record:  # noqa: C901  # one branch for each fi
         elif name == "c":
             record.codec = value
         elif name == "p":
-            found = POLICY_FIELD.match(head)
-            if found:
-                record.priority = int(found[4] or 0)
-                if found[4] is None or any(found.groups()[:3]):
-                    record.retry = parse_policy(*found.groups()[:3])
+            policy = POLICY_FIELD.match(head)
+            if policy:
+                record.priority = int(policy[4] or 0)
+                if policy[4] is None or any(policy.groups()[:3]):
+                    record.retry = parse_policy(*policy.groups()[:3])
         elif name == "k":
             record.result_ms = _number(value, 1, MAX_DURATION_MS) or 0
         elif name == "q":

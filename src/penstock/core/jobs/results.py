@@ -101,22 +101,25 @@ def missing_value_mark(job: Delivery) -> str:
     return f"{span} {job.attempt} 0 !{flag or 'hint'}"
 
 
-def value_of(job_id: str, found: JobResult | None) -> Any:
+def value_of(job_id: str, result: JobResult | None) -> Any:
     """Return the value of a job that has ended.
 
     Raises:
         JobFailed, JobCancelled, JobExpired, ResultGone: it has none.
     """
-    if found is None:
-        text = "it is gone and nothing is kept of it; give its enqueue a longer result_ttl"
+    if result is None:
+        text = (
+            "it is gone and nothing is kept of it; a result is kept for the result_ttl of its"
+            " handler or enqueue, such as result_ttl=3600, and without one not at all"
+        )
         raise ResultGone(f"job {job_id} has no result: {text}")
-    if found.state == "dead":
-        raise JobFailed(job_id, found.value.decode("utf-8", "replace"), found.attempt)
-    if found.state == "cancelled":
+    if result.state == "dead":
+        raise JobFailed(job_id, result.value.decode("utf-8", "replace"), result.attempt)
+    if result.state == "cancelled":
         raise JobCancelled(f"job {job_id} was cancelled")
-    if found.state == "expired":
+    if result.state == "expired":
         raise JobExpired(f"job {job_id} expired: its ttl ended before it was done")
-    if found.missing:
-        why = MISSING_VALUE_REASONS.get(found.missing, found.missing)
+    if result.missing:
+        why = MISSING_VALUE_REASONS.get(result.missing, result.missing)
         raise ResultGone(f"job {job_id} is done, but its value was not kept: {why}")
-    return json.loads(found.value) if found.value else None
+    return json.loads(result.value) if result.value else None

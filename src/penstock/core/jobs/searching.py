@@ -1,4 +1,4 @@
-"""Searches among the jobs of a queue: cursors, what a job must match, and groups of errors."""
+"""Searches among the jobs of a queue: cursors, and what a job must match."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Any, get_args
 
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.record import key_hash
-from penstock.core.jobs.views import JobView, ScanPage
+from penstock.core.jobs.views import JobView
 from penstock.core.values.checks import (
     JOB_CURSOR,
+    Duration,
     StateName,
     check_count,
     check_cursor,
     check_flag,
     check_label,
+    duration_ms,
 )
 from penstock.core.values.ids import is_job_id
 from penstock.errors import BadArgument, BadJobId
 
-__all__ = ["ErrorCounter", "ErrorGroup", "ErrorGroups", "Search", "check_search"]
+__all__ = ["Search", "check_search"]
 
 INDEXES_OF_STATE: dict[str, tuple[str, ...]] = {
     "ready": ("ended", "due", "ready"),
@@ -44,10 +46,12 @@ class Search:
     Attributes:
         states: their states; empty = all.
         in_order: whether it passes the jobs of one state in order.
-        handler: only jobs of this handler.
+        handler: only jobs of this handler; "" = jobs without one.
+        group: only jobs of the group of errors with this id.
         error: only jobs whose last error contains this text, in any case of its letters.
         key: only jobs with the hash of this key.
         batch: only jobs of the batch with this id.
+        older_than: only jobs that were enqueued more than so many seconds ago.
         newest: whether it goes from the end to the beginning.
         body: the most bytes of each body; None = all.
     """
@@ -56,15 +60,18 @@ class Search:
     in_order: bool = False
     handler: str | None = None
     error: str | None = None
+    group: str | None = None
     key: str | None = None
     batch: str | None = None
+    older_than: float | None = None
     newest: bool = False
     body: int | None = None
 
     @property
     def is_filtered(self) -> bool:
         """Return True if the search needs more of a job than its state."""
-        return any(one is not None for one in (self.handler, self.error, self.key, self.batch))
+        chosen = (self.handler, self.error, self.group, self.key, self.batch, self.older_than)
+        return any(one is not None for one in chosen)
 
     @property
     def listed_bytes(self) -> int:
@@ -88,11 +95,19 @@ class Search:
 
     def matches(self, job: JobView) -> bool:
         """Return True if a job is one of those searched for, as far as a page tells."""
-        if self.handler is not None and job.headers.get(HANDLER) != self.handler:
+        if self.handler is not None and job.headers.get(HANDLER, "") != self.handler:
             return False
         if self.key is not None and job.key_hash != key_hash(self.key):
             return False
-        return self.error is None or self.error.casefold() in job.error.casefold()
+        if self.older_than is not None and job.age <= self.older_than:
+            return False
+        if self.error is not None and self.error.casefold() not in job.error.casefold():
+            return False
+        if self.group is None:
+            return True
+        from penstock.core.jobs.error_groups import group_id
+
+        return group_id(job) == self.group
 
     def check_cursor(self, cursor: object) -> tuple[str, str]:
         """Return the part with which a search goes on, and the place behind which.
@@ -104,11 +119,11 @@ class Search:
             return "", check_cursor("cursor", cursor, JOB_CURSOR)
         if cursor == "0":
             return self._parts()[0], ""
-        found = re.fullmatch(SEARCH_CURSOR, cursor) if isinstance(cursor, str) else None
-        if found is None or found.group(1) not in self._parts():
+        match = re.fullmatch(SEARCH_CURSOR, cursor) if isinstance(cursor, str) else None
+        if match is None or match.group(1) not in self._parts():
             reason = f'must be the cursor of a page of {self.states[0]} jobs, or "0" to begin'
             raise BadArgument("cursor", cursor, reason)
-        return found.group(1), found.group(2)
+        return match.group(1), match.group(2)
 
     def next_cursor(self, part: str, place: str) -> str:
         """Return the cursor behind a page of a part; an empty place ends the part."""
@@ -127,8 +142,10 @@ def check_search(
     state: object = None,
     handler: object = None,
     error: object = None,
+    group: object = None,
     key: str | None = None,
     batch: str | None = None,
+    older_than: Duration | None = None,
     newest: bool = False,
     body: int | None = None,
 ) -> Search:
@@ -148,8 +165,10 @@ def check_search(
         in_order=in_order,
         handler=_check_text("handler", handler),
         error=_check_text("error", error),
+        group=_check_text("group", group),
         key=None if key is None else check_label("key", key),
         batch=batch,
+        older_than=None if older_than is None else duration_ms("older_than", older_than) / 1000,
         newest=newest,
         body=None if body is None else check_count("body", body, low=0, high=LONGEST_LISTED_BODY),
     )
@@ -164,84 +183,15 @@ def _check_states(values: Any) -> tuple[StateName, ...]:
     if values is None:
         return ()
     names = get_args(StateName)
-    given: Any = [values] if isinstance(values, str) else values
-    is_many = isinstance(given, Iterable) and not isinstance(given, bytes)
-    found: list[StateName] = list(given) if is_many else []
-    if not found or any(value not in names for value in found):
+    listed: Any = [values] if isinstance(values, str) else values
+    is_many = isinstance(listed, Iterable) and not isinstance(listed, bytes)
+    states: list[StateName] = list(listed) if is_many else []
+    if not states or any(value not in names for value in states):
         raise BadArgument("state", values, f"must be one or more of {', '.join(names)}")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(states))
 
 
 def _check_text(argument: str, value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise BadArgument(argument, value, "must be a str")
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorGroup:
-    """Jobs with one handler and one error.
-
-    Attributes:
-        jobs: their number.
-        handler: the name of their handler; "" = they have none.
-        error: the first line of their last error.
-        example: the id of the first one found.
-    """
-
-    jobs: int
-    handler: str
-    error: str
-    example: str
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorGroups:
-    """Jobs counted by handler and error.
-
-    Attributes:
-        groups: the groups, the largest first.
-        looked: number of jobs looked at.
-        is_complete: False if the limit was met before the last job.
-        unreachable: addresses of nodes whose jobs are not counted: they did not answer.
-    """
-
-    groups: list[ErrorGroup]
-    looked: int
-    is_complete: bool
-    unreachable: tuple[str, ...] = ()
-
-
-class ErrorCounter:
-    """A count of jobs by handler and error, page by page.
-
-    Attributes:
-        cursor: of the last page; "0" at first.
-        is_complete: whether that was the last page of all.
-        looked: number of jobs looked at.
-    """
-
-    def __init__(self) -> None:
-        self._groups: dict[tuple[str, str], ErrorGroup] = {}
-        self._unreachable: set[str] = set()
-        self.cursor = "0"
-        self.is_complete = False
-        self.looked = 0
-
-    def add(self, page: ScanPage) -> None:
-        """Count the jobs of the next page."""
-        for job in page.jobs:
-            group = job.headers.get(HANDLER, ""), job.error.partition("\n")[0]
-            known = self._groups.get(group) or ErrorGroup(0, *group, job.id)
-            self._groups[group] = replace(known, jobs=known.jobs + 1)
-        self.looked += page.looked
-        self._unreachable.update(page.unreachable)
-        self.cursor = page.cursor
-        self.is_complete = page.cursor == "0"
-
-    @property
-    def result(self) -> ErrorGroups:
-        """Return the groups."""
-        groups = sorted(self._groups.values(), key=lambda group: -group.jobs)
-        missed = tuple(sorted(self._unreachable))
-        return ErrorGroups(groups, self.looked, self.is_complete, missed)

@@ -78,6 +78,7 @@ class JobView:
         releases: number of releases without delay.
         error: last error, or the reason why it is dead.
         snoozes: number of releases with a delay.
+        unknowns: number of returns by workers that have no handler for it.
         cancelled: when an active job was cancelled; its worker has not ended it yet.
         progress: what its handler told last, or None.
         failures: its last failures, at most 10, the oldest first.
@@ -111,6 +112,7 @@ class JobView:
     error: str
     priority: int = 0
     snoozes: int = 0
+    unknowns: int = 0
     cancelled: float | None = None
     progress: Progress | None = None
     failures: tuple[Failure, ...] = field(default=(), repr=False)
@@ -123,7 +125,8 @@ class JobView:
 
     def __repr__(self) -> str:
         error = f": {self.error}" if self.error else ""
-        return f"<JobView {self.id} {self.state} in {self.queue!r}, attempt {self.attempt}{error}>"
+        text = f"{self.state} in {self.queue!r}, attempts {self.attempts}"
+        return f"<JobView {self.id} {text}{error}>"
 
     @property
     def body(self) -> Any:
@@ -137,12 +140,20 @@ class JobView:
         return record.body(self._codec)
 
     @property
-    def attempt(self) -> int:
-        """Return the number of the current or next attempt.
+    def attempts(self) -> int:
+        """Return the number of attempts: the deliveries that count. Releases don't.
 
-        Of a job whose result is kept that of the last one; 0 = it was never delivered.
+        Those that have failed or crashed, and the one that runs, has finished the job, or has
+        buried it. A redrive begins again from 0.
         """
-        return 1 + self.nacks + self.crashes if self.finished is None else self.deliveries
+        if self.finished is not None:
+            return self.deliveries
+        failed = self.nacks + self.crashes
+        if self.state == "dead":
+            counted = self.deliveries - self.releases - self.snoozes - self.unknowns
+            was_buried = counted == failed + 1 or (failed == 0 and counted > 0)
+            return failed + was_buried
+        return failed + (self.state == "active")
 
     @property
     def redeliveries(self) -> int:
@@ -222,6 +233,8 @@ class Settings:
         replicas: replicas that must confirm an enqueue that sets no number; default 0.
         backoff_base: seconds; default 5.
         backoff_cap: seconds; default 6 hours.
+        unknown_age: seconds after which a job is dead that only workers without its handler have
+            taken; default a day.
         dead_max: most dead letters kept; default 100000.
         dead_age: seconds for which a dead letter is kept; default 14 days.
         results_max: most results kept; the soonest to end are dropped; default 10000.
@@ -244,6 +257,7 @@ class Settings:
     replicas: int | None = None
     backoff_base: float | None = None
     backoff_cap: float | None = None
+    unknown_age: float | None = None
     dead_max: int | None = None
     dead_age: float | None = None
     results_max: int | None = None
@@ -465,9 +479,9 @@ def read_view(
 
     Behind them: the marks cancelled, progress, snoozes, failures; in some also receipt and batch.
     """
-    number, state, score, delivered, owner, counts, data, cancelled, told, snoozes, failed = entry[
-        :11
-    ]
+    number, state, score, delivered, owner, counts, data, cancelled, progress, snoozes, failed = (
+        entry[:11]
+    )
     failures, trace = read_failures(failed)
     record = parse_record(data)
     once = record.lease_ms == 0
@@ -477,6 +491,7 @@ def read_view(
     batch = entry[BATCH_PLACE] if len(entry) > BATCH_PLACE else b""
     was = int(delivered)
     counters = parse_counters(counts)
+    given_back = [*snoozes.decode("ascii", "replace").split(" "), ""]
     ttl = ttl_code(record.ttl_ms, at_most_once=once)
     job_id = encode_id(place.node, place.packed, number, ttl)
     return JobView(
@@ -503,9 +518,10 @@ def read_view(
         releases=counters.releases,
         error=counters.error,
         priority=record.priority,
-        snoozes=int(snoozes or 0),
+        snoozes=number_in(given_back[0]) or 0,
+        unknowns=number_in(given_back[1]) or 0,
         cancelled=int(cancelled) / 1000 if cancelled else None,
-        progress=read_progress(told),
+        progress=read_progress(progress),
         failures=failures,
         trace=trace,
         stable_id=record.stable_id or job_id,

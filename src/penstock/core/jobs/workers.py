@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.core.jobs.views import JobView
@@ -36,6 +36,8 @@ class WorkerView:
         version: the version of penstock.
         queues: the names of its queues; the first ones, if they are too long together.
         concurrency: how many handlers run at once.
+        unknown: names of handlers, by queue, for which it has given jobs back in the last minutes,
+            as it has no such handler; "" = it has none for jobs without a name.
         since: when it started.
         seen: when it wrote its entry last.
         jobs: the jobs that it holds, if they were asked for.
@@ -51,6 +53,7 @@ class WorkerView:
     concurrency: int
     since: float
     seen: float
+    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     jobs: tuple[JobView, ...] = field(default=(), repr=False)
 
 
@@ -64,9 +67,10 @@ def worker_entry(
     concurrency: int,
     since_ms: int,
     seen_ms: int,
+    unknown: Callable[[], Mapping[str, Sequence[str]]] = dict,
 ) -> str:
     """Return the text that a worker of this process stores about itself."""
-    fields = {
+    fields: dict[str, object] = {
         "name": name,
         "kind": kind,
         "host": host,
@@ -77,17 +81,19 @@ def worker_entry(
         "since": since_ms,
         "seen": seen_ms,
     }
+    if missing := unknown():
+        fields["unknown"] = {queue: _shortened(names) for queue, names in missing.items()}
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def _shortened(names: Sequence[str]) -> list[str]:
-    found, left = list[str](), MAX_NAMES_BYTES
+    shortened, left = list[str](), MAX_NAMES_BYTES
     for name in names:
         left -= len(name.encode())
         if left < 0:
             break
-        found.append(name)
-    return found
+        shortened.append(name)
+    return shortened
 
 
 def is_worker_id(text: str) -> bool:
@@ -110,6 +116,10 @@ def read_worker(worker_id: str, text: bytes) -> WorkerView | None:
             concurrency=int(fields["concurrency"]),
             since=int(fields["since"]) / 1000,
             seen=int(fields["seen"]) / 1000,
+            unknown={
+                check_queue_name(queue): tuple(map(str, names))
+                for queue, names in dict(fields.get("unknown", {})).items()
+            },
         )
     except (BadArgument, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

@@ -78,8 +78,8 @@ def _address(entry: Sequence[Any], asked: str) -> Address:
     """Parse the preferred end point. `?` means that the host name is not set: use the IP."""
     host = (entry[0] or b"").decode()
     if host == "?":
-        told = [one.decode() for one in (entry[3] if len(entry) > 3 else ())]
-        host = dict(zip(told[::2], told[1::2], strict=False)).get("ip", "")
+        metadata = [one.decode() for one in (entry[3] if len(entry) > 3 else ())]
+        host = dict(zip(metadata[::2], metadata[1::2], strict=False)).get("ip", "")
     return Address(host or asked, int(entry[1]))
 
 
@@ -94,11 +94,11 @@ def slot_of(command: Sequence[Any]) -> int | None:
 
 def by_slot(keys: Iterable[bytes]) -> dict[int, tuple[bytes, ...]]:
     """Group keys by slot: one command can wait for keys of one slot only."""
-    found: dict[int, tuple[bytes, ...]] = {}
+    keys_of: dict[int, tuple[bytes, ...]] = {}
     for key in keys:
         slot = key_slot(key)
-        found[slot] = (*found.get(slot, ()), key)
-    return found
+        keys_of[slot] = (*keys_of.get(slot, ()), key)
+    return keys_of
 
 
 class Patience:

@@ -61,16 +61,16 @@ class Partial(list[T]):
 SUMMED_STATS = (*STATE_COUNTS, *SIDE_COUNTS, *TOTALS, "kept")
 
 
-def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:
+def merged_stats(parts: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:
     """Return the figures of a queue with parts, and the settings that were stored last.
 
     Args:
-        found: at least one, in the order of preference.
+        parts: at least one, in the order of preference.
         unreachable: addresses of nodes that did not answer.
     """
-    there = [stats for stats in found if stats.exists]
-    first, is_one = max(there or found, key=_age_of_settings), len(found) == 1
-    sums = {name: sum(getattr(stats, name) for stats in found) for name in SUMMED_STATS}
+    there = [stats for stats in parts if stats.exists]
+    first, is_one = max(there or parts, key=_age_of_settings), len(parts) == 1
+    sums = {name: sum(getattr(stats, name) for stats in parts) for name in SUMMED_STATS}
     return replace(
         first,
         epoch=first.epoch if is_one else None,
@@ -87,21 +87,21 @@ def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -
 
 
 def stats_of_nodes(
-    found: Mapping[str, Sequence[QueueStats]], unreachable: Iterable[str] = ()
+    parts_of: Mapping[str, Sequence[QueueStats]], unreachable: Iterable[str] = ()
 ) -> QueueStats:
     """Return the figures of a queue on several nodes, those of each, and where settings differ.
 
     Args:
-        found: address of each node -> the figures of its parts there.
+        parts_of: address of each node -> the figures of its parts there.
         unreachable: addresses of nodes that did not answer.
     """
-    nodes = {address: merged_stats(parts) for address, parts in found.items()}
-    every = [stats for parts in found.values() for stats in parts]
+    nodes = {address: merged_stats(parts) for address, parts in parts_of.items()}
+    every = [stats for parts in parts_of.values() for stats in parts]
     whole, latest = merged_stats(every, unreachable), max(every, key=_age_of_settings)
     wanted = (latest.settings, latest.closed)
     differing = [
         address
-        for address, parts in found.items()
+        for address, parts in parts_of.items()
         if any((stats.settings, stats.closed) != wanted for stats in parts)
     ]
     return replace(whole, nodes=nodes, differing=tuple(differing))
@@ -115,20 +115,22 @@ STORED_SETTINGS = ("configured", "paused", "closed", *SETTING_KINDS)
 """Fields of `meta` that are the same on every node; the first is the time of the others."""
 
 
-def to_store(found: Mapping[T, Sequence[bytes | None]]) -> dict[T, list[Any]]:
+def to_store(values_of: Mapping[T, Sequence[bytes | None]]) -> dict[T, list[Any]]:
     """Return for each node the settings to store there, so that all have the latest ones.
 
     Args:
-        found: node -> its values of `STORED_SETTINGS`.
+        values_of: node -> its values of `STORED_SETTINGS`.
     """
 
     def age(values: Sequence[bytes | None]) -> int:
         return number_in((values[0] or b"").decode("utf-8", "replace")) or 0
 
-    latest = max(found.values(), key=lambda values: (age(values), [one or b"" for one in values]))
+    latest = max(
+        values_of.values(), key=lambda values: (age(values), [one or b"" for one in values])
+    )
     fields = [(name, value or b"") for name, value in zip(STORED_SETTINGS, latest, strict=True)][1:]
     result: dict[T, list[Any]] = {}
-    for node, values in found.items():
+    for node, values in values_of.items():
         if age(latest) and list(values[1:]) != list(latest[1:]):
             since = max(age(latest), age(values) + 1)  # two of one ms: one has to be newer
             result[node] = ["configured", since, *(text for pair in fields for text in pair)]
@@ -141,21 +143,21 @@ def _best(choose: Callable[..., float], values: Iterable[float | None]) -> float
 
 
 def merged_peek(
-    found: Iterable[Sequence[JobView]], state: str, start: int, n: int, *, newest: bool
+    pages: Iterable[Sequence[JobView]], state: str, start: int, n: int, *, newest: bool
 ) -> list[JobView]:
     """Merge the answers of the parts to `peek`.
 
     The order within a part stays; parts are merged by the time, or key, that orders the state.
 
     Args:
-        found: the first jobs of each part; with `newest` or a negative `start` the last ones,
+        pages: the first jobs of each part; with `newest` or a negative `start` the last ones,
             backwards.
         state, start, n, newest: as of `peek`.
     """
     key = PEEK_ORDER[state]
     if not newest and start >= 0:
-        return list(heapq.merge(*found, key=key))[start : start + n]
-    views = list(heapq.merge(*([*reversed(part)] for part in found), key=key))
+        return list(heapq.merge(*pages, key=key))[start : start + n]
+    views = list(heapq.merge(*([*reversed(part)] for part in pages), key=key))
     if newest:
         return views[::-1][start : start + n]
     return views[start:][:n] if len(views) >= -start else []
@@ -171,7 +173,7 @@ def split_cursor(cursor: object) -> tuple[str, str]:
     Raises:
         BadArgument: neither "0" nor the cursor of a page.
     """
-    found = re.fullmatch(NODE_CURSOR, cursor) if isinstance(cursor, str) else None
-    if found is None and cursor != "0":
+    match = re.fullmatch(NODE_CURSOR, cursor) if isinstance(cursor, str) else None
+    if match is None and cursor != "0":
         raise BadArgument("cursor", cursor, 'must be the cursor of a page, or "0" to begin')
-    return (found.group(1), found.group(2)) if found else ("", "0")
+    return (match.group(1), match.group(2)) if match else ("", "0")

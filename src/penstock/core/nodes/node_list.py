@@ -63,13 +63,13 @@ def read_entry(text: str) -> Entry | None:
 
 def merged_members(lists: Iterable[Mapping[str, str]]) -> dict[str, Entry]:
     """Merge lists: of each node the latest entry counts."""
-    found: dict[str, Entry] = {}
-    for one in lists:
-        for node, text in one.items():
+    entries: dict[str, Entry] = {}
+    for listed in lists:
+        for node, text in listed.items():
             entry = read_entry(text) if re.fullmatch(CLUSTER_NODE_ID, node) else None
-            if entry is not None and (node not in found or entry > found[node]):
-                found[node] = entry
-    return found
+            if entry is not None and (node not in entries or entry > entries[node]):
+                entries[node] = entry
+    return entries
 
 
 def others(list_: Mapping[str, str], node: str) -> list[str]:
@@ -90,10 +90,10 @@ def address_of(source: object) -> str:
         source: a URL, or a redis-py client.
     """
     if isinstance(source, str):
-        found = URL_PATTERN.fullmatch(source)
-        if found is None:
+        match = URL_PATTERN.fullmatch(source)
+        if match is None:
             return ""
-        scheme, _, place, query = found.groups()
+        scheme, _, place, query = match.groups()
         scheme = scheme.lower()
         number = dict(parse_qsl(query or "")).get("db", "")
         if scheme == UNIX_SCHEME:
@@ -110,7 +110,7 @@ def address_of(source: object) -> str:
     return f"{scheme}://{host_and_port(settings['host'], settings.get('port', 6379))}/{number}"
 
 
-def learned(address: str, given: Sequence[object], hosts: Sequence[str]) -> object:
+def learned(address: str, sources: Sequence[object], hosts: Sequence[str]) -> object:
     """Return a source for a node that was learned from the list.
 
     It has user, password and options, TLS among them, of the first source that the user gave. Only
@@ -118,34 +118,34 @@ def learned(address: str, given: Sequence[object], hosts: Sequence[str]) -> obje
 
     Args:
         address: address in the list.
-        given: the sources that the user gave.
+        sources: the sources that the user gave.
         hosts: patterns of the hosts that may receive this client's password.
 
     Raises:
         ConfigurationError: the node can't be used.
     """
-    found = re.fullmatch(ADDRESS_PATTERN, address)
-    if found is None:
+    match = re.fullmatch(ADDRESS_PATTERN, address)
+    if match is None:
         raise ConfigurationError(
             "its address must have a scheme, host, port and database, and nothing else"
         )
-    if "rediss" not in (found["tls"], found["sentinel"]) and any(map(_is_tls, given)):
+    if "rediss" not in (match["tls"], match["sentinel"]) and any(map(_is_tls, sources)):
         scheme = address.partition("://")[0]
         raise ConfigurationError(f"{scheme}:// has no TLS, but this client's URL has")
-    strange = [host for host in _hosts(found) if not any(fnmatchcase(host, one) for one in hosts)]
-    if strange and any(map(_has_secret, given)):
+    strange = [host for host in _hosts(match) if not any(fnmatchcase(host, one) for one in hosts)]
+    if strange and any(map(_has_secret, sources)):
         raise ConfigurationError(
             f"this client has a password or a certificate, and {strange[0]} is not among its "
             "node_hosts: name it there, or give the URL of that node as well"
         )
-    first = given[0]
+    first = sources[0]
     return _joined(address, first) if isinstance(first, str) else _relocated(first, address)
 
 
-def _hosts(found: re.Match[str]) -> list[str]:
-    if found["path"]:
+def _hosts(match: re.Match[str]) -> list[str]:
+    if match["path"]:
         return ["localhost"]
-    many = (found["host"] or found["hosts"]).lower().split(",")
+    many = (match["host"] or match["hosts"]).lower().split(",")
     return [re.sub(r":[0-9]*$", "", one).strip("[]") for one in many]
 
 
@@ -158,10 +158,10 @@ def _is_tls(source: object) -> bool:
 
 def _has_secret(source: object) -> bool:
     if isinstance(source, str):
-        found = URL_PATTERN.fullmatch(source)
-        if found is None:
+        match = URL_PATTERN.fullmatch(source)
+        if match is None:
             return False
-        _, user, _, query = found.groups(default="")
+        _, user, _, query = match.groups(default="")
         return bool(user) or any(re.fullmatch(SECRET_OPTION, name) for name, _ in parse_qsl(query))
     settings = _settings(source)
     names = [name for name, value in settings.items() if value]
@@ -171,16 +171,16 @@ def _has_secret(source: object) -> bool:
 
 
 def _settings(source: object) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = getattr(
+    settings: Mapping[str, Any] = getattr(
         getattr(source, "connection_pool", None), "connection_kwargs", {}
     )
-    return found
+    return settings
 
 
 def _joined(address: str, source: str) -> str:
     """Return the URL of `address`, with the user and the options of `source`."""
-    found = URL_PATTERN.fullmatch(source)
-    user, query = (found[2] or "", found[4] or "") if found else ("", "")
+    match = URL_PATTERN.fullmatch(source)
+    user, query = (match[2] or "", match[4] or "") if match else ("", "")
     options = [text for text in query.split("&") if text and not text.startswith("db=")]
     scheme, _, place = address.partition("://")
     place, _, number = place.partition("?")
@@ -204,8 +204,8 @@ def _relocated(source: Any, address: str) -> object:
     for name in ("host", "port", "db", "path"):
         if name in place.connection_kwargs:
             settings[name] = place.connection_kwargs[name]
-    made = pools[0](connection_class=place.connection_class, **settings)
-    return kinds["Redis"](connection_pool=made)
+    new_pool = pools[0](connection_class=place.connection_class, **settings)
+    return kinds["Redis"](connection_pool=new_pool)
 
 
 def _is_redis(kind: type) -> bool:

@@ -6,7 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["Drain", "Hello", "Info", "NodeView", "merged_info"]
+__all__ = ["Drain", "Hello", "Info", "NodeView", "PrimaryView", "merged_info"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryView:
+    """A primary of a Redis Cluster.
+
+    Attributes:
+        address: host and port.
+        used_memory: bytes; None = the server does not report it.
+        max_memory: bytes; 0 = no limit; None = the server does not report it.
+        is_crowded: whether more than three quarters of its memory are in use.
+        error: reason why it does not answer; empty if it does.
+    """
+
+    address: str
+    used_memory: int | None = None
+    max_memory: int | None = None
+    is_crowded: bool = False
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +41,7 @@ class NodeView:
         max_memory: bytes; 0 = no limit; None = the server does not report it.
         leaving: whether it takes no new jobs.
         error: reason why it can't be reached; empty if it was reached.
+        primaries: of a Redis Cluster, which is one node; empty for a single server.
     """
 
     id: str
@@ -31,6 +51,7 @@ class NodeView:
     max_memory: int | None = None
     leaving: bool = False
     error: str = ""
+    primaries: tuple[PrimaryView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +126,17 @@ class Info:
     waiting_jobs: int
 
 
-def merged_info(found: Sequence[Info]) -> Info:
+def merged_info(infos: Sequence[Info]) -> Info:
     """Merge the info of nodes: numbers are added, texts that differ become None."""
     values: dict[str, Any] = {}
-    for one in fields(Info):
-        of_all = [getattr(info, one.name) for info in found]
-        if all(type(value) is int for value in of_all) and one.name != "uptime":
-            values[one.name] = sum(of_all)
+    for field in fields(Info):
+        of_all = [getattr(info, field.name) for info in infos]
+        if all(type(value) is int for value in of_all) and field.name != "uptime":
+            values[field.name] = sum(of_all)
         else:
-            values[one.name] = of_all[0] if all(v == of_all[0] for v in of_all) else None
-    known = [info.uptime for info in found if info.uptime is not None]
+            values[field.name] = of_all[0] if all(v == of_all[0] for v in of_all) else None
+    known = [info.uptime for info in infos if info.uptime is not None]
     values["uptime"] = min(known, default=None)
-    values["node"] = " ".join(info.node for info in found)
-    values["server"] = ", ".join(dict.fromkeys(info.server for info in found))
+    values["node"] = " ".join(info.node for info in infos)
+    values["server"] = ", ".join(dict.fromkeys(info.server for info in infos))
     return Info(**values)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import CannotSync, UnsupportedServer
 
 if TYPE_CHECKING:
-    from penstock.core.nodes.node_views import Info
+    from penstock.core.nodes.node_views import Info, PrimaryView
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -70,16 +70,20 @@ class ServerFacts:
     Attributes:
         fields: name -> value; empty when the server has no INFO (fakeredis) or forbids it.
         parts: the facts of each server, where there are several (Cluster).
+        address: of the server.
+        error: reason why it does not answer; empty if it does.
     """
 
     fields: Mapping[str, str]
     parts: Sequence[ServerFacts] = ()
+    address: str = ""
+    error: str = ""
 
     @property
     def version(self) -> tuple[int, ...]:
         """Version of Redis, or the one that the server is compatible with; () = unknown."""
-        found = re.findall(r"\d+", self.fields.get("redis_version", ""))
-        return tuple(int(part) for part in found[:3])
+        numbers = re.findall(r"\d+", self.fields.get("redis_version", ""))
+        return tuple(int(part) for part in numbers[:3])
 
     @property
     def name(self) -> str:
@@ -108,6 +112,21 @@ class ServerFacts:
             return any(part.is_crowded for part in self.parts)
         used, most = self.number("used_memory"), self.number("maxmemory")
         return bool(used and most and used * 4 > most * 3)
+
+    def primaries(self) -> tuple[PrimaryView, ...]:
+        """Return the servers, where there are several."""
+        from penstock.core.nodes.node_views import PrimaryView
+
+        return tuple(
+            PrimaryView(
+                part.address,
+                part.number("used_memory"),
+                part.number("maxmemory"),
+                part.is_crowded,
+                part.error,
+            )
+            for part in self.parts
+        )
 
     def info(self, *, node: str, queues: int, jobs: int, waiting: int) -> Info:
         """Return these facts together with the counts."""
@@ -196,23 +215,23 @@ SUMMED_INFO = ("used_memory", "connected_clients", "blocked_clients", "evicted_k
 LEAST_INFO = ("uptime_in_seconds", "connected_slaves", "aof_enabled")
 
 
-def together(servers: Sequence[Mapping[str, str]]) -> ServerFacts:
+def together(servers: Sequence[ServerFacts]) -> ServerFacts:
     """Merge the facts of several servers: sums, and the worst of the others."""
-    parts = [ServerFacts(fields) for fields in servers]
-    if len(parts) == 1:
-        return parts[0]
+    parts = [part for part in servers if not part.error]
+    if len(servers) == 1:
+        return servers[0]
     if not parts:
         return ServerFacts({})
     fields = dict(min(parts, key=lambda part: part.version).fields)
     for name in (*SUMMED_INFO, *LEAST_INFO):
-        found = [number for part in parts if (number := part.number(name)) is not None]
-        if found:
-            fields[name] = str(sum(found) if name in SUMMED_INFO else min(found))
+        numbers = [number for part in parts if (number := part.number(name)) is not None]
+        if numbers:
+            fields[name] = str(sum(numbers) if name in SUMMED_INFO else min(numbers))
     limits = [part.number("maxmemory") or 0 for part in parts]
     fields["maxmemory"] = str(sum(limits) if all(limits) else 0)  # 0 = somewhere there is none
     worst = max(parts, key=_danger)
     fields["maxmemory_policy"] = worst.fields.get("maxmemory_policy", "")
-    return ServerFacts(fields, tuple(parts))
+    return ServerFacts(fields, tuple(servers))
 
 
 def _danger(facts: ServerFacts) -> int:

@@ -136,27 +136,25 @@ class Sticky:
 
 
 class PollOrder:
-    """Order in which parts are asked: those that gave jobs take turns; others are not forgotten.
-
-    Attributes:
-        eager: number of parts at the beginning of the last order that may have jobs.
-    """
+    """Order in which parts are asked: those that gave jobs take turns; others are not forgotten."""
 
     def __init__(self) -> None:
-        self.eager = 0
         self._fed: dict[object, None] = {}
         self._asked: dict[object, tuple[float, float]] = {}
 
-    def order(self, parts: Sequence[T], now: float) -> list[T]:
+    def order(self, parts: Sequence[T], now: float) -> tuple[list[T], int]:
         """Return the parts that are due, then those that gave jobs, then the others.
 
         A part that gives jobs moves behind the others that gave some.
+
+        Returns:
+            The parts, and how many at the beginning may have jobs.
         """
         fed = [part for part in tuple(self._fed) if part in parts]  # other threads write there
         rest = [part for part in parts if part not in self._fed]
         due = [part for part in rest if now >= self._asked.get(part, (0.0, 0.0))[0]]
-        self.eager = len(due) + len(fed)
-        return [*due, *fed, *(part for part in rest if part not in due)]  # type: ignore[list-item]  # they are parts
+        order = [*due, *fed, *(part for part in rest if part not in due)]
+        return order, len(due) + len(fed)  # type: ignore[return-value]  # they are parts
 
     def gave(self, part: object, count: int | None, now: float) -> None:
         """Note how many jobs a part gave; None = it did not answer."""

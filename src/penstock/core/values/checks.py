@@ -11,6 +11,7 @@ from penstock.errors import BadArgument
 
 __all__ = [
     "Duration",
+    "Missed",
     "Moment",
     "OnUnknown",
     "PauseSide",
@@ -43,6 +44,8 @@ PauseSide: TypeAlias = Literal["in", "out", "all"]
 """Side of a queue that `pause` stops."""
 RoleName: TypeAlias = Literal["producer", "consumer"]
 """Exclusive role of a queue."""
+Missed: TypeAlias = Literal["one", "skip"]
+"""How ticks are made up for that came while no worker ran: by one run, or by none."""
 OnUnknown: TypeAlias = Literal["raise", "next"]
 """Action of an enqueue when a node may or may not have the job."""
 

@@ -48,9 +48,9 @@ class Codec:
             raise BadArgument(
                 "name", self.name, 'must be json, or "x-" and 1 to 62 of a-z 0-9 . _ -'
             )
-        for one in ("encode", "decode"):
-            if not callable(getattr(self, one)):
-                raise BadArgument(one, getattr(self, one), "must be a function")
+        for method in ("encode", "decode"):
+            if not callable(getattr(self, method)):
+                raise BadArgument(method, getattr(self, method), "must be a function")
 
     def encoded(self, body: object) -> bytes:
         """Encode a body.
@@ -63,9 +63,9 @@ class Codec:
         except Exception as error:
             raise BadArgument("body", body, f"codec {self.name}: {message_of(error)}") from error
         if not isinstance(raw, bytes):
-            found = type(raw).__name__
+            kind = type(raw).__name__
             raise BadArgument(
-                "body", body, f"codec {self.name} returned {found}: it must return bytes"
+                "body", body, f"codec {self.name} returned {kind}: it must return bytes"
             )
         return raw
 

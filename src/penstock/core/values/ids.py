@@ -8,9 +8,7 @@ epoch and ttl, in 40 characters like Disque's.
 from __future__ import annotations
 
 import math
-import struct
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import BadJobId
@@ -24,7 +22,6 @@ __all__ = [
     "is_job_id",
     "number_after",
     "parse_id",
-    "parse_ids",
     "ttl_code",
 ]
 
@@ -32,9 +29,6 @@ BASE64_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 ORDERED_ALPHABET = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 BASE64_TO_ORDERED = bytes.maketrans(BASE64_ALPHABET, ORDERED_ALPHABET)
 ORDERED_TO_BASE64 = bytes.maketrans(ORDERED_ALPHABET, BASE64_ALPHABET)
-
-PACKED_ID = struct.Struct(">HIIII")
-"""The middle of an id: ms in two parts, seq, crc, epoch."""
 
 ID_LENGTH = 40
 SEQ_BASE = 1_000_000_000
@@ -144,12 +138,3 @@ def is_job_id(text: str) -> bool:
     except BadJobId:
         return False
     return True
-
-
-def parse_ids(ids: Sequence[str]) -> Iterator[tuple[bytes, int, int]]:
-    """Yield number, crc and epoch of ids that this client has made; they are not checked."""
-    text = "".join([job_id[11:35] for job_id in ids]).encode("ascii")
-    for high, low, seq, crc, epoch in PACKED_ID.iter_unpack(
-        a2b_base64(text.translate(ORDERED_TO_BASE64))
-    ):
-        yield b"%d-%d" % (high << 32 | low, seq), crc, epoch

@@ -14,7 +14,11 @@ C = TypeVar("C", bound=type)
 def name_methods(public: str) -> Callable[[C], C]:
     """Name the methods of a class and of its bases after a public class, as a decorator.
 
-    The TypeError of a wrong call names `Queue.postpone()` then, and not the class that defines it.
+    The TypeError of a wrong call names `Queue.postpone()` then, and not the class that defines it,
+    and a pickled method is found by this name.
+
+    Args:
+        public: the name of the class in `penstock`.
     """
 
     def rename(cls: C) -> C:
@@ -22,7 +26,7 @@ def name_methods(public: str) -> Callable[[C], C]:
             for name, member in vars(base).items():
                 function = getattr(member, "__func__", member)
                 if _is_method(function):
-                    function.__qualname__ = f"{public}.{name}"
+                    function.__module__, function.__qualname__ = "penstock", f"{public}.{name}"
         return cls
 
     return rename
@@ -32,7 +36,7 @@ def _is_method(function: object) -> bool:
     """Return True for a function of this package that was defined in a class."""
     return (
         isinstance(function, FunctionType)
-        and function.__module__.startswith("penstock.")
+        and function.__module__.partition(".")[0] == "penstock"
         and "." in function.__qualname__
     )
 

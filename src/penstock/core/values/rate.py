@@ -25,11 +25,11 @@ def rate_field(value: object, partitions: int | None) -> str:
     Raises:
         BadArgument: no such text, or a part of it is out of bounds.
     """
-    found = re.fullmatch(RATE_TEXT, value) if isinstance(value, str) else None
-    if found is None:
+    match = re.fullmatch(RATE_TEXT, value) if isinstance(value, str) else None
+    if match is None:
         reason = 'must be jobs in a time, such as "100/min", "5/s", "10/h", "50/d" or "100/90s"'
         raise BadArgument("rate", value, reason)
-    count, period = int(found[1]), int(found[2] or 1) * MS_PER_RATE_UNIT[found[3]]
+    count, period = int(match[1]), int(match[2] or 1) * MS_PER_RATE_UNIT[match[3]]
     if not 1 <= count <= MAX_RATE_COUNT or not 1 <= period <= MAX_RATE_PERIOD_MS:
         reason = f"must be 1 to {MAX_RATE_COUNT} jobs in a time of 1 ms to a day"
         raise BadArgument("rate", value, reason)
@@ -38,13 +38,13 @@ def rate_field(value: object, partitions: int | None) -> str:
 
 def rate_text(field: str) -> str | None:
     """Return a stored rate as `configure` takes it; None = it is malformed, and no rate applies."""
-    found = re.fullmatch(RATE_FIELD, field)
-    if found is None:
+    match = re.fullmatch(RATE_FIELD, field)
+    if match is None:
         return None
-    period = int(found[2])
+    period = int(match[2])
     unit = max(
         (unit for unit, ms in MS_PER_RATE_UNIT.items() if period % ms == 0),
         key=MS_PER_RATE_UNIT.__getitem__,
     )
     times = period // MS_PER_RATE_UNIT[unit]
-    return f"{found[1]}/{times if times > 1 else ''}{unit}"
+    return f"{match[1]}/{times if times > 1 else ''}{unit}"

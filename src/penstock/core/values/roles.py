@@ -40,7 +40,7 @@ class RoleLease:
         """The argument `role` of the scripts."""
         return f"{self.fence}-{self.token}"
 
-    def answered(self, code: int, sent: float, *, repeated: bool) -> None:
+    def note_answer(self, code: int, sent: float, *, repeated: bool) -> None:
         """Note the answer to a call that uses the role: the role is renewed, or has ended.
 
         Args:

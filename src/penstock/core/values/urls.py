@@ -69,11 +69,11 @@ def shown(source: object) -> str:
     if isinstance(source, (bytes, bytearray)):
         source = source.decode("utf-8", "replace")
     if isinstance(source, str):
-        found = URL_PARTS.fullmatch(source)
-        if found is None or fault_of(source):
-            scheme = found[1].lower() if found else ""
+        match = URL_PARTS.fullmatch(source)
+        if match is None or fault_of(source):
+            scheme = match[1].lower() if match else ""
             return f"{scheme if scheme in SCHEMES else ''}{NOT_SHOWN}"
-        return f"{found[1]}{found[2].rpartition('@')[2]}{found[3]}"
+        return f"{match[1]}{match[2].rpartition('@')[2]}{match[3]}"
     if isinstance(source, Sequence):
         return f"[{', '.join(map(shown, source))}]"
     return f"<{type(source).__module__}.{type(source).__qualname__}>"
@@ -101,10 +101,11 @@ def check_url(argument: str, url: object) -> str:
 
 def fault_of(url: str) -> str:
     """Return the fault of a URL's form; empty = none."""
-    found = URL_PARTS.fullmatch(url)
-    if found is None or found[1].lower() not in SCHEMES:
-        return f"must be a URL that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
-    _, authority, path, options = found.groups()
+    match = URL_PARTS.fullmatch(url)
+    if match is None or match[1].lower() not in SCHEMES:
+        schemes = f"{', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
+        return f"must be a URL that begins with {schemes}, such as redis://localhost:6379/0"
+    _, authority, path, options = match.groups()
     if "@" in path + options:
         return (
             "in a URL the characters / ? # @ % of a user name, a password, a path or an option "
@@ -116,7 +117,7 @@ def fault_of(url: str) -> str:
             return "must be a URL with a host name and a port such as redis://host:6379/0"
         if not can_be_looked_up(named[1] or ""):
             return HOST_NAME_FAULT
-    if found[1].lower() in SCHEMES[:2] and not re.fullmatch(r"/?[0-9]*/?", path):
+    if match[1].lower() in SCHEMES[:2] and not re.fullmatch(r"/?[0-9]*/?", path):
         return (
             "after the host a URL has the number of a database, as in redis://host:6379/0; the "
             "name of a queue belongs in queue(name)"
@@ -131,8 +132,8 @@ def unusable(url: str, complaint: str) -> str:
         url: the URL.
         complaint: the message of redis-py, which may quote a value.
     """
-    found = re.search(r"(?:keyword argument|Invalid value for) '(\w+)'", complaint)
-    name = _named(url, found[1]) if found else ""
+    match = re.search(r"(?:keyword argument|Invalid value for) '(\w+)'", complaint)
+    name = _named(url, match[1]) if match else ""
     if not name:
         return "redis-py can't use this URL: check the port, the database and the options"
     if "keyword" in complaint:

@@ -16,9 +16,9 @@ from django.db import close_old_connections
 from penstock.client._sync.client import Penstock
 from penstock.core.jobs.middleware import Middleware, RunEvent
 
-__all__ = ["DEFAULT_ALIAS", "CacheConnections", "DatabaseConnections", "client"]
+__all__ = ["ALIAS_HEADER", "CacheConnections", "DatabaseConnections", "client"]
 
-DEFAULT_ALIAS = "django-tasks"
+ALIAS_HEADER = "django-tasks"
 """The header with the alias of the backend that has added a job."""
 
 

@@ -8,13 +8,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.jobs.job import Delivery
-from penstock.integrations.django.project import DEFAULT_ALIAS
+from penstock.integrations.django.project import ALIAS_HEADER
 from penstock.worker import Reject
+from penstock.worker.failures import Backoff
+from penstock.worker.results import Verdict
 
 if TYPE_CHECKING:
     from penstock.integrations.django.tasks_backend import TaskBackend
 
-__all__ = ["configured_backends", "run_task"]
+__all__ = ["TaskBackoff", "configured_backends", "run_task"]
 
 TASK_PACKAGES = ("django.tasks", "django_tasks")
 
@@ -35,11 +37,25 @@ def configured_backends() -> list[TaskBackend]:
     return [backend for backend in found if isinstance(backend, TaskBackend)]
 
 
+class TaskBackoff(Backoff):
+    """The retries of tasks: the queue's pauses, and the limit of attempts of their backend."""
+
+    def verdict(self, job: Delivery, error: BaseException, text: str) -> Verdict:
+        """Return the verdict on a task that has raised."""
+        backend = _backend_of(job)
+        limit = 0 if backend is None else backend.max_attempts
+        return super().verdict(job, error, text)._replace(limit=limit)
+
+
+def _backend_of(job: Delivery) -> TaskBackend | None:
+    alias = job.headers.get(ALIAS_HEADER)
+    return next((one for one in configured_backends() if one.alias == alias), None)
+
+
 def run_task(job: Delivery) -> Any:
     """Run a job that a backend has added: the default handler of the worker."""
-    alias = job.headers.get(DEFAULT_ALIAS)
-    for backend in configured_backends():
-        if backend.alias == alias:
-            return backend.run(job)
-    name = job.headers.get("handler")
+    backend = _backend_of(job)
+    if backend is not None:
+        return backend.run(job)
+    name, alias = job.headers.get("handler"), job.headers.get(ALIAS_HEADER)
     raise Reject(f'no handler "{name}"' if alias is None else f"no task backend {alias!r}")

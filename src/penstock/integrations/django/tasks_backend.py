@@ -22,7 +22,7 @@ from penstock.core.values.caught import message_of
 from penstock.core.values.checks import check_count, check_text, duration_ms
 from penstock.errors import BadJobId, ResultGone
 from penstock.integrations.django import project
-from penstock.integrations.django.project import DEFAULT_ALIAS
+from penstock.integrations.django.project import ALIAS_HEADER
 from penstock.worker import Reject
 from penstock.worker.results import MAX_TEXT_BYTES
 
@@ -64,8 +64,8 @@ class TaskBackend:
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         make: Any = super().__init__
         make(alias, params)
-        self._max_attempts = self.options.get("max_attempts", 1)
-        check_count("max_attempts", self._max_attempts)
+        self.max_attempts = self.options.get("max_attempts", 1)
+        check_count("max_attempts", self.max_attempts)
         self._result_ttl = self.options.get("result_ttl", 0)
         self.supports_get_result = duration_ms("result_ttl", self._result_ttl) > 0
 
@@ -106,7 +106,7 @@ class TaskBackend:
         at = task.run_after
         if at is not None and at.tzinfo is None:  # without USE_TZ
             at = django_time.make_aware(at)
-        headers = {"handler": task.module_path, DEFAULT_ALIAS: self.alias}
+        headers = {"handler": task.module_path, ALIAS_HEADER: self.alias}
         body = {"args": result.args, "kwargs": result.kwargs}
         ttl = self._result_ttl or None
         return self._client.queue(task.queue_name).enqueue(
@@ -149,9 +149,9 @@ class TaskBackend:
                 view = queue.show(result_id)
                 if view is not None and view.state == "done":
                     kept = queue.result(result_id, timeout=0)
-                    if isinstance(kept, dict) and DEFAULT_ALIAS in kept:
+                    if isinstance(kept, dict) and ALIAS_HEADER in kept:
                         return self._kept(view, kept)
-                elif view is not None and DEFAULT_ALIAS in view.headers:
+                elif view is not None and ALIAS_HEADER in view.headers:
                     return self._waiting(view)
             except (BadJobId, ResultGone):  # of another queue; removed between the calls
                 pass
@@ -168,7 +168,7 @@ class TaskBackend:
         path, _, text = view.error.partition(": ")
         if status == "FAILED":
             make = self.base.TaskError
-            result.errors.append(make(exception_class_path=path, traceback=text))
+            result.errors.append(make(exception_class_path=path, traceback=view.trace or text))
         return result
 
     def _kept(self, view: JobView, kept: dict[str, Any]) -> Any:
@@ -205,17 +205,19 @@ class TaskBackend:
         try:
             value = self.base.normalize_json(task.call(*context, *result.args, **result.kwargs))
         except Exception as error:
-            if job.attempt < self._max_attempts:
+            if job.attempt < self.max_attempts:
                 raise
             self._failed(result, error)
             text = f"{_path(error)}: {message_of(error)}"
-            raise Reject(check_text("error", text, limit=MAX_TEXT_BYTES)) from error
+            last = Reject(check_text("error", text, limit=MAX_TEXT_BYTES))
+            last.verdict = last.verdict._replace(limit=self.max_attempts)
+            raise last from error
         _set(result, _return_value=value)
         self._finished(result, "SUCCESSFUL")
         if not self.supports_get_result:
             return None
         return {  # all that `get_result` needs: the job itself is removed
-            DEFAULT_ALIAS: self.alias,
+            ALIAS_HEADER: self.alias,
             "task": path,
             "args": result.args,
             "kwargs": result.kwargs,

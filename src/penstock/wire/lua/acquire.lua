@@ -1,5 +1,5 @@
 --- Take or renew an exclusive role of a queue under a lease: its only producer, or its only consumer.
---- KEYS     ready held meta wake space
+--- KEYS     @queue
 --- ARGV     nonce create kind token fence lease owner
 ---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch
 ---          kind    producer or consumer

@@ -1,5 +1,5 @@
 --- Reserve jobs for the batch of a checkpoint. Their receipts stay on the server.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets checkpoint
+--- KEYS     @queue checkpoint
 --- ARGV     nonce fence batch most n tag owner lease
 ---          fence  '' = take the checkpoint over; else the number of this taking, the fence in the reply to the first call
 ---          batch  number of the batch, from 1; a number other than the stored one begins a new batch

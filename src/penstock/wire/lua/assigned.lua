@@ -1,5 +1,5 @@
 --- Read a page of the receipts of a checkpoint's batch. Nothing changes.
---- KEYS     meta checkpoint
+--- KEYS     @queue checkpoint
 --- ARGV     nonce fence batch start count
 ---          fence  '' = not checked; else as in assign
 ---          batch  number of the batch

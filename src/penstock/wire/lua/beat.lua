@@ -1,5 +1,5 @@
 --- Look at deliveries whose handlers run, and store their progress.
---- KEYS     ready held active once tally meta
+--- KEYS     @queue
 --- ARGV     nonce wanted common progress [number...]
 ---          progress  '' = none; else lines: the place of a job among the numbers, from 1, a blank, and its progress as in
 ---                    the mark `p`, without the time: at most 1024 bytes
@@ -14,8 +14,14 @@
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
 --@include lib/meta/now (gives: changes)
---@include lib/checks/check_receipts (gives: count, ids, codes)
+--@include lib/checks/check_receipts
+local refusal, checked = check_receipts(common, numbers)
+if refusal then
+  return refusal
+end
+local count, ids, codes = checked.count, checked.ids, checked.codes
 --@include lib/checks/code_each
+code_each(checked, common, numbers)
 local told = {}
 for line in string.gmatch(progress, '[^\n]+') do
   local place, text = string.match(line, '^(%d+) (.+)$')

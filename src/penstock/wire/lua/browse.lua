@@ -1,5 +1,5 @@
 --- Read a page of the jobs of a state, in order, from a place on. Nothing changes.
---- KEYS     ready held active scheduled once dead tally expiry meta parked
+--- KEYS     @queue
 --- ARGV     nonce part from count newest body
 ---          part    ready in three parts: ended (leases), due and ready; or scheduled, parked (by key), active, once, dead
 ---          from    '' = from the first job; else from behind a place, the cursor of a reply

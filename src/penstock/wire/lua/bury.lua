@@ -1,5 +1,5 @@
 --- Give jobs up: they become dead letters. A call by id also buries waiting jobs.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce wanted common reason trace [number...]
 ---          reason  text kept with the job, at most 1024 bytes
 ---          trace   as in nack
@@ -16,10 +16,16 @@
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
 --@include lib/meta/now
---@include lib/checks/check_receipts (gives: count, ids, codes, where, counts)
+--@include lib/checks/check_receipts
+local refusal, checked = check_receipts(common, numbers)
+if refusal then
+  return refusal
+end
+local count, ids, codes, where, counts = checked.count, checked.ids, checked.codes, checked.where, checked.counts
 --@include lib/return/describe_failure
 --@include lib/return/void_receipts
---@include lib/checks/code_each (gives: has_receipt)
+--@include lib/checks/code_each
+local has_receipt = code_each(checked, common, numbers)
 local wants_room = full > now and redis.call('LLEN', space) == 0
 local dying, new_counters, marks, done, waited, moved, twice = {}, {}, {}, 0, {}, {}, {}
 for i = 1, count do

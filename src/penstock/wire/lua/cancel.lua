@@ -1,6 +1,6 @@
 --- Cancel jobs. A waiting job is removed. An active one is marked: its holder learns of it by beat and ends it; a nack, a
 --- release or the end of the lease then removes it, and an ack that comes first wins.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space wake dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch full seen off uses paused

@@ -1,5 +1,5 @@
 --- Add jobs with dedup ids. If a job with the same id exists, `mode` decides what happens to both.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space parked tickets
+--- KEYS     @queue
 --- ARGV     nonce producer create delay bound wait role mode [record...]
 ---          mode    '' = the existing job stays as it is; letters: u = replace its content, d = (with u) restart its delay,
 ---                  q = if it is active, the new job waits for its end; if it is done, for the end of its window; s = the
@@ -34,8 +34,7 @@
 if string.find(mode, '[udq]') and string.find(delay, ',', 1, true) then
   return {-19, nonce, 'delay', string.sub(delay, 1, 200)}
 end
-local given = records
-local asked = #given
-local sweep_limit = 100 + 2 * asked
---@include lib/dedup/claim_records (gives: reply)
+--@include lib/checks/check_version
+--@include lib/dedup/claim_records
+local reply = claim_records(records, producer, create, delay, bound, wait, role, mode, records)
 return reply

@@ -1,6 +1,6 @@
 --- Remove a queue: its jobs, its settings, its schedules and the promises of staged writes. Workers that run store the
 --- schedules that they declare again (protocol/schedules.md).
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space writes ticks schedules parked tickets
+--- KEYS     @queue
 --- ARGV     nonce
 --- META     v epoch seen off uses
 --- RETURNS  {1, nonce, epoch, jobs}       epoch: of the removed queue, for its entry in the registry; '' = there was no

@@ -1,5 +1,5 @@
 --- Close a batch: no more members join it. Its callback waits for those that have not ended, or is due at once.
---- KEYS     ready held active scheduled once dead tally expiry finished members batches meta wake parked tickets
+--- KEYS     @queue
 --- ARGV     nonce wanted number
 ---          number  of the callback
 --- META     v epoch seen off uses paused

@@ -1,6 +1,6 @@
 --- Promise that the staged jobs of these attempts will be in the queue. Only the first promise of a batch counts: a later
 --- call returns it, and its writer publishes what was promised first. A clear or purge of the queue ends promises.
---- KEYS     stage commit writes staged meta
+--- KEYS     @queue stage commit
 --- ARGV     nonce batch keep rows [attempt chunks...]
 ---          batch    number of the writer's batch
 ---          keep     ms for which the promise is kept

@@ -1,10 +1,10 @@
 --- Set, change or drop settings of a queue, including its pause. They are stored with the queue, for all clients.
---- KEYS     ready held meta wake space
+--- KEYS     @queue
 --- ARGV     nonce create [field value...]
 ---          create  as in enqueue: a queue may be configured before its first job; or '!' and the epoch in the registry:
 ---                  meta was lost while jobs exist, create it again
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes,
----                  replicas, backoff_base, backoff_cap, dead_max, dead_age, results_max,
+---                  replicas, backoff_base, backoff_cap, unknown_age, dead_max, dead_age, results_max,
 ---                  results_bytes, result_size, result_ttl, rate, burst, per_key, ordered (1); value '' drops the setting. 'configured' and ms: the
 ---                  settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
@@ -29,7 +29,7 @@ local function is_setting(field, value) -- '' drops a setting
     return value == '' or count and count + 0 <= 1000000 and period + 0 <= 86400000 and (parts == '' or string.find(parts, '^/[1-9]%d?%d?$'))
   end
   local span, whole = 3162240000000, 9007199254740991
-  local bounds = ({lease = {1, span}, backoff_base = {1, span}, backoff_cap = {1, span}, dead_age = {1, span}, result_ttl = {1, span},
+  local bounds = ({lease = {1, span}, backoff_base = {1, span}, backoff_cap = {1, span}, dead_age = {1, span}, unknown_age = {1, span}, result_ttl = {1, span},
     max_length = {1, whole}, burst = {1, 100000}, per_key = {1, whole}, max_attempts = {0, whole}, max_crashes = {0, whole},
     max_releases = {0, whole}, max_snoozes = {0, whole}, replicas = {0, whole}, dead_max = {0, whole}, results_max = {0, whole},
     results_bytes = {0, whole}, result_size = {0, whole}, configured = {0, whole}})[field]

@@ -1,5 +1,5 @@
 --- Remove jobs in any state. A delivery ends, and its holder's receipt is stale.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space wake dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch full seen off uses paused

@@ -1,5 +1,5 @@
 --- Take jobs out of the queue for the length of their leases. Each then comes back, unless a call has ended it.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch uses seen off paused alarm lease

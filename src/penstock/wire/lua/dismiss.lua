@@ -1,5 +1,5 @@
 --- Delete the receipts of a checkpoint's batch: its jobs are finished, or come back when their leases end.
---- KEYS     held meta checkpoint
+--- KEYS     @queue checkpoint
 --- ARGV     nonce fence batch
 ---          fence  as in assign
 ---          batch  number of the batch; any other batch is kept

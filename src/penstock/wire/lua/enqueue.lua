@@ -1,5 +1,5 @@
 --- Add jobs: to ready, with a delay to scheduled, or parked behind others of their keys. All of them, or none.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce producer create delay bound wait role [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          producer  the id of the calling producer: 16 hex digits
@@ -11,9 +11,11 @@
 ---          role    '' or the producer's exclusive role: fence and token of acquire, joined by a dash
 ---          record  1 to 1000 records; none = only put the space token back if there is room
 --- BOUNDS   nonce 1 9007199254740991  bound? 0 9007199254740991  wait 0 3162240000000
---- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
+--- META     v epoch last seen off uses enqueued @producer=before
+--- MORE     paused max_length full alarm replicas
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  added: numbers first, first + 1, ...;
 ---                                                            scheduled: 1, or 0 = ready; replicas: the queue's setting
+---          {5, nonce, first, count, epoch, created, repeat, scheduled, replicas}  the same, by the fast lane: the last four are 0
 ---          {-3, nonce, waiting, limit, expired}              full; nothing added; expired > 0: so many expired jobs were
 ---                                                            removed, try again
 ---          {-4, nonce, paused}                               paused for producers; nothing added
@@ -29,12 +31,69 @@
 ---          {-16, nonce, kind}                                the role of the call has ended; nothing added
 ---          {-19, nonce, name, value}                         malformed argument: create, delay, or of a record the lease, ttl or window,
 ---                                                            or its priority on an ordered queue
+---          {-20, nonce}                                      more than the fast lane can do: repeat the call with all keys;
+---                                                            nothing added
 ---          {-21, nonce}                                      no such open batch
 --- FROM none  TO ready, scheduled
 local n, room_needed = #records, #records
 local sweep_limit = 100 + 2 * n
---@include lib/add/check_producer (gives: raw, now, created, change)
---@include lib/add/find_room (gives: keyed, limit, wake_empty, expired, remove_expired, write_dedup)
+--@include lib/checks/check_version
+--@include lib/meta/server_time (gives: now_ms, since)
+local seed
+do -- few locals fit into a script
+  --@include lib/add/check_repeat (gives: from, total, of, delay_before)
+  if from then
+    local replicas = tonumber(redis.call('HGET', meta, 'replicas')) or 0
+    return {1, nonce, from, tonumber(total), of, 0, 1, tonumber(delay_before), replicas}
+  end
+end
+repeat -- the fast lane: jobs for ready, without options that concern their place or their end; a `break` leaves it, see reserve
+  if create ~= '' or delay ~= '0' or bound ~= '' or role ~= '' or uses_any('large_bodies closed limits tickets once roles ttls')
+    or not epoch or off > 0 or since < 0 or n == 0 or n > 1000 then
+    break
+  end
+  local keeps, byte, fits = uses_any('results'), string.byte, true
+  for i = 1, n do
+    local record = records[i]
+    local version, sign, field = byte(record, 1, 3)
+    local lease = sign == 59 and field == 108 and tonumber(string.match(record, keeps and '^1;l=([1-9]%d*);[^tp;l=%d]' or '^1;l=([1-9]%d*);[^tpk;l=%d]'))
+    -- a ttl or a policy, or the first job whose result is kept; or what is no field, behind which check_records finds one
+    if version ~= 49 or #record > 4096 or sign == 59 and (field == 116 or field == 112 or field == 107 and not keeps or field == 108
+      and not (lease and lease <= 2073600000 and now_ms + lease <= 3934712855551)) then
+      fits = false
+      break
+    end
+  end
+  if not fits then
+    break
+  end
+  local call = redis.call
+  local wake_empty = call('LLEN', wake) == 0
+  --@include lib/add/next_number
+  --@include lib/add/number_list (gives: first, final, ids)
+  for i = 1, n do
+    call('XADD', ready, ids[i], 'j', records[i])
+  end
+  call('HSET', meta, 'last', final, 'enqueued', enqueued + n, '@' .. producer, nonce .. ' ' .. first .. (n == 1 and ' 1 ' or ' ' .. n .. ' ') .. epoch .. ' 0 ' .. now_ms)
+  if since >= 1000 then
+    call('HSET', meta, 'seen', now_ms)
+  end
+  if not before then
+    local raw, sampled = now_ms, 8
+    --@include lib/sweep/drop_producers
+  end
+  if wake_empty then
+    call('RPUSH', wake, '1')
+  end
+  return {5, nonce, first, n, epoch, 0, 0, 0, 0}
+until true
+--@full
+--@include lib/meta/changes (gives: change)
+--@include lib/meta/clock (gives: raw, now)
+--@include lib/meta/scores
+--@include lib/checks/is_lease
+--@include lib/add/check_adding (gives: created)
+--@include lib/add/find_limit_and_expired (gives: keyed, limit, wake_empty, expired, remove_expired, write_ends)
 --@include lib/add/check_delay (gives: delays, delay_ms)
 --@include lib/batches/check_open_batch
 if delays and delays[2] then
@@ -61,10 +120,15 @@ if n == 0 then
   --@include lib/checks/renew_role
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
 end
---@include lib/add/assign_numbers (gives: ms, first, ids)
+--@include lib/add/assign_numbers (gives: ms, first, final, ids)
 local call, list, record_index = redis.call, records, {}
 --@include lib/add/split_body
---@include lib/add/check_records (gives: priorities, bodies)
+--@include lib/add/check_records
+local refusal, features = check_records(list, record_index, ids, ms)
+if refusal then
+  return refusal
+end
+local priorities, bodies = features.priorities, features.bodies
 local token = paused ~= 'out'
 if delay_ms > 0 or priorities or keyed then
   call('ZCARD', scheduled)
@@ -110,7 +174,7 @@ change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (de
 --@include lib/add/note_features
 --@include lib/add/note_added
 remove_expired(expired)
-local successor_due = write_dedup()
+local successor_due = write_ends()
 if successor_due and successor_due <= now and paused ~= 'out' then
   token = true
 end

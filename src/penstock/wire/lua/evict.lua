@@ -1,5 +1,5 @@
 --- Make room on a full server: remove jobs that are never delivered again.
---- KEYS     held once dead tally meta ready scheduled urgent expiry finished members batches wake dedup windows parked tickets active
+--- KEYS     @queue
 --- ARGV     nonce count letters
 ---          count    1 to 1000: the most jobs, and about 64 MiB of large bodies; first jobs that were delivered at most once,
 ---                   the nearest end of ttl first, then dead letters, the oldest first
@@ -25,7 +25,7 @@ redis.call('HLEN', tally)
 --@include lib/finish/forget
 --@include lib/finish/notify_ended
 --@include lib/batches/count_members
---@include lib/dedup/release_dedup (gives: write_dedup_and_wake)
+--@include lib/dedup/release_dedup (gives: write_ends_and_wake)
 local gone, bytes = {unpack(expired_once)}, 0
 for i = 1, #old do
   gone[#gone + 1] = old[i]
@@ -47,7 +47,7 @@ if #gone > 0 then
   forget(gone)
   notify_ended(gone)
   count_members(gone, 'failed')
-  write_dedup_and_wake()
+  write_ends_and_wake()
   redis.call('HINCRBY', meta, 'evicted', #expired_once + #old)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))

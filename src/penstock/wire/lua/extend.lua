@@ -1,9 +1,9 @@
 --- Extend leases, from now, at most to the end of the job's ttl. A provisional delivery becomes a usual one.
---- KEYS     ready held active once tally expiry meta wake
+--- KEYS     @queue
 --- ARGV     nonce wanted common lease late [number...]
 ---          lease   ms from now; 0 = the job's own lease, or the queue's
 ---          late    1 = also when more than half of the job's ttl has passed, else 0
----          wanted, common, number   as in nack
+---          wanted, common, number   as in ack; a call by id can name only delivered jobs
 --- META     v epoch uses seen off alarm lease=queue_lease
 --- RETURNS  {1, nonce, now, until...}     for each: the new deadline in ms, or a code: 0 gone, -1 stale receipt, -2 not
 ---                                        active or at most once, 2 ended before with this same receipt,
@@ -20,8 +20,15 @@
 if not is_lease(lease, 0) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
 end
---@include lib/checks/check_receipts (gives: count, ids, codes, where, counts, scores, common_score)
+--@include lib/checks/check_receipts
+local refusal, checked = check_receipts(common, numbers)
+if refusal then
+  return refusal
+end
+local count, ids, codes, where, counts = checked.count, checked.ids, checked.codes, checked.where, checked.counts
+local scores, common_score = checked.scores, checked.common_score
 --@include lib/checks/code_each
+code_each(checked, common, numbers)
 --@include lib/deliver/lease_terms (gives: lease_and_ttl, lease_span)
 local wake_empty = redis.call('LLEN', wake) == 0
 local active_pairs, begun, nearest = {}, {}, nil

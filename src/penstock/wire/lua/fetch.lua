@@ -1,5 +1,5 @@
 --- Read a page of the jobs of a checkpoint's batch that are still held under its receipts. Nothing changes.
---- KEYS     held active once tally meta checkpoint
+--- KEYS     @queue checkpoint
 --- ARGV     nonce batch start count full
 ---          batch  number of the batch
 ---          start  the number of jobs to skip

@@ -1,5 +1,5 @@
 --- Acknowledge a delivery and add the jobs that follow it, in one step.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space dedup windows wake parked tickets
+--- KEYS     @queue
 --- ARGV     nonce wanted common window number value delays [record...]
 ---          wanted, common, window   as in ack; common is the receipt of the job
 ---          value    the result of the job, as in ack; read only with a line feed in common
@@ -27,7 +27,12 @@
 --@include lib/results/keep_results
 local numbers = {number, string.find(common, '\n', 1, true) and value or nil}
 --@include lib/results/check_results (gives: results_of)
---@include lib/checks/check_receipts (gives: ids, codes)
+--@include lib/checks/check_receipts
+local refusal, checked = check_receipts(common, numbers)
+if refusal then
+  return refusal
+end
+local ids, codes = checked.ids, checked.codes
 local n, list, record_index, waits, size, seed = #records, records, {}, {}, 0, tonumber(string.sub(number, -8))
 if n == 0 then
   return {-10, nonce, 1}
@@ -51,7 +56,9 @@ for i = 1, n do
     return {-19, nonce, 'ttl', ttl}
   end
 end
---@include lib/finish/find_done (gives: done, freed, acked)
+--@include lib/finish/find_done
+local done, freed = find_done(checked)
+local acked = #done
 if acked == 0 then -- write something, so that a WAIT after this call proves replication
   redis.call('HDEL', held, '-')
   redis.call('HSET', held, '-', '')
@@ -62,17 +69,23 @@ end
 --@include lib/finish/forget
 --@include lib/finish/notify_ended
 --@include lib/batches/count_members
---@include lib/dedup/release_dedup (gives: write_dedup)
+--@include lib/dedup/release_dedup (gives: write_ends)
 release_dedup(done, true, tonumber(window))
 local wants_room = freed > n and full > now and redis.call('LLEN', space) == 0
 local sweep_limit = 100 + 2 * n
---@include lib/dedup/expired_windows (gives: close_windows)
+--@include lib/dedup/expired_windows
+local _, close_windows = expired_windows(sweep_limit)
 local wake_empty, results = redis.call('LLEN', wake) == 0, results_of(ids, codes)
 redis.call('XLEN', ready)
 redis.call('ZCARD', scheduled)
 --@include lib/add/assign_numbers (gives: ms, first, ids)
 --@include lib/add/split_body
---@include lib/add/check_records (gives: priorities, bodies)
+--@include lib/add/check_records
+local refusal, features = check_records(list, record_index, ids, ms)
+if refusal then
+  return refusal
+end
+local priorities, bodies = features.priorities, features.bodies
 --@include lib/add/place_jobs (gives: place, write_places)
 keep_results(done, 'done', results)
 local batch = uses_any('batches') and redis.call('HGET', members, number)
@@ -83,7 +96,7 @@ if batch then -- before the batch counts down
 end
 --@include lib/finish/remove_done (gives: removed)
 close_windows()
-local successor_due, soonest = write_dedup(), nil
+local successor_due, soonest = write_ends(), nil
 for i = 1, n do
   local id, due = ids[i], now + (waits[i] or 0)
   local record, priority = split_body(id, list[i], bodies), priorities and priorities[i] or 0

@@ -1,5 +1,5 @@
 --- Read the state of batches, by number or all of them. Nothing changes.
---- KEYS     ready held scheduled expiry batches meta
+--- KEYS     @queue
 --- ARGV     nonce wanted cursor [number...]
 ---          cursor  with numbers ''; without: '0', then that of the last reply. Batches that are opened or end meanwhile may be
 ---                  missing or come twice
@@ -13,11 +13,15 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
----          {-19, nonce, name, value}     malformed argument: number
+---          {-19, nonce, name, value}     malformed argument: cursor or number
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
 --@include lib/meta/now
 --@include lib/checks/is_number
+--@include lib/checks/is_cursor
+if not is_cursor(cursor) and (#numbers == 0 or cursor ~= '') then
+  return {-19, nonce, 'cursor', string.sub(cursor, 1, 200)}
+end
 --@include lib/batches/batch_state
 local found, last = {}, '0'
 if #numbers == 0 then

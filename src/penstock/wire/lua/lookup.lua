@@ -1,5 +1,5 @@
 --- Find the job that has a dedup id. Nothing changes.
---- KEYS     ready held active scheduled once dead tally expiry meta dedup parked members batches
+--- KEYS     @queue
 --- ARGV     nonce name
 ---          name  the dedup id, escaped as in a record
 --- META     v epoch seen off lease uses

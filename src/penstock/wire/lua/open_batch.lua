@@ -1,5 +1,5 @@
 --- Open a batch: add its callback, a job that waits for the members. It takes members for an hour from the last one on.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce producer create role on record
 ---          nonce, producer, create, role   as in enqueue
 ---          on      success = when all members are done; finished = when each is done, dead, or has ended otherwise
@@ -20,16 +20,22 @@
 ---          {-19, nonce, name, value}                         malformed argument: create, or the lease of the record
 --- FROM none  TO scheduled
 local bound, n, sweep_limit, list = '', 1, 102, {record}
+--@include lib/checks/check_version
 --@include lib/add/check_producer (gives: raw, now, created, change)
---@include lib/add/find_room (gives: wake_empty, expired, remove_expired, write_dedup)
+--@include lib/add/find_limit_and_expired (gives: wake_empty, expired, remove_expired, write_ends)
 --@include lib/checks/is_duration
---@include lib/add/assign_numbers (gives: first)
+--@include lib/add/assign_numbers (gives: ms, first, ids)
 local call, record_index, batch = redis.call, {}, nil
 --@include lib/add/split_body
 if string.find(record, '^1[;l=%d]*;t=') or string.find(string.match(record, '^[^\n]*'), ';d=', 1, true) then
   return {-10, nonce, 1}
 end
---@include lib/add/check_records (gives: bodies)
+--@include lib/add/check_records
+local refusal, features = check_records(list, record_index, ids, ms)
+if refusal then
+  return refusal
+end
+local bodies = features.bodies
 call('HLEN', batches) -- check the types before the first write
 call('ZCARD', scheduled)
 call('ZCARD', expiry)
@@ -49,7 +55,7 @@ use('counters')
 --@include lib/add/note_features
 --@include lib/add/note_added
 remove_expired(expired)
-local successor_due = write_dedup()
+local successor_due = write_ends()
 if successor_due and successor_due <= now and paused ~= 'out' and wake_empty then
   call('RPUSH', wake, '1')
 end

@@ -1,5 +1,5 @@
 --- Pause a schedule, which then has no tick, or resume it.
---- KEYS     held meta wake ticks schedules
+--- KEYS     @queue
 --- ARGV     nonce name next
 ---          next  '' = pause it; else resume it: the time of its next tick, ms
 --- BOUNDS   next? 0 9007199254740991

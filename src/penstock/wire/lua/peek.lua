@@ -1,5 +1,5 @@
 --- Read the jobs of a state, in order. Ready jobs come in the order of their delivery.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space wake dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce state start count newest
 ---          state   ready, scheduled, parked (by key), active (first under a lease, then delivered at most once) or dead
 ---          start   0 to 1000 = the number of jobs to skip; -1 to -1000 = the first job, counted from the end; beyond the
@@ -44,13 +44,13 @@ if skip < 0 then -- collect backwards, reverse at the end
 end
 local found, passed, wasted = {}, 0, 0
 local function has_expired(id)
-  local ends = expired.has_more and not expired.set[id] and redis.call('ZSCORE', expiry, id)
+  local ends = expired.has_more and not expired.left_out[id] and redis.call('ZSCORE', expiry, id)
   if ends and tonumber(ends) <= now then
     found[#found + 1] = id
-    expired.set[id] = #found
+    expired.left_out[id] = #found
   end
-  passed = passed + (expired.set[id] and 1 or 0)
-  return expired.set[id]
+  passed = passed + (expired.left_out[id] and 1 or 0)
+  return expired.left_out[id]
 end
 local function see(id, where, score, value)
   if not value then -- an index entry whose record is gone
@@ -172,7 +172,7 @@ end
 if #found > 0 then
   release_dedup(found, false)
   expired.ids, expired.once, removed = found, {}, removed + #found
-  expired.trim_to, expired.head_count, expired.others = expired_at_head(found, expired.set)
+  expired.trim_to, expired.head_count, expired.others = expired_at_head(found, expired.left_out)
   sweep_expired(expired)
 end
 if removed > 0 and (passed >= 1000 or wasted >= 1048576) then

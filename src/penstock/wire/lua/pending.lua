@@ -1,5 +1,5 @@
 --- Read a page of the deliveries that have not ended, without their jobs. recover can take them over.
---- KEYS     held active tally expiry meta
+--- KEYS     @queue
 --- ARGV     nonce score skip idle
 ---          score  '-inf' for the first page, then that of the last reply
 ---          skip   0 for the first page, then that of the last reply
@@ -14,6 +14,9 @@
 --@include lib/checks/check_version
 if not v and redis.call('EXISTS', held) > 0 then
   return {-8, nonce}
+end
+if score ~= '-inf' and not string.find(score, '^%-?%d+$') then
+  return {-19, nonce, 'score', string.sub(score, 1, 200)}
 end
 --@include lib/meta/now
 local reply = {1, nonce, now, epoch or '', '', 0}

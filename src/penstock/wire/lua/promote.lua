@@ -1,5 +1,5 @@
 --- Make jobs deliverable at once, at the place of their creation. A delivery ends.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch uses seen off paused alarm
@@ -28,6 +28,7 @@ local returned = {}
 local function decide(id)
   local waits = tonumber(redis.call('ZSCORE', scheduled, id))
   waits = waits and waits < 0 and waits % 4398046511104 or waits -- it has a priority
+  local is_admitted = waits and waits <= now and uses_any('tickets') and redis.call('ZSCORE', tickets, id) -- its place is in the line
   local leased = not waits and redis.call('ZSCORE', active, id)
   local ends = redis.call('ZSCORE', expiry, id)
   local first_place = math.min(now, tonumber(string.sub(id, 1, -12)))
@@ -35,7 +36,7 @@ local function decide(id)
     return -3
   elseif not waits and not leased then
     return (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
-  elseif waits and (uses_any('dedup') and waits_for_another(id) or waits <= first_place) then
+  elseif waits and (is_admitted or uses_any('dedup') and waits_for_another(id) or waits <= first_place) then
     return -2
   end
   returned[#returned + 1] = id

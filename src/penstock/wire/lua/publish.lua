@@ -1,5 +1,5 @@
 --- Move staged jobs of one chunk into the queue: as many as requested, or none.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space writes parked tickets staged stage commit
+--- KEYS     @queue stage commit
 --- ARGV     nonce producer create bound wait role field most
 ---          nonce, producer, create, bound, wait, role   as in enqueue
 ---          field   the chunk; if it does not exist, it was moved before
@@ -25,7 +25,7 @@
 if redis.call('HGET', commit, 'era') ~= (redis.call('GET', writes) or '') then
   return {-18, nonce}
 end
-local mode, chunk, records = '', redis.call('HGET', stage, field), {} -- empty, so check_ttls skips them: `stage` has checked
+local chunk = redis.call('HGET', stage, field)
 --@include lib/read/read_staged (gives: batch_name, batch_ends, batch_rows, batch_era)
 local delay, asked, given, rest = '0', 0, {}, nil
 if chunk then
@@ -53,8 +53,13 @@ if chunk then
     ends = ends + size
   end
 end
-local sweep_limit = 100 + 2 * asked
---@include lib/dedup/claim_records (gives: reply)
+--@include lib/checks/check_version
+--@include lib/dedup/claim_records
+local compared = {} -- `stage` has compared their ttl with the delay
+local reply, is_added = claim_records(given, producer, create, delay, bound, wait, role, '', compared)
+if not is_added then
+  return reply
+end
 if rest then
   redis.call('HSET', stage, field, rest)
 else

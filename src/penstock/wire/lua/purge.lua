@@ -1,6 +1,6 @@
 --- Remove jobs of a state up to a fence, in bounded steps: call again until none are left. A purge that begins with ready
 --- ends the promises of staged writes.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space wake dedup windows writes parked tickets
+--- KEYS     @queue
 --- ARGV     nonce state fence skip
 ---          state  parked, ready (waiting in the stream), due, ended (leases), scheduled (due later), dependent (waiting for
 ---                 other jobs in scheduled), active, once (delivered at most once) or dead

@@ -1,5 +1,5 @@
 --- Take deliveries over from their holders. Each counts as a crash, and gets a new lease.
---- KEYS     ready held active once dead tally expiry finished members batches meta wake scheduled urgent dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce wanted common tag owner role [number...]
 ---          common  '*': each number is followed by the receipt of its delivery, as in the reply of pending
 ---          wanted, tag, owner, role   as in ack and reserve
@@ -38,7 +38,12 @@ if paused or decided == 0 then -- paused: nothing is delivered again
   --@include lib/checks/renew_role
   return reply
 end
---@include lib/checks/check_receipts (gives: count, ids, codes, where, counts)
+--@include lib/checks/check_receipts
+local refusal, checked = check_receipts(common, numbers)
+if refusal then
+  return refusal
+end
+local ids, codes, where, counts = checked.ids, checked.codes, checked.where, checked.counts
 --@include lib/deliver/new_delivery
 local delivery = new_delivery()
 local taken, dying, cancelled, marks, crashes = delivery.ids, {}, {}, {}, 0
@@ -93,7 +98,7 @@ local wake_empty = redis.call('LLEN', wake) == 0
 --@include lib/dedup/release_dedup
 --@include lib/deliver/prepare_delivery
 if crashes + #cancelled > 0 then
-  delivery.ended = {dying = dying, cancelled = cancelled, marks = marks, put_back = {}, crashes = crashes}
+  delivery.ended = {dying = dying, cancelled = cancelled, marks = marks, to_park = {}, crashes = crashes}
 end
 prepare_delivery(delivery, lease, false, false)
 --@include lib/deliver/write_delivery

@@ -1,5 +1,5 @@
 --- Bring dead letters back, to the place of their creation. Their attempts count from 0 again.
---- KEYS     ready held active scheduled urgent dead tally expiry finished members batches meta wake once dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce wanted limit skip [number...]
 ---          limit   without numbers: how many of the oldest dead letters, 1 to 1000; else ''
 ---          skip    without numbers: how many of the oldest to skip; else ''
@@ -15,7 +15,7 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
----          {-19, nonce, name, value}     malformed argument: number
+---          {-19, nonce, name, value}     malformed argument: number; or limit or skip, without numbers
 --- FROM dead  TO scheduled
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
@@ -47,6 +47,9 @@ end
 local ids, codes, returned, new_counters, ttl_ends, twice, named = numbers, {}, {}, {}, {}, {}, #numbers > 0 -- returned: numbers
 local owned, retaken, cleared = {}, {}, {}
 if not named then
+  if limit == '' or skip == '' then
+    return {-19, nonce, limit == '' and 'limit' or 'skip', ''}
+  end
   ids = redis.call('ZRANGE', dead, skip, skip + limit - 1)
 end
 for i = 1, #ids do

@@ -1,11 +1,11 @@
 --- Give jobs back without counting a failure.
---- KEYS     held active scheduled urgent once dead tally expiry finished members batches meta wake ready dedup windows parked tickets
+--- KEYS     @queue
 --- ARGV     nonce wanted common delay [number...]
----          delay   ms until it may be delivered again; 0 = at once and before younger jobs: such releases are
----                  counted, and a job becomes a dead letter after the queue's max_releases, 1000. The others are
----                  snoozes, counted apart: dead after max_snoozes, by default never
+---          delay   ms until it may be delivered again; 0 = at once, by the turns of its key or before younger jobs; -1 = at
+---                  once, before younger jobs: it was not begun. These count: a job is dead after the queue's
+---                  max_releases, 1000. The others are snoozes, counted apart: dead after max_snoozes, by default never
 ---          wanted, common, number   as in nack
---- BOUNDS   delay 0 3162240000000
+--- BOUNDS   delay -1 3162240000000
 --- META     v epoch uses seen off paused alarm max_releases max_snoozes
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     codes as in nack
@@ -19,23 +19,31 @@
 --@include lib/meta/now
 --@include lib/meta/limit_of
 local most, most_snoozes, delay_ms = limit_of(max_releases, 1000), limit_of(max_snoozes, math.huge), tonumber(delay)
+local keeps_place = delay_ms < 0
 --@include lib/checks/check_receipts
+local refusal, checked = check_receipts(common, numbers)
+if refusal then
+  return refusal
+end
 --@include lib/checks/code_each
+local has_receipt = code_each(checked, common, numbers)
 --@include lib/return/return_jobs
 local function decide(id, nacked, crashed, released, why)
   local before = nacked .. ' ' .. crashed .. ' '
-  if delay_ms == 0 then
+  if delay_ms <= 0 then
     released = released + 1
     if released >= most then
       return nil, before .. released .. ' released ' .. released .. ' times'
     end
     return math.min(now, tonumber(string.sub(id, 1, -12))), before .. released .. why
   end
-  local snoozed = 1 + (uses_any('marks') and redis.call('HGET', tally, 's' .. id) or 0)
+  local mark = uses_any('marks') and redis.call('HGET', tally, 's' .. id) or '0'
+  local before_it, unknown = string.match(mark, '^(%d+)( ?%d*)')
+  local snoozed = before_it + 1
   if snoozed >= most_snoozes then
-    return nil, before .. released .. ' snoozed ' .. snoozed .. ' times', 's', snoozed
+    return nil, before .. released .. ' snoozed ' .. snoozed .. ' times', 's', snoozed .. unknown
   end
-  return now + delay_ms, before .. released .. why, 's', snoozed
+  return now + delay_ms, before .. released .. why, 's', snoozed .. unknown
 end
-local reply = return_jobs(decide, 'released')
+local reply = return_jobs(checked, has_receipt, decide, keeps_place, 'released')
 return reply

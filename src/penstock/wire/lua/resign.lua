@@ -1,5 +1,5 @@
 --- Give an exclusive role back before its lease ends.
---- KEYS     held meta
+--- KEYS     @queue
 --- ARGV     nonce kind token
 ---          kind, token   as in acquire
 --- META     v seen off uses producer consumer

@@ -1,5 +1,5 @@
 --- Read the results of jobs by number, and perhaps mark those that have not ended as awaited; nothing else changes.
---- KEYS     ready held scheduled once dead tally expiry finished batches meta
+--- KEYS     @queue
 --- ARGV     nonce wanted await [number...]
 ---          await   1 = the caller waits: the entry in finished tells the end of a marked job (protocol/results.md); '' = only
 ---                  look, write nothing

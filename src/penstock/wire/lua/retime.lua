@@ -1,5 +1,5 @@
 --- Correct times that a wrong server clock set too far ahead: a page of one structure.
---- KEYS     ready held active scheduled urgent once dead expiry meta wake dedup windows
+--- KEYS     @queue
 --- ARGV     nonce place skip horizon write
 ---          place    active, once, scheduled, dead, expiry, windows, or meta, which is one page
 ---          skip     0 for the first page, then that of the last reply

@@ -1,5 +1,5 @@
 --- Read a page of all jobs of a queue, in no order: first the stream, then the held jobs.
---- KEYS     ready held active scheduled once dead tally expiry meta parked
+--- KEYS     @queue
 --- ARGV     nonce cursor count full [state...]
 ---          cursor  '0' at first, then that of the last reply, until it is '0' again
 ---          count   1 to 1000: about the number of jobs in the reply; the call reads at most ten times as many, and at most 1000
@@ -70,8 +70,8 @@ while where == 'r' and unfinished() do
   if seen_to < n and seen_to == #entries then
     where, at = 'h', '0'
   else
-    local last = entries[seen_to][1]
-    at = string.sub(last, 1, -11) .. string.format('%.0f', string.sub(last, -10) + 1)
+    --@include lib/read/number_after
+    at = number_after(entries[seen_to][1])
   end
 end
 local over = false

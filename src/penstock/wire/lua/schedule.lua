@@ -1,5 +1,5 @@
 --- Create a schedule, or give it another value. Its jobs are added by `tick`.
---- KEYS     ready held meta wake ticks schedules
+--- KEYS     @queue
 --- ARGV     nonce create name next hash force value
 ---          create  as in enqueue: a queue may have schedules before its first job
 ---          name    the schedule: 1 to 200 bytes, printable

@@ -1,5 +1,5 @@
 --- Read schedules: those whose tick is near, those with given names, or a page of all. Nothing changes.
---- KEYS     meta ticks schedules
+--- KEYS     @queue
 --- ARGV     nonce cursor [name...]
 ---          cursor  '' = the named ones; '+' and ms = those whose tick comes within this time, at most 100; else that of HSCAN:
 ---                  0 begins
@@ -11,12 +11,18 @@
 ---                               paused. entry: of a page without the record. A reply has about 1 MiB, and at least one
 ---                               schedule, if there is one
 ---          {-6, nonce, version}          written by a newer protocol
+---          {-19, nonce, name, value}     malformed argument: cursor
 --@include lib/checks/check_version
 local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local entries, stop, bytes, is_page = {}, '0', 0, false
-if string.sub(cursor, 1, 1) == '+' then
-  names = redis.call('ZRANGE', ticks, '-inf', string.format('%.0f', now + string.sub(cursor, 2)), 'BYSCORE', 'LIMIT', 0, 100)
+--@include lib/checks/is_cursor
+local span = string.match(cursor, '^%+(.*)$')
+if cursor ~= '' and not is_cursor(span or cursor) then
+  return {-19, nonce, 'cursor', string.sub(cursor, 1, 200)}
+end
+if span then
+  names = redis.call('ZRANGE', ticks, '-inf', string.format('%.0f', now + span), 'BYSCORE', 'LIMIT', 0, 100)
 elseif cursor ~= '' then
   is_page = true
   local page = redis.call('HSCAN', schedules, cursor, 'COUNT', 16)
@@ -39,7 +45,7 @@ for i = 1, #names do
     shown = i
   end
 end
-local rank = string.sub(cursor, 1, 1) == '+' and shown or 0
+local rank = span and shown or 0
 local first = redis.call('ZRANGE', ticks, rank, rank, 'WITHSCORES')
 if first[2] then
   reply[4] = math.max(0, first[2] - now)

@@ -1,5 +1,5 @@
 --- Read jobs by number. Nothing changes.
---- KEYS     ready held active scheduled once dead tally expiry meta parked members batches
+--- KEYS     @queue
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 100
 --- META     v epoch seen off lease uses

@@ -1,5 +1,5 @@
 --- Store a chunk of jobs of a staged write. All jobs of the write are moved into the queue together, or none.
---- KEYS     stage commit writes staged meta
+--- KEYS     @queue stage commit
 --- ARGV     nonce batch field ttl chunk
 ---          batch   number of the writer's batch: 0, 1, ...
 ---          field   an attempt, a colon and the chunk's place in it, from 0; the same field again = a repeat
@@ -12,7 +12,7 @@
 ---          {-6, nonce, version}  written by a newer protocol
 ---          {-18, nonce}          the earlier chunks of this attempt are gone: nothing is stored
 ---          {-10, nonce, index}  record number index is one that `publish` would refuse with this code
----          {-19, nonce, name, value}  malformed argument: a delay, or of a record the lease, ttl or window, or a ttl that does not
+---          {-19, nonce, name, value}  malformed argument: chunk, a delay, or of a record the lease, ttl or window, or a ttl that does not
 ---                                end after the delay
 --@include lib/checks/check_version
 --@include lib/read/read_promise (gives: promised_batch)
@@ -28,6 +28,9 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 --@include lib/checks/is_duration
 --@include lib/add/read_delays
+if not string.find(chunk, '^%S*[ %d]*\n') then
+  return {-19, nonce, 'chunk', string.sub(chunk, 1, 200)}
+end
 local delays, longest, malformed = read_delays(string.match(chunk, '^%S*'), now)
 if malformed then
   return {-19, nonce, 'delay', malformed}

@@ -1,6 +1,6 @@
 --- Count the jobs of a queue without reading them. Nothing changes. The figures are exact unless more than 1,000 jobs
 --- have expired, and others are parked or wait for other jobs.
---- KEYS     ready held active scheduled once dead expiry meta parked batches staged writes
+--- KEYS     @queue
 --- ARGV     nonce
 --- META     v seen off
 --- RETURNS  {1, nonce, now, ready, scheduled, active, dead, unswept, oldest, parked, batches, staged, promised, dependent, fields: (field, value)...}  ready: jobs

@@ -1,5 +1,5 @@
 --- Read a page of the jobs in one structure, in its order, between two places. No job changes.
---- KEYS     ready held active scheduled once dead tally expiry meta parked
+--- KEYS     @queue
 --- ARGV     nonce wanted place from to count full
 ---          wanted  epoch that the first page answered; '' = not checked
 ---          place   ready, scheduled, parked, active, once or dead: the structure, including due jobs and ended leases
@@ -16,28 +16,36 @@
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
----          {-19, nonce, name, value}     malformed argument: from or to, of ready
+---          {-19, nonce, name, value}     malformed argument: place, from or to
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
 --@include lib/meta/now (gives: end_of)
 --@include lib/checks/is_number
-for name, number in pairs(place == 'ready' and {from = from, to = to} or {}) do
-  if number ~= '' and not is_number(number) then
-    return {-19, nonce, name, string.sub(number, 1, 200)}
-  end
-end
 local has_ttls, has_counters = uses_any('ttls'), uses_any('counters')
 local index = ({scheduled = scheduled, parked = parked, active = active, once = once, dead = dead})[place]
+if place ~= 'ready' and not index then
+  return {-19, nonce, 'place', string.sub(place, 1, 200)}
+end
+local function is_bound(text)
+  return text == '' or index and string.find(text, '^%-?%d+ %S+$') or not index and is_number(text)
+end
+if not is_bound(from) then
+  return {-19, nonce, 'from', string.sub(from, 1, 200)}
+end
+if not is_bound(to) then
+  return {-19, nonce, 'to', string.sub(to, 1, 200)}
+end
 local reply = {1, nonce, now, epoch or '', ''}
 count = tonumber(count)
 --@include lib/read/append_rows (gives: bytes, at, visible_part)
 local function ends_of(ids)
   return has_ttls and place ~= 'dead' and #ids > 0 and redis.call('ZMSCORE', expiry, unpack(ids)) or {}
 end
+--@include lib/read/number_after
 local function stream()
   local first, looked, over = '-', 0, false
   if from ~= '' then
-    first = string.sub(from, 1, -11) .. string.format('%.0f', string.sub(from, -10) + 1)
+    first = number_after(from)
   end
   while not over and looked < count and bytes < 1048576 do
     local step = looked == 0 and 1 or math.min(100, math.floor((1048576 - bytes) * looked / (bytes + 1)) + 1)
@@ -66,7 +74,7 @@ local function stream()
     end
     if not over then
       reply[5] = entries[last][1]
-      first = string.sub(reply[5], 1, -11) .. string.format('%.0f', string.sub(reply[5], -10) + 1)
+      first = number_after(reply[5])
     end
   end
   reply[5] = over and '' or reply[5]

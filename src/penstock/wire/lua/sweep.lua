@@ -1,5 +1,5 @@
 --- Free memory: remove expired jobs, old dead letters and results, ended windows, lost tickets, sparse stream nodes, and an unused empty queue.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows schedules parked tickets
+--- KEYS     @queue
 --- ARGV     nonce idle
 ---          idle   ms without a write after which an empty queue without settings is removed, at least 600000
 --- BOUNDS   idle 600000 3162240000000
@@ -23,15 +23,16 @@ local quiet = seen
 --@include lib/finish/forget
 --@include lib/finish/notify_ended
 --@include lib/batches/count_members
---@include lib/dedup/release_dedup (gives: write_dedup_and_wake)
+--@include lib/dedup/release_dedup (gives: write_ends_and_wake)
 local sweep_limit = 1000
---@include lib/dedup/expired_windows (gives: close_windows)
+--@include lib/dedup/expired_windows
+local ended_windows, close_windows = expired_windows(sweep_limit)
 --@include lib/results/keep_results
 --@include lib/sweep/find_expired
 local expired = find_expired(sweep_limit)
 --@include lib/sweep/remove_expired
 --@include lib/sweep/trim_dead
-local letters, wants_room = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
+local trimmed, wants_room = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
 redis.call('XLEN', ready)
 redis.call('HDEL', held, '-')
@@ -40,9 +41,9 @@ if quiet > raw + 2592000000 then -- drop a wrong time, or the queue would never 
 end
 remove_expired(expired)
 close_windows()
-letters = redis.call('ZCARD', dead) > 0 and trim_dead(sweep_limit) or 0
+trimmed = redis.call('ZCARD', dead) > 0 and trim_dead(sweep_limit) or 0
 --@include lib/keyed/repair_tickets
-write_dedup_and_wake()
+write_ends_and_wake()
 local dropped = 0
 if uses_any('results') then
   --@include lib/results/drop_results
@@ -59,14 +60,14 @@ end
 wake_drained()
 --@include lib/sweep/move_sparse (gives: moved_jobs, moved_bytes)
 local removed = ''
-if #expired.ids + #expired.once + letters + dropped + #expired_windows == 0 then
+if #expired.ids + #expired.once + trimmed + dropped + #ended_windows == 0 then
   --@include lib/checks/time_left
   local function is_held(role)
     return time_left(string.match(role or '', '^%S+ (%d+) (%d+)')) > 0
   end
   local has_role = is_held(producer) or is_held(consumer)
   local settings = redis.call('HMGET', meta, 'paused', 'lease', 'max_length', 'max_attempts', 'max_crashes', 'max_releases',
-    'max_snoozes', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'closed', 'results_max', 'results_bytes',
+    'max_snoozes', 'backoff_base', 'backoff_cap', 'unknown_age', 'dead_max', 'dead_age', 'replicas', 'closed', 'results_max', 'results_bytes',
     'result_size', 'result_ttl', 'rate', 'burst')
   local key_limits = redis.call('HMGET', meta, 'per_key', 'ordered')
   local limits_keys = key_limits[1] or key_limits[2]
@@ -106,6 +107,6 @@ if #expired.ids + #expired.once + letters + dropped + #expired_windows == 0 then
     end
   end
 end
-local most = math.max(#expired.ids, #expired.once, letters, dropped, #expired_windows)
+local most = math.max(#expired.ids, #expired.once, trimmed, dropped, #ended_windows)
 local more = (most >= sweep_limit or moved_jobs >= 1000 or moved_bytes >= 1048576 or bodies_left ~= '') and 1 or 0
-return {1, nonce, #expired.ids + #expired.once, letters, more, removed, removed == '' and epoch or ''}
+return {1, nonce, #expired.ids + #expired.once, trimmed, more, removed, removed == '' and epoch or ''}

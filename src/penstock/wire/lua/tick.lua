@@ -1,5 +1,5 @@
 --- Add the job of a schedule whose tick has come, and move its tick to the next one. Or run the schedule now.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows ticks schedules parked tickets
+--- KEYS     @queue
 --- ARGV     nonce producer name hash expected next what role record
 ---          nonce, producer, role  as in enqueue
 ---          name, hash  the schedule, and the hash of the value that the caller has read
@@ -28,8 +28,9 @@
 ---                                                            record, or its priority, as in enqueue
 --- FROM none  TO ready
 local create, bound, wait, n, room_needed, sweep_limit, list = '', '', '0', 1, 1, 102, {record}
+--@include lib/checks/check_version
 --@include lib/add/check_producer (gives: raw, now, changes, created, change)
---@include lib/add/find_room (gives: limit, wake_empty, expired, remove_expired, write_dedup)
+--@include lib/add/find_limit_and_expired (gives: limit, wake_empty, expired, remove_expired, write_ends)
 --@include lib/checks/is_duration
 local is_tick = expected ~= ''
 if what ~= 'run' and what ~= 'alone' and not (is_tick and (what == 'skip' or what == 'move')) then
@@ -70,10 +71,15 @@ if limit then
     return refusal
   end
 end
---@include lib/add/assign_numbers (gives: ms, first)
+--@include lib/add/assign_numbers (gives: ms, first, ids)
 local call, record_index, batch = redis.call, {}, nil
 --@include lib/add/split_body
---@include lib/add/check_records (gives: priorities, bodies)
+--@include lib/add/check_records
+local refusal, features = check_records(list, record_index, ids, ms)
+if refusal then
+  return refusal
+end
+local priorities, bodies = features.priorities, features.bodies
 if priorities then
   --@include lib/add/place_jobs (gives: place, write_places)
   call('ZCARD', scheduled)
@@ -94,7 +100,7 @@ change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 0 ' .. stri
 --@include lib/add/note_features
 --@include lib/add/note_added
 remove_expired(expired)
-local successor_due = write_dedup()
+local successor_due = write_ends()
 if (paused ~= 'out' or successor_due and successor_due <= now) and wake_empty then
   call('RPUSH', wake, '1')
 end

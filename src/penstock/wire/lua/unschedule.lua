@@ -1,5 +1,5 @@
 --- Remove a schedule. Jobs that it has added stay.
---- KEYS     held meta ticks schedules
+--- KEYS     @queue
 --- ARGV     nonce name duplicate
 ---          duplicate  1 = another node keeps this schedule: the removal is not counted; '' or left out = it is
 --- META     v seen off unscheduled

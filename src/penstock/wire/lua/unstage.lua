@@ -1,5 +1,5 @@
 --- Delete the staged chunks of a batch, after all promised jobs are in the queue, or if nothing was promised.
---- KEYS     stage commit writes staged meta
+--- KEYS     @queue stage commit
 --- ARGV     nonce batch keep
 ---          batch  number of the writer's batch
 ---          keep   ms for which to remember that all jobs are in the queue; '' = they are not known to be there
@@ -11,6 +11,7 @@
 ---          {-19, nonce, name, value}  malformed argument
 --@include lib/checks/check_version
 local chunks, left = redis.call('HLEN', stage), redis.call('PTTL', writes)
+redis.call('HLEN', staged)
 --@include lib/read/read_promise (gives: promised_batch)
 if promised_batch and promised_batch >= tonumber(batch) then
   if keep == '' then

@@ -1,5 +1,5 @@
 --- Remove jobs that were never delivered. Other jobs stay as they are.
---- KEYS     ready held active scheduled urgent dead tally expiry finished members batches meta space wake dedup windows parked tickets once
+--- KEYS     @queue
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch full seen off uses paused

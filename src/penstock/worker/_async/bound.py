@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from penstock.core.enqueuing.options import NewJob, NewJobs
+from penstock.client._async.route.interfaces import AsyncEnqueuing
+from penstock.core.enqueuing.new_jobs import NewJob, NewJobs
 from penstock.core.jobs.job import BulkEnqueued, Enqueued
 from penstock.errors import BadArgument
 from penstock.worker.calling import is_queue
 from penstock.worker.registered import RegisteredHandler
-
-if TYPE_CHECKING:
-    from penstock.client._async.route.interfaces import AsyncEnqueuing
 
 __all__ = ["AsyncBoundHandler"]
 

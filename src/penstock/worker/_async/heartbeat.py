@@ -38,10 +38,10 @@ from penstock.core.values.checks import BATCH
 from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker._async.registration import AsyncRegistration
+from penstock.worker.activities import ain_thread
 from penstock.worker.concerns import is_damage
 from penstock.worker.loop import leave
 from penstock.worker.put_off import PutOff, Renewal
-from penstock.worker.runners import ain_thread
 from penstock.worker.state import WorkerState
 from penstock.worker.terms import OVER, due, next_renewal, renew
 
@@ -55,6 +55,9 @@ LEASE_GONE_TEXT = "it expired, it or its queue was removed, or another worker ho
 CANCELLATION_LOOK_INTERVAL = 0.7
 """Most seconds between two looks. A cancelled job ends within a second, whatever its age: 0.3 s are
 left for the call and for the handler to notice."""
+HELD_OUTCOMES = (Outcome.DONE, Outcome.CANCELLED)
+"""Outcomes of a look at jobs that the worker still holds. Others may be those of a report whose
+reply is on its way: a job is lost when two looks in a row say so."""
 YOUNG_JOB_SECONDS = 0.05
 """Seconds for which a new job is left out of a look. Shorter jobs cost no call."""
 LONGEST_RENEWAL_PAUSE = 1.0
@@ -97,6 +100,7 @@ class AsyncHeartbeat:
         self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
         self._ask_at = 0.0
+        self._missing = set[Delivery]()
         self._failures = 0
         self._put_off = PutOff(monotonic)
         self._is_silent = False
@@ -117,18 +121,43 @@ class AsyncHeartbeat:
 
     async def _main(self) -> None:
         try:
-            await self._warm_up()
+            await self.prepare()
             while not self._closed:
-                await self._beat()
-                self._state.beat_at = math.inf  # the loop pokes when it takes a job from here on
-                pause = self._pause()
-                self._state.beat_at = monotonic() + pause
-                self._poked.wait(pause)
+                self._poked.wait(await self.beat())
         finally:
-            if self._registration is not None:
-                await self._registration.remove()
-            for executor in self._executors.values():
-                await executor.close()
+            await self.end()
+
+    async def prepare(self) -> None:
+        """Connect early: connecting takes long while a handler keeps the interpreter busy."""
+        for node in dict.fromkeys(poll.node for poll in list(self._state.polls)):
+            with suppress(Exception):  # the first beat with something to do tries again
+                await self._executor(node).command("SCRIPT", "LOAD", script("extend").source)
+
+    async def beat(self) -> float:
+        """Do what is due; return the seconds until the next beat.
+
+        Each step may wait seconds for the server; a closed heartbeat stops. Leases end meanwhile.
+        """
+        for step in (
+            self._renew_leases,
+            self._ask_for_cancelled,
+            self._register,
+            self._end_overdue,
+        ):
+            if not self._closed:
+                self._lose_ended()
+                await step()
+        self._state.beat_at = math.inf  # the loop pokes when it takes a job from here on
+        pause = self._pause()
+        self._state.beat_at = monotonic() + pause
+        return pause
+
+    async def end(self) -> None:
+        """Remove the worker from the registry, and close the connections."""
+        if self._registration is not None:
+            await self._registration.remove()
+        for executor in self._executors.values():
+            await executor.close()
 
     def _executor(self, node: OwnNode | None) -> AsyncExecutor:
         """Return an executor with connections of its own to a node; None = the only node."""
@@ -144,31 +173,16 @@ class AsyncHeartbeat:
             self._executors[node] = executor
         return executor
 
-    async def _warm_up(self) -> None:
-        """Connect early: connecting takes long while a handler keeps the interpreter busy."""
-        for node in dict.fromkeys(poll.node for poll in list(self._state.polls)):
-            with suppress(Exception):  # the first beat with something to do tries again
-                await self._executor(node).command("SCRIPT", "LOAD", script("extend").source)
-
-    async def _beat(self) -> None:
-        """Do what is due. Each step may wait seconds for the server; a closed heartbeat stops."""
-        for step in (
-            self._renew_leases,
-            self._ask_for_cancelled,
-            self._register,
-            self._end_overdue,
-        ):
-            if not self._closed:
-                await step()
-
     async def _renew_leases(self) -> None:
-        if self._state.helper is not None:
-            self._lose(self._state.helper.news(), LEASE_GONE_TEXT)
         unreached = set[QueueOps]()
-        first, again = self._put_off.ready_apart(self._drop_ended_leases())
+        held = self._lose_ended()
+        self._put_off.keep(held)
+        first, again = self._put_off.ready_apart(self._renewable(held))
         for lease, jobs in chain(due(first, monotonic()), due(again, monotonic())):
             ops = ops_of(jobs[0])
-            if ops in unreached:
+            self._lose_ended()
+            jobs = [job for job in jobs if not job.lost]
+            if ops in unreached or not jobs:
                 continue
             renewal = await renew_each(self._executor(ops.node), lease, jobs)
             if self._put_off.note(ops, renewal):
@@ -191,7 +205,10 @@ class AsyncHeartbeat:
         ]
 
     async def _ask_for_cancelled(self) -> None:
-        """Store the progress of jobs, and learn which are cancelled: one call for each queue."""
+        """Store the progress of jobs, and learn which are cancelled or gone.
+
+        There is one call for each queue.
+        """
         if self._failures or monotonic() < self._ask_at:
             return
         self._ask_at = monotonic() + CANCELLATION_LOOK_INTERVAL
@@ -201,23 +218,32 @@ class AsyncHeartbeat:
         for job in self._renewable(held):
             if not (job.settled or job.cancelled):
                 asked.setdefault(reservation_of(job).place, []).append(job)
+        self._missing.intersection_update(held)
         for jobs in asked.values():
             for start in range(0, len(jobs), BATCH):
+                self._lose_ended()
                 await self._look_at(jobs[start : start + BATCH])
 
     async def _look_at(self, jobs: Sequence[Delivery]) -> None:
         executor = self._executor(ops_of(jobs[0]).node)
         try:
             outcomes = await send_progress(executor, jobs)
+        except WrongEpoch:  # as in `renew_leases`
+            self._lose(_leased(jobs), LEASE_GONE_TEXT)
+            return
         except Exception as error:  # noqa: BLE001  # it asks again soon
             logger.debug("cancelled jobs are not known: %s: %s", type(error).__name__, error)
             if about_server(error):
                 await executor.close()
             return
-        pairs = zip(jobs, outcomes, strict=True)
-        cancelled = [job for job, outcome in pairs if outcome is Outcome.CANCELLED]
+        outcome_of = dict(zip(jobs, outcomes, strict=True))
+        cancelled = [job for job in jobs if outcome_of[job] is Outcome.CANCELLED]
         if cancelled:
             self._state.dispatcher.runners.cancel(cancelled)
+        missing = [job for job in _leased(jobs) if outcome_of[job] not in HELD_OUTCOMES]
+        self._lose([job for job in missing if job in self._missing], LEASE_GONE_TEXT)
+        self._missing.difference_update(jobs)
+        self._missing.update(missing)
 
     @property
     def _end_at(self) -> float:
@@ -238,19 +264,21 @@ class AsyncHeartbeat:
             driver = AsyncDriver(self._executor(None), self._topology.config.prefix)
             await driver.drive(leave(self._state))
 
-    def _drop_ended_leases(self) -> list[Delivery]:
-        """Return the jobs whose leases are renewed; lose those whose lease or ttl has ended.
+    def _lose_ended(self) -> list[Delivery]:
+        """Lose the jobs whose lease or ttl has ended; return the others that are held.
 
         This includes finished jobs: they must not run again before the loop has reported them, and
-        another handler may block the loop.
+        another handler may block the loop. The helper may have renewed leases while one kept the
+        interpreter, so its news come first.
         """
+        if self._state.helper is not None:
+            self._lose(self._state.helper.news(), LEASE_GONE_TEXT)
         now = monotonic()
         held = [job for job in list(self._state.held) if not job.lost]
-        self._put_off.keep(held)
         over = [job for job in held if term_of(job).until <= now]
         self._lose([job for job in over if term_of(job).lease], "its lease was not renewed in time")
         self._lose([job for job in over if not job.lost], "its ttl has ended")
-        return self._renewable(held)
+        return [job for job in held if not job.lost]
 
     def _renewable(self, held: Sequence[Delivery]) -> list[Delivery]:
         unbegun = self._state.suspects.unbegun
@@ -275,6 +303,11 @@ class AsyncHeartbeat:
             nearest = min(nearest, self._end_at)
         shortest = min(SHORTEST_BEAT_PAUSE * 2.0 ** min(self._failures, 10), LONGEST_RENEWAL_PAUSE)
         return min(max(nearest - monotonic(), shortest), CANCELLATION_LOOK_INTERVAL)
+
+
+def _leased(jobs: Sequence[Delivery]) -> list[Delivery]:
+    """Return the jobs that can be lost: all but those delivered at most once."""
+    return [job for job in jobs if not term_of(job).is_once]
 
 
 async def send_progress(executor: AsyncExecutor, jobs: Sequence[Delivery]) -> Settled:

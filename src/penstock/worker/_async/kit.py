@@ -6,6 +6,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.client._async.client import AsyncPenstock
@@ -13,13 +14,14 @@ from penstock.client.clock import monotonic
 from penstock.core.calls.call import Call
 from penstock.core.flows.effects import Run
 from penstock.core.jobs.job import Delivery, ops_of
-from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.logs import counted, get_logger
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.outcomes import Outcome
 from penstock.core.jobs.results import results_of
 from penstock.core.jobs.views import JobView
-from penstock.core.values.checks import Duration, StateName, duration_ms
+from penstock.core.values.checks import Duration, StateName, check_count, duration_ms
 from penstock.errors import QueueClosed
+from penstock.wire.keys import check_queue_name
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
@@ -28,7 +30,7 @@ from penstock.worker.options import check_handlers
 # sync only: from penstock.worker.options import refuse_coroutines
 from penstock.worker.polls import Finished, FinishedJobs, verdict_call
 from penstock.worker.registered import AnyHandler
-from penstock.worker.results import OUTCOME_OF_KIND, Result
+from penstock.worker.results import Result, outcome_of
 from penstock.worker.runners import Item
 from penstock.worker.schedules import Ticker, TickRun
 
@@ -99,7 +101,7 @@ class AsyncPenstockKit(AsyncPenstock):
         inline: Any = _AsyncInline(items.append)
         runner.runners, runner.finished = inline, FinishedJobs(lambda: math.inf)
         dispatcher = Dispatcher(
-            chosen, inline, reject_unknown=runner.reject_unknown, clock=lambda: math.inf
+            chosen, inline, return_unknown=runner.return_unknown, clock=lambda: math.inf
         )
         failure = _FirstFailure()
         runner.watch = failure.watch if raising else None
@@ -141,39 +143,81 @@ class AsyncPenstockKit(AsyncPenstock):
             results = results_of(jobs, done.times) if kind == "ack" else None
             call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results=results)
             outcomes = await self.topology.executor.run(call)
-        names = {Outcome.DONE: OUTCOME_OF_KIND[kind]} | UNUSUAL_OUTCOMES
+        names = {Outcome.DONE: outcome_of(done.verdict)} | UNUSUAL_OUTCOMES
         for outcome in outcomes:
             name = names.get(outcome, "lost")
             counts[name] = counts.get(name, 0) + 1
 
-    async def assert_enqueued(self, handler: AnyHandler, /, *args: Any, **kwargs: Any) -> JobView:
-        """Check that a job of this handler waits, in any queue; return the first one.
+    async def assert_enqueued(
+        self,
+        handler: AnyHandler,
+        /,
+        *args: Any,
+        queue: str | None = None,
+        delay: Duration | None = None,
+        count: int | None = None,
+        **kwargs: Any,
+    ) -> JobView:
+        """Check that a job of this handler waits; return the first one.
+
+        Give an argument of the handler that is named queue, delay or count by position.
 
         Args:
             handler: the handler.
             *args, **kwargs: as of `handler.enqueue`; none = with any arguments.
+            queue: name of the job's queue; None = any.
+            delay: time between its enqueue and its start, to the second; 0 = it was ready at once;
+                None = any.
+            count: the number of such jobs; None = one or more.
 
         Raises:
-            AssertionError: there is none.
-            BadArgument: the handler could not be called with these arguments.
+            AssertionError: there is none, or another number than `count`.
+            BadArgument: an argument can't be used, or the handler could not be called with these.
 
         Examples:
             >>> @Handlers().handler
             ... def welcome(to: str) -> None: ...
             >>> job = await welcome.enqueue(ps.queue("emails"), "ada")
             >>> await ps.assert_enqueued(welcome, "ada")  # doctest: +ELLIPSIS
-            <JobView ... ready in 'emails', attempt 1>
+            <JobView ... ready in 'emails', attempts 0>
         """
-        waiting = [view for name in await self.queues() for view in await self._peek_waiting(name)]
-        matching = [view for view in waiting if view.headers.get(HANDLER) == handler.name]
-        if args or kwargs:
-            wanted = _plain(handler.job(*args, **kwargs).body)
-            matching = [view for view in matching if _plain(view.body) == wanted]
-        if matching:
+        __tracebackhide__ = True
+        if count is not None:
+            check_count("count", count)
+        wanted = _Wanted.of(handler, args, kwargs, queue, delay)
+        matching, waiting = await self._find_waiting(wanted)
+        if matching and count in (None, len(matching)):
             return matching[0]
-        there = [f"{view.headers.get(HANDLER)}: {view.body!r}" for view in waiting[:10]]
-        called = f"{handler.title} with {args or ''}{kwargs or ''}".removesuffix(" with ")
-        raise AssertionError(f"no job of {called} waits; there are {there or 'no jobs'}")
+        there = "; ".join(map(_shown, waiting[:10])) or "no jobs"
+        if not matching:
+            raise AssertionError(f"no job of {wanted.title} waits; there are {there}")
+        number = counted(len(matching), "job")
+        raise AssertionError(f"{number} of {wanted.title}, not {count}; there are {there}")
+
+    async def assert_not_enqueued(
+        self, handler: AnyHandler, /, *args: Any, queue: str | None = None, **kwargs: Any
+    ) -> None:
+        """Check that no job of this handler waits.
+
+        Args:
+            handler, *args, queue, **kwargs: as of `assert_enqueued`.
+
+        Raises:
+            AssertionError: there is one.
+            BadArgument: an argument can't be used, or the handler could not be called with these.
+        """
+        __tracebackhide__ = True
+        wanted = _Wanted.of(handler, args, kwargs, queue, None)
+        matching, _ = await self._find_waiting(wanted)
+        if matching:
+            there = "; ".join(map(_shown, matching[:10]))
+            raise AssertionError(f"a job of {wanted.title} waits; there are {there}")
+
+    async def _find_waiting(self, wanted: _Wanted) -> tuple[list[JobView], list[JobView]]:
+        """Return the waiting jobs that match, and all that wait."""
+        names = await self.queues()
+        waiting = [view for name in names for view in await self._peek_waiting(name)]
+        return [view for view in waiting if wanted.matches(view)], waiting
 
     async def _peek_waiting(self, name: str) -> list[JobView]:
         queue = await self.open(name)
@@ -182,6 +226,65 @@ class AsyncPenstockKit(AsyncPenstock):
             for state in WAITING_STATES
             for view in await queue.peek(MOST_ASSERTED_JOBS, state=state)
         ]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The job that an assertion is about.
+
+    Args:
+        handler: the name of its handler; None = it has none.
+        title: the handler with the arguments, the queue and the delay, for the message.
+        body: its body as JSON returns it; `...` = any.
+        queue: the name of its queue; None = any.
+        delay: seconds between its enqueue and its start; None = any.
+    """
+
+    handler: str | None
+    title: str
+    body: Any
+    queue: str | None
+    delay: float | None
+
+    @classmethod
+    def of(
+        cls,
+        handler: AnyHandler,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        queue: str | None,
+        delay: Duration | None,
+    ) -> _Wanted:
+        """Check the arguments of an assertion."""
+        given = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
+        title = f"{handler.title}({', '.join(given)})" if given else handler.title
+        if queue is not None:
+            title += f" in {check_queue_name(queue)!r}"
+        seconds = None if delay is None else duration_ms("delay", delay) / 1000
+        if seconds is not None:
+            title += f" with a delay of {seconds:g} s"
+        body = _plain(handler.job(*args, **kwargs).body) if given else ...
+        return cls(handler.name, title, body, queue, seconds)
+
+    def matches(self, view: JobView) -> bool:
+        """Return True if this is such a job."""
+        return (
+            view.headers.get(HANDLER) == self.handler
+            and self.body in (..., _plain(view.body))
+            and self.queue in (None, view.queue)
+            and (self.delay is None or abs(_delay_of(view) - self.delay) < 1)
+        )
+
+
+def _delay_of(view: JobView) -> float:
+    return 0.0 if view.due is None else view.due - view.created
+
+
+def _shown(view: JobView) -> str:
+    """Return a job as an assertion's message names it."""
+    handler = view.headers.get(HANDLER)
+    later = f" with a delay of {_delay_of(view):g} s" if view.due is not None else ""
+    return f"{handler}: {view.body!r} in {view.queue!r}{later}"
 
 
 class _AsyncInline:

@@ -23,11 +23,15 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 class AsyncLifespan:
     """Functions of the user that a worker calls before its first job and after its last one.
 
+    Args:
+        worker: the worker, which functions that require an argument get.
+
     Attributes:
         state: what the lifespan has yielded; None = nothing, or the worker does not run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
         self.state: Any = None
         self._hooks: dict[str, list[Callable[..., Any]]] = {hook: [] for hook in HOOKS}
         self._stack = AsyncExitStack()
@@ -48,7 +52,7 @@ class AsyncLifespan:
         self._hooks[hook].append(function)
         return function
 
-    async def start(self, worker: Any) -> None:
+    async def start(self) -> None:
         """Call the hooks for the start, then enter the lifespan.
 
         Raises:
@@ -56,17 +60,17 @@ class AsyncLifespan:
         """
         for function in self._hooks["on_start"]:
             with _naming(function, "start"):
-                await _call(function, *arguments_for(function, worker))
+                await _call(function, *arguments_for(function, self._worker))
         for function in reversed(self._hooks["on_stop"]):
             self._stack.push_async_callback(
-                _end, function, function, *arguments_for(function, worker)
+                _end, function, function, *arguments_for(function, self._worker)
             )
         for function in self._hooks["lifespan"]:
             with _naming(function, "start"):
-                self.state = await self._enter(function, worker)
+                self.state = await self._enter(function)
 
-    async def _enter(self, function: Callable[..., Any], worker: Any) -> Any:
-        context = context_of(function)(*arguments_for(function, worker))
+    async def _enter(self, function: Callable[..., Any]) -> Any:
+        context = context_of(function)(*arguments_for(function, self._worker))
         for enter, leave in PROTOCOLS:
             if hasattr(context, enter):
                 state = await _call(getattr(context, enter))

@@ -1,77 +1,49 @@
-"""The worker: takes jobs, runs handlers, and reports the outcomes."""
+"""The worker as its user sees it: its options and hooks, its start and end, and its status."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from socket import gethostname
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from redis.exceptions import RedisError
-
-from penstock.client._acompat import AsyncSignal, ashield
 from penstock.client._async.client import AsyncPenstock, twin_of
-from penstock.client._async.nodes.federated_node import AsyncBackgroundTasks
+from penstock.client._async.queue import AsyncQueue
 from penstock.client.clock import monotonic
-from penstock.core.calls.failures import passing
-from penstock.core.enqueuing.schedules import NewSchedule
-from penstock.core.jobs.logs import get_logger, span
-from penstock.core.jobs.workers import worker_entry
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
-from penstock.errors import BadArgument, OutOfMemory
-from penstock.version import __version__
-from penstock.worker._async.handler_runner import AsyncHandlerRunner, Take
-from penstock.worker._async.heartbeat import OVERDUE_SECONDS, AsyncHeartbeat
+from penstock.errors import BadArgument
+from penstock.worker._async.handler_runner import Take
+from penstock.worker._async.heartbeat import OVERDUE_SECONDS
+from penstock.worker._async.life import AsyncWorkerLife
 from penstock.worker._async.lifespan import AsyncLifespan
-from penstock.worker._async.registration import AsyncRegistration
-from penstock.worker.dispatcher import Dispatcher
+from penstock.worker.activities import AsyncActivity
 from penstock.worker.handlers import Handlers
-from penstock.worker.heartbeat_process import HeartbeatProcess
-from penstock.worker.isolation import Isolated, Isolator
-from penstock.worker.limits import Limits
+from penstock.worker.isolation import Isolated
 from penstock.worker.log import show_by_default
-from penstock.worker.loop import work
-from penstock.worker.messages import end_text, running_text, start_text
-from penstock.worker.monitor import LoopEvent, Monitor
+from penstock.worker.monitor import Monitor
 from penstock.worker.options import (
     HeartbeatKind,
     Order,
     WorkerOptions,
-    check_states,
     handler_sets,
     joined,
     refuse_other_kind,
     served,
 )
-from penstock.worker.polls import QueuePoll
-from penstock.worker.process_end import ProcessEnd, end_process
 
 # sync only: from penstock.worker.options import refuse_coroutines
-from penstock.worker.runners import AsyncActivity, AsyncRunners, Item
-from penstock.worker.schedules import Ticker, declared_schedules, own_part
+from penstock.worker.process_end import ProcessEnd
 from penstock.worker.signals import ReceivedSignals, handling_signals
-from penstock.worker.state import WorkerState
 from penstock.worker.status import WorkerStatus, worker_status
-
-if TYPE_CHECKING:
-    from penstock.client._async.queue import AsyncQueue
 
 __all__ = ["AsyncWorker"]
 
-logger = get_logger("penstock")
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 SIGNAL_CHECK_INTERVAL = 1.0
 """Seconds after which the main thread looks for signals: one may have come before it slept."""
-ISOLATED_OPTIONS = ("queues", "grace", "log_jobs", "time_limit")
-"""Options that an isolated process takes over."""
-HELPER_READY_SECONDS = 10.0
-"""Most seconds to wait for the helper process: a handler may soon let no other thread run."""
 
 
 class AsyncWorker:
@@ -176,18 +148,13 @@ class AsyncWorker:
         self.handlers = joined(self._sets)
         # sync only: refuse_coroutines(self.handlers)
         self._client = self._make_client()
-        self._lifespan = AsyncLifespan()
+        self._lifespan = AsyncLifespan(self)
         self._stops: list[float | None] = []
         self._process_end: ProcessEnd | None = None  # None = it must not end the process
         self._signals = ReceivedSignals()
-        self._has_said_stop = False
-        self._state: WorkerState | None = None
-        self._handler_runner: AsyncHandlerRunner | None = None
-        self._activity: AsyncActivity | None = None
-        self._lap = 0.0
-        self._looking = AsyncBackgroundTasks()
+        self._life: AsyncWorkerLife | None = None
+        self._activity: AsyncActivity | None = None  # of this life
         self._isolated: Isolated | None = None
-        self._declared: dict[str, list[NewSchedule]] = {}
         self.take: Take | None = None  # internal: as that of a handler runner
         self.lease_ms: int | None = None  # internal: of its jobs, in place of the queue's
 
@@ -302,49 +269,28 @@ class AsyncWorker:
                     return
                 await self.join()
             self._stops.clear()
-            self._signals, self._has_said_stop = ReceivedSignals(), False
-            self._state = None
+            self._signals = ReceivedSignals()
+            self._life = None
             self._client = self._make_client()
         self.handlers = joined(self._sets)  # some may have been registered meanwhile
         self.handlers.check()
-        wake, options = AsyncSignal(), self.options
-        codec = self._client.topology.config.codec
-        self._declared = declared_schedules(self.handlers, options.queues, codec)
-        handler_runner = AsyncHandlerRunner(self.handlers, self._client.middleware, wake.set)
-        handler_runner.client, handler_runner.take = self._client, self.take
-        runners = AsyncRunners(options.concurrency, self.name, handler_runner.execute)
-        self._state = state = WorkerState(
-            self._polls(),
-            Dispatcher(
-                self.handlers,
-                runners,
-                reject_unknown=handler_runner.reject_unknown,
-                clock=monotonic,
-            ),
-            wake=wake.set_from_thread,
-            clock=monotonic,
-            options=options,
-            name=self.name,
+        self._life = life = AsyncWorkerLife(
+            self.options,
+            self.handlers,
+            self._client,
+            lifespan=self._lifespan,
+            kind=type(self).__name__,
+            stop=self.stop,
+            signals=self._signals,
+            process_end=self._process_end,
+            isolated=self._isolated,
+            take=self.take,
+            lease_ms=self.lease_ms,
         )
-        if options.heartbeat == "process":
-            source, prefix = self._client.topology.source, self._client.prefix
-            state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
-        if options.isolate is not None:
-            kept = {name: options.shown()[name] for name in ISOLATED_OPTIONS}
-            kept["name"] = f"{self.name}-isolated"
-            state.isolator = Isolator(options.isolate, kept, state)
-        state.isolated, state.process_end = self._isolated, self._process_end
-        self._handler_runner, state.fail_refused = handler_runner, handler_runner.fail_refused
-        handler_runner.runners, handler_runner.finished = runners, state.finished
-        handler_runner.settings_of = state.settings_of
-        if options.concurrency == 1:
-            state.finished.is_last = runners.is_empty
-        runners.limits = Limits(options.time_limit, options.grace, self._stop_stuck)
         for grace in self._stops:
-            state.stop(grace)
-        main = partial(self._main, state, runners, wake)
-        # sync only: self._activity = Activity(main, self.name, partial(self.stop, 0))
-        self._activity = AsyncActivity(main, self.name)  # async only
+            life.state.stop(grace)
+        # sync only: self._activity = Activity(life.run, self.name, lambda: self.stop(0))
+        self._activity = AsyncActivity(life.run, self.name)  # async only
 
     def stop(self, grace: Duration | None = None) -> None:
         """Take no more jobs, and end when the handlers have finished. Returns at once.
@@ -356,8 +302,8 @@ class AsyncWorker:
         """
         seconds = None if grace is None else duration_ms("grace", grace) / 1000
         self._stops.append(seconds)
-        if self._state is not None:
-            self._state.stop(seconds)
+        if self._life is not None:
+            self._life.state.stop(seconds)
 
     async def join(self, timeout: Duration | None = None) -> bool:
         """Wait until the worker has ended.
@@ -387,21 +333,14 @@ class AsyncWorker:
         self.stop()
         await self.join()
 
-    def _stop_stuck(self, item: Item) -> None:
-        """End the worker, as a thread of it can't be freed."""
-        assert self._handler_runner is not None
-        self._handler_runner.give_up(item)
-        text = "%s stops: a handler has ignored its time limit, and its thread can't be ended"
-        logger.error(text, self.name)
-        self.stop()
+    async def _run_isolated(self, isolated: Isolated, kept: dict[str, Any]) -> None:
+        """Run in the process that runs suspects: with these options, which it takes over."""
+        self.change(name=kept["name"])
+        self.options = WorkerOptions(**kept, concurrency=1, heartbeat=self.options.heartbeat)
+        self._isolated, self._process_end = isolated, ProcessEnd()
+        await self.run(signals=False)
 
-    def _is_overdue(self) -> bool:
-        state = self._state
-        if state is None or monotonic() < state.deadline + OVERDUE_SECONDS:
-            return False
-        text = "%s did not end in time and is abandoned; its leases will expire"
-        state.log.error(text, self.name)
-        return True
+    # -- signals ---------------------------------------------------------------------------
 
     @contextmanager
     def _listening(self, wanted: bool) -> Iterator[None]:
@@ -410,16 +349,25 @@ class AsyncWorker:
             yield
             return
         self._process_end = ProcessEnd()
-        if self._state is not None:  # `start` was called before
-            self._state.process_end = self._process_end
+        if self._life is not None:  # `start` was called before
+            self._life.state.process_end = self._process_end
         try:
             with handling_signals(self._on_signal), show_by_default():
                 yield
         finally:
+            self._process_end.disown()
             self._process_end = None
 
     def _on_signal(self, name: str) -> None:
         self.stop(self._signals.receive(name, is_stopping=self.stopping))
+
+    def _is_overdue(self) -> bool:
+        life = self._life
+        if life is None or monotonic() < life.state.deadline + OVERDUE_SECONDS:
+            return False
+        text = "%s did not end in time and is abandoned; its leases will expire"
+        life.state.log.error(text, self.name)
+        return True
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -440,7 +388,7 @@ class AsyncWorker:
     @property
     def drained(self) -> bool:
         """True if the worker has ended because all its queues are closed and drained."""
-        return self._state is not None and self._state.is_drained
+        return self._life is not None and self._life.state.is_drained
 
     @property
     def abandoned(self) -> int:
@@ -448,198 +396,24 @@ class AsyncWorker:
 
         They return when their leases end. Jobs delivered at most once are not counted.
         """
-        state = self._state
-        if state is None or not state.is_over:
+        life = self._life
+        if life is None or not life.state.is_over:
             return 0
-        return len(state.abandoned | state.leased())
+        return len(life.state.abandoned | life.state.leased())
 
     def healthy(self) -> bool:
         """Return whether it runs, and a queue of it could be used in the last 15 seconds."""
         is_alive = self.state in ("running", "stopping")
-        return is_alive and self._state is not None and self._state.is_healthy
+        return is_alive and self._life is not None and self._life.state.is_healthy
 
     def status(self) -> WorkerStatus:
         """Return the status and the figures. Any thread may call this."""
-        runner = self._handler_runner
+        life = self._life
         return worker_status(
-            self._state,
+            None if life is None else life.state,
             name=self.name,
             life=self.state,
             is_healthy=self.healthy(),
             options=self.options,
-            running=() if runner is None else runner.running_jobs(),
+            running=() if life is None else life.handler_runner.running_jobs(),
         )
-
-    # -- the loop --------------------------------------------------------------------------
-
-    async def _main(self, state: WorkerState, runners: AsyncRunners, wake: AsyncSignal) -> None:
-        helper, began = state.helper, monotonic()
-        heartbeat = AsyncHeartbeat(
-            state,
-            self._client.topology,
-            name=f"{self.name}-leases",
-            registration=None if self._isolated else self._registration(),
-            overdue=self._end_process if self._process_end else None,
-        )
-        try:
-            await self._enter(state)
-            runners.start()  # handlers see the context variables that the lifespan has set
-            if helper is not None:
-                helper.start()
-            heartbeat.start()
-            until = monotonic() + HELPER_READY_SECONDS
-            while helper and monotonic() < until and not (helper.is_ready() or state.stopping):
-                await wake.wait(0.02)
-            if await self._connect(state, wake):
-                self._say_start(state)
-                await self._work(state, wake)
-            if (refusal := state.refusal) is not None:
-                raise refusal
-        finally:
-            await self._looking.close()
-            heartbeat.close()
-            if helper is not None:
-                helper.close()
-            if state.isolator is not None and (left := state.isolator.close()):
-                state.abandoned.add(left)
-            await runners.close(1.0)
-            if state.process_end is not None:
-                state.process_end.note_tasks(runners.unfinished())
-            try:
-                await self._lifespan.stop()
-            finally:
-                await self._client.close()
-                wake.close()
-                self._say_end(state, monotonic() - began)
-
-    def _registration(self) -> AsyncRegistration:
-        entry = partial(
-            worker_entry,
-            name=self.name,
-            kind=type(self).__name__,
-            host=gethostname(),
-            version=__version__,
-            queues=[*self.options.queues],
-            concurrency=self.options.concurrency,
-        )
-        return AsyncRegistration(entry, self._client.prefix)
-
-    async def _enter(self, state: WorkerState) -> None:
-        await self._lifespan.start(self)
-        assert self._handler_runner is not None
-        self._handler_runner.state = self._lifespan.state
-        check_states(self.handlers, self._lifespan.state)
-        state.answered = monotonic()
-
-    def _say_start(self, state: WorkerState) -> None:
-        topology = self._client.topology
-        where = topology.current.address
-        if topology.federation is None:
-            where = f"{topology.executor.facts.name} at {where}"
-        schedules = [new.name for found in self._declared.values() for new in found]
-        text = start_text(self.options, where, [one.title for one in self.handlers], schedules)
-        state.log.info("penstock %s: %s takes %s", __version__, self.name, text)
-
-    def _say_end(self, state: WorkerState, seconds: float) -> None:
-        text = end_text(state.statistics.snapshot().counts, seconds)
-        federation = self._client.topology.federation
-        if state.options.burst and federation and (down := federation.down):
-            text += f". Jobs of nodes that can't be reached are left: {', '.join(down)}"
-            state.log.warning("%s has ended: %s", self.name, text)
-        else:
-            state.log.info("%s has ended: %s", self.name, text)
-
-    def _say_stop(self, state: WorkerState) -> None:
-        self._has_said_stop = True
-        running, left = self.status().running, state.deadline - monotonic()
-        if running and left > 0:
-            subject, hint = self._signals.last or "stop()", self._signals.hint
-            text, waits = "%s: %s stops; it waits up to %s for %s%s", running_text(running)
-            state.log.info(text, subject, self.name, span(left), waits, hint)
-
-    async def _work(self, state: WorkerState, wake: AsyncSignal) -> None:
-        while True:
-            nodes = self._client.topology.current
-            state.has_several_servers, state.moved = nodes.is_apart, False
-            if state.polls[0].ops.node is not None:
-                self._add_polls(state)
-            await nodes.drive(work(state, self._end_round), wake)
-            if not state.moved:
-                return
-            self._client.topology.join()
-            try:
-                await self._connect(state, wake)
-            except BaseException:
-                self.stop(0)
-                await ashield(nodes.drive(work(state, self._end_round), wake))  # it leaves at once
-                raise
-            state.log.info("%s takes jobs of several nodes", self.name)
-
-    async def _look(self) -> None:
-        state = self._state
-        with suppress(RedisError):  # the loop meets it too
-            if state is not None and await self._client.topology.has_others():
-                state.moved = True
-                state.wake()
-
-    def _polls(self) -> list[QueuePoll]:
-        """Return the polls. The partitions of a queue, on each node, share its weight."""
-        found = []
-        for name, weight in self.options.queues.items():
-            queue = self._client.queue(name)
-            share = weight / (queue.partitions or 1)
-            for ops in queue.route.operations:
-                own = own_part(self._declared[name], ops)
-                ticker = Ticker(own, 0.0 if own else math.inf)
-                found.append(QueuePoll(ops, share, ticker=ticker, lease_ms=self.lease_ms))
-        return found
-
-    def _add_polls(self, state: WorkerState) -> None:
-        for poll in self._polls():
-            state.add(poll)
-
-    async def _run_isolated(self, isolated: Isolated, kept: dict[str, Any]) -> None:
-        self.change(name=kept["name"])
-        self.options = WorkerOptions(**kept, concurrency=1, heartbeat=self.options.heartbeat)
-        self._isolated, self._process_end = isolated, ProcessEnd()
-        await self.run(signals=False)
-
-    async def _connect(self, state: WorkerState, wake: AsyncSignal) -> bool:
-        pause = 0.1
-        while not state.stopping:
-            try:
-                await self._client.connect()
-                return True
-            except Exception as error:
-                if not (passing(error) or isinstance(error, OutOfMemory)):
-                    raise
-                state.log.warning("%s: no server yet: %s", self.name, error)
-            pause = min(pause * 2, 2.0)
-            await wake.wait(pause)
-        return False
-
-    def _end_round(self, got: int) -> None:
-        state, monitor = self._state, self.options.monitor
-        assert state is not None
-        state.idle_rounds = 0 if got else state.idle_rounds + 1
-        if state.stopping and not self._has_said_stop:
-            self._say_stop(state)
-        if self._lap != state.lap:  # once a poll interval, and not in every round
-            self._lap = state.lap
-            if self._client.topology.is_look_due and not self._looking.under_way:
-                self._looking.begin(self._look)
-        learned, state.learned = state.learned, {}
-        for name, partitions in learned.items():
-            self._client.queue(name, partitions=partitions)
-        if learned or state.polls[0].ops.node is not None:
-            self._add_polls(state)
-        if monitor is None:
-            return
-        try:
-            monitor(LoopEvent(state.sizes, state.idle_rounds, got))
-        except Exception as error:  # noqa: BLE001  # whatever a user's function raises
-            state.complain("monitor", error)
-
-    def _end_process(self) -> None:
-        if self._process_end is not None:
-            end_process()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.client.clock import monotonic
+from penstock.core.enqueuing.new_jobs import NewJob, hooked
 from penstock.core.enqueuing.next_jobs import records_of, repeatable
-from penstock.core.enqueuing.options import NewJob, hooked
 from penstock.core.jobs.job import Delivery, ops_of
 
 __all__ = ["hand_over"]
@@ -33,11 +33,13 @@ def hand_over(client: Any, job: Delivery, then: Sequence[NewJob]) -> tuple[tuple
     own, others = list[NewJob](), list[tuple[int, NewJob]]()
     for place, new in enumerate(then):
         is_own = new.queue in (None, job.queue_name)
-        if is_own and not (ops.partitions and new.options.given.get("key") is not None):
+        if is_own and not (ops.partitions and new.options.by_name.get("key") is not None):
             own.append(new)
         else:
             others.append((place, new))
-    own = [hooked(new, job.queue_name, client.middleware, monotonic) for new in own]
+    own = [
+        hooked(new, job.queue_name, middleware=client.middleware, clock=monotonic) for new in own
+    ]
     records = records_of(own, ops.codec)
     for place, new in others:
         queue = client.open(new.queue or job.queue_name)

@@ -22,20 +22,24 @@ from penstock.core.values.caught import caught
 from penstock.worker._sync.hand_over import hand_over
 from penstock.worker.arguments import Unfit
 from penstock.worker.failures import UnclearError
+from penstock.worker.forgotten import check_used
 from penstock.worker.handlers import Handlers
 from penstock.worker.limits import TimeLimit
 from penstock.worker.messages import is_last, prospect
+from penstock.worker.missing import MissingHandlers
 from penstock.worker.polls import Finished, FinishedJobs
 from penstock.worker.registered import AnyHandler
 from penstock.worker.results import (
     ACK,
     CANCELLED,
     NO_REPORT,
-    OUTCOME_OF_KIND,
+    RESULTS_OF_RUN,
     Done,
     Result,
     Verdict,
     described,
+    outcome_of,
+    unknown,
 )
 from penstock.worker.runners import Item, Runners
 from penstock.worker.running import RunningJob
@@ -76,6 +80,7 @@ class HandlerRunner:
             not acknowledged. Its exception is the handler's failure. None = nothing is taken.
         watch: called with each exception that is judged. That of a hook comes after that of the
             handler. None = nothing is called.
+        missing: the handlers that jobs have asked for and the worker does not have.
     """
 
     runners: Runners
@@ -88,6 +93,7 @@ class HandlerRunner:
         self._handlers = handlers
         self._middleware = middleware
         self._wake = wake
+        self.missing = MissingHandlers(handlers, monotonic)
         self._running: dict[int, tuple[Item, float]] = {}
         self.state: Any = None
         self.client: Any = None
@@ -118,9 +124,9 @@ class HandlerRunner:
             self._finish((job,), verdict, 0.0)
         self._wake()
 
-    def reject_unknown(self, job: Delivery) -> None:
-        """Give up a job for which there is no handler: it becomes a dead letter."""
-        self._finish((job,), _reject_unfit(job, self._handlers.missing(job)), 0.0)
+    def return_unknown(self, job: Delivery) -> None:
+        """Give back a job for which there is no handler: another worker may have it."""
+        self._finish((job,), unknown(self.missing.note(job)), 0.0)
 
     def fail_refused(self, job: Delivery, error: Exception) -> Verdict:
         """Judge a job whose report was refused, as if its handler had raised this error."""
@@ -237,9 +243,13 @@ class HandlerRunner:
     ) -> Verdicts:
         verdicts: Verdicts
         value: Any = None
+        results: list[Result] = []
+        RESULTS_OF_RUN.set(results)
         try:
             args, kwargs = (jobs, NO_KEYWORDS) if handler.takes_job else _arguments(handler, jobs)
             value = self.runners.call(handler, jobs, args, kwargs)
+            if results:
+                check_used(handler, results, value)
             if event is not None:
                 event.value = value
             if self.take is not None:
@@ -258,10 +268,10 @@ class HandlerRunner:
                 event.error = caught()
             verdicts = self._judge_failure(handler, jobs, caught())
         finally:
+            RESULTS_OF_RUN.set(None)
             value = None  # it may be or contain an exception: see `caught`
-        if verdicts is None or all(verdict.then is None for verdict in verdicts):
-            return verdicts
-        return self._prepare_next_jobs(handler, jobs, verdicts)
+            results.clear()
+        return verdicts and self._prepare_next_jobs(handler, jobs, verdicts)
 
     def _prepare_next_jobs(
         self, handler: AnyHandler, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]
@@ -364,7 +374,6 @@ def _say(level: int, job: Delivery, text: str, *args: object) -> None:
 
 
 def _is_void(job: Delivery) -> bool:
-    """Return True if the handler of a job shall not run."""
     return job.lost or job.cancelled
 
 
@@ -407,7 +416,9 @@ def _note(event: RunEvent, jobs: Sequence[Delivery], verdicts: Verdicts) -> None
         if job.lost
         else "cancelled"
         if verdict is CANCELLED
-        else OUTCOME_OF_KIND[verdict.kind]
+        else "failed"
+        if verdict.kind == "nack"  # the server decides whether it was the last attempt
+        else outcome_of(verdict)
         for job, verdict in zip(jobs, verdicts, strict=True)
     ]
     counts = {kind: kinds.count(kind) for kind in kinds}

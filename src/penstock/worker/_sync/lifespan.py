@@ -21,11 +21,15 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 class Lifespan:
     """Functions of the user that a worker calls before its first job and after its last one.
 
+    Args:
+        worker: the worker, which functions that require an argument get.
+
     Attributes:
         state: what the lifespan has yielded; None = nothing, or the worker does not run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
         self.state: Any = None
         self._hooks: dict[str, list[Callable[..., Any]]] = {hook: [] for hook in HOOKS}
         self._stack = ExitStack()
@@ -46,7 +50,7 @@ class Lifespan:
         self._hooks[hook].append(function)
         return function
 
-    def start(self, worker: Any) -> None:
+    def start(self) -> None:
         """Call the hooks for the start, then enter the lifespan.
 
         Raises:
@@ -54,15 +58,15 @@ class Lifespan:
         """
         for function in self._hooks["on_start"]:
             with _naming(function, "start"):
-                _call(function, *arguments_for(function, worker))
+                _call(function, *arguments_for(function, self._worker))
         for function in reversed(self._hooks["on_stop"]):
-            self._stack.callback(_end, function, function, *arguments_for(function, worker))
+            self._stack.callback(_end, function, function, *arguments_for(function, self._worker))
         for function in self._hooks["lifespan"]:
             with _naming(function, "start"):
-                self.state = self._enter(function, worker)
+                self.state = self._enter(function)
 
-    def _enter(self, function: Callable[..., Any], worker: Any) -> Any:
-        context = context_of(function)(*arguments_for(function, worker))
+    def _enter(self, function: Callable[..., Any]) -> Any:
+        context = context_of(function)(*arguments_for(function, self._worker))
         for enter, leave in PROTOCOLS:
             if hasattr(context, enter):
                 state = _call(getattr(context, enter))

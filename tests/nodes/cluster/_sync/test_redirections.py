@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock import Dedup, Penstock, Queue
 from penstock.client._sync.adding import add_each
 from penstock.client._sync.transport.connection import ProducerConnection
-from penstock.core.enqueuing.options import prepared
+from penstock.core.enqueuing.prepared import prepared
 from penstock.core.nodes.cluster import Address
 from penstock.wire.keys import SLOT_COUNT, key_slot, registry_key, tag
 from tests.support.busy import busy

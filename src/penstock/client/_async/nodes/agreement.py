@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client._async.nodes.federated_node import AsyncFederatedNode
-from penstock.client._async.nodes.interfaces import AsyncNodeGroup
+from penstock.client._async.nodes.federation import AsyncFederation
 from penstock.core import flows
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.logs import get_logger
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 async def agree(
-    federation: AsyncNodeGroup,
+    federation: AsyncFederation,
     name: str,
     partitions: int | None,
     more: Sequence[AsyncFederatedNode] = (),
@@ -47,13 +47,14 @@ async def agree(
         for node in nodes:
             ops = node.brief.operations(name, number)
             read = partial(node.brief.executor.command, "HMGET", ops.keys["meta"], *STORED_SETTINGS)
-            fields = await _try(federation, node, name, read)
+            fields = await _try(federation, node, read, queue=name)
             if fields is not None:
                 stored[node] = fields
         for node, changes in merging.to_store(stored).items() if stored else ():
             ops = node.brief.operations(name, number)
             ops.partitions = partitions
-            await _try(federation, node, name, partial(_store, node, ops, changes))
+            store = partial(_store, node, ops, fields=changes)
+            await _try(federation, node, store, queue=name)
             logger.info("settings of %r: now stored on %s, too", name, node.address)
 
 
@@ -78,14 +79,15 @@ async def _store(node: AsyncFederatedNode, ops: QueueOps, fields: list[Any]) -> 
 
 
 async def _try(
-    federation: AsyncNodeGroup,
+    federation: AsyncFederation,
     node: AsyncFederatedNode,
-    name: str,
     ask: Callable[[], Awaitable[T]],
+    *,
+    queue: str,
 ) -> T | None:
     try:
         return await ask()
     except Exception as error:  # noqa: BLE001  # as `agree` says
         if not federation.note_failure(node, error):
-            logger.warning("settings of %r were not stored on %s: %s", name, node.address, error)
+            logger.warning("settings of %r were not stored on %s: %s", queue, node.address, error)
         return None

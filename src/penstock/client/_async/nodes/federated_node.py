@@ -173,11 +173,11 @@ class AsyncFederatedNode(AsyncNode):
     async def recognise(self) -> bool:
         """Read its id, or give it one; return True if it is leaving."""
         executor = self.brief.executor
-        found, leaving = await executor.command(
+        node_id, leaving = await executor.command(
             "HMGET", node_key(self.config.prefix), "id", "leaving"
         )
         # It has no id after a FLUSHALL, for example.
-        self.note_id(found.decode() if found else await executor.identify())
+        self.note_id(node_id.decode() if node_id else await executor.identify())
         self.is_known = True
         for executor in self._executors:
             executor.id = self.id

@@ -84,7 +84,9 @@ async def _run(node: AsyncFederatedNode, batch: Sequence[Hint]) -> list[str]:
     first = batch[0]
     ops = node.brief.operations(*split_name(first.queue))
     pairs = [text for hint in batch for text in (hint.number, hint.receipt)]
-    call = ops.hinted(first.kind, first.epoch, first.window, first.reason, pairs)
+    call = ops.hinted(
+        first.kind, first.epoch, window=first.window, reason=first.reason, pairs=pairs
+    )
     try:
         await node.brief.executor.run(call)
     except WrongEpoch:
@@ -130,16 +132,16 @@ async def keep(
                 await keeping_node.look()
             if state.leaving or state.crowded:
                 continue
-            found = await _store(keeping_node, names, hint_of)
+            are_kept = await _store(keeping_node, names, hint_of)
         except Exception as error:  # noqa: BLE001  # the next node is tried
             if not federation.note_failure(keeping_node, error):
                 logger.warning("hints can't be kept on %s: %s", keeping_node.address, error)
             continue
-        if found is not None:
-            if any(found) and node.state.is_up:  # it came back meanwhile
+        if are_kept is not None:
+            if any(are_kept) and node.state.is_up:  # it came back meanwhile
                 with suppress(Exception):  # replayed when the list of nodes is read again
                     await replay_from(federation, keeping_node, [node])
-            return found
+            return are_kept
     return [False] * len(names)
 
 
@@ -149,8 +151,8 @@ async def _store(
     """Store hints on a node; return for each job if one is kept, or None if there are too many."""
     key, command = hints_key(keeping_node.config.prefix), keeping_node.brief.executor.command
     now = await keeping_node.brief.executor.time_ms()
-    found = [hint_of(name, now=now) for name in names]
-    kept = [hint for hint in found if hint is not None]
+    candidates = [hint_of(name, now=now) for name in names]
+    kept = [hint for hint in candidates if hint is not None]
     if not kept:
         return [False] * len(names)
     if await command("HLEN", key) + len(kept) > hints.MAX_HINTS:
@@ -159,4 +161,4 @@ async def _store(
     life = max(hint.until for hint in kept) - now
     if await command("PTTL", key) < life:
         await command("PEXPIRE", key, life)
-    return [hint is not None for hint in found]
+    return [hint is not None for hint in candidates]

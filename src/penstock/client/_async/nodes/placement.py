@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from penstock.client._acompat import asleep
 from penstock.client._async.nodes.federated_node import AsyncFederatedNode
-from penstock.client._async.nodes.interfaces import AsyncNodeGroup
+from penstock.client._async.nodes.federation import AsyncFederation
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
 from penstock.core.nodes.state import NotTaken
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 async def produce(
-    federation: AsyncNodeGroup, add_to: Callable[[AsyncFederatedNode], Awaitable[T]]
+    federation: AsyncFederation, add_to: Callable[[AsyncFederatedNode], Awaitable[T]]
 ) -> T:
     """Add jobs on the first node that takes them.
 
@@ -64,7 +64,7 @@ class _PlacementRound(Generic[T]):
         result: the answer of the node that took the jobs.
     """
 
-    def __init__(self, federation: AsyncNodeGroup) -> None:
+    def __init__(self, federation: AsyncFederation) -> None:
         self._federation = federation
         self._tried: set[AsyncFederatedNode] = set()
         self.reasons: dict[str, str] = {}

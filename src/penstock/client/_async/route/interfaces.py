@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.client._async.nodes.node import AsyncNode
+from penstock.client._async.nodes.one_part import AsyncPartQueue
 from penstock.client._async.route.part import (
     AsyncAskPart,
     AsyncCallPart,
@@ -14,18 +14,19 @@ from penstock.client._async.route.part import (
     AsyncReadPart,
 )
 from penstock.client._async.settling import BuildCall
+from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig
-from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.batches import BatchCondition
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.enqueuing.prepared import Prepared
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName
 from penstock.core.jobs.middleware import Middleware
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.views import JobView, QueueStats, ScanPage
-from penstock.core.values.checks import Duration, StateName
+from penstock.core.values.checks import StateName
 from penstock.core.values.confirmations import Wait
-from penstock.core.values.durable import Durable
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncEnqueuing",
+    "AsyncLookingRoute",
     "AsyncQueueTopology",
     "AsyncRoute",
     "AsyncRouted",
-    "AsyncSettling",
 ]
 
 T = TypeVar("T")
@@ -60,14 +61,6 @@ class AsyncRoute(Protocol):
     @property
     def address(self) -> str:
         """Return the address of its node, or of all, for people."""
-
-    @property
-    def node(self) -> AsyncNode:
-        """Return its only node.
-
-        Raises:
-            ConfigurationError: there may be several.
-        """
 
     @property
     def part(self) -> AsyncPart | None:
@@ -104,9 +97,7 @@ class AsyncRoute(Protocol):
 
     # -- consuming -------------------------------------------------------------------------
 
-    async def reserve(
-        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
-    ) -> list[Any]:
+    async def reserve(self, request: ReserveRequest) -> list[Any]:
         """Take up to n jobs of all parts; see `AsyncQueueTopology.reserve`."""
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
@@ -129,7 +120,7 @@ class AsyncRoute(Protocol):
         """Finish one delivery."""
 
     async def exchange(
-        self, names: list[JobName], n: int, wait: float | None
+        self, names: list[JobName], n: int, *, block: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs and take up to n others."""
 
@@ -184,7 +175,34 @@ class AsyncRoute(Protocol):
         """Remove the queue; return whether it existed, and its number of jobs."""
 
 
-class AsyncRouted(Protocol):
+class AsyncLookingRoute:
+    """A route whose client may join other nodes: it looks for the route that the queue has then.
+
+    Attributes:
+        topology: the nodes of the client.
+    """
+
+    topology: AsyncQueueTopology
+    _queue: AsyncRouted
+
+    async def refresh(self) -> AsyncRoute:
+        """Return the route of the queue; if the list of nodes is due, read it first."""
+        if monotonic() >= self.topology.look_at:
+            await self.topology.look()
+        return self._queue.route
+
+    async def reserve(self, request: ReserveRequest) -> list[Any]:
+        """Take up to n jobs of all parts."""
+        return await self.topology.reserve([self._queue], request)
+
+    async def _find_other_route(self) -> bool:
+        if not await self.topology.look():
+            return False
+        route: object = self._queue.route
+        return route is not self
+
+
+class AsyncRouted(AsyncPartQueue, Protocol):
     """A queue, as its route and its role see it."""
 
     route: AsyncRoute
@@ -213,41 +231,6 @@ class AsyncEnqueuing(AsyncRouted, Protocol):
         """Add many jobs."""
 
 
-class AsyncSettling(AsyncRouted, Protocol):
-    """A queue, as its jobs see it."""
-
-    async def ack(
-        self,
-        jobs: Iterable[JobName],
-        *,
-        dedup_window: Duration | None = None,
-        replicas: int = 0,
-        durable: Durable | None = None,
-    ) -> Settled:
-        """Finish jobs."""
-
-    async def nack(
-        self,
-        jobs: Iterable[JobName],
-        *,
-        delay: Duration | None = None,
-        error: str = "",
-        trace: str = "",
-    ) -> Settled:
-        """Report failed attempts."""
-
-    async def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
-        """Give jobs back."""
-
-    async def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
-        """Turn jobs into dead letters."""
-
-    async def extend(
-        self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
-    ) -> Settled:
-        """Renew leases."""
-
-
 class AsyncQueueTopology(Protocol):
     """The nodes of a client, as its queues see them.
 
@@ -265,9 +248,6 @@ class AsyncQueueTopology(Protocol):
     async def reserve(
         self,
         queues: Sequence[AsyncRouted],
-        n: int,
-        wait: float | None,
-        seen: Taken | None = None,
-        confirm: Wait | None = None,
+        request: ReserveRequest,
     ) -> list[Any]:
         """Take up to n jobs from several queues, the first queue first."""

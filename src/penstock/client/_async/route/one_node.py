@@ -10,17 +10,22 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._async.nodes.node import AsyncNode
-from penstock.client._async.route.interfaces import AsyncQueueTopology, AsyncRoute, AsyncRouted
+from penstock.client._async.route.interfaces import (
+    AsyncLookingRoute,
+    AsyncQueueTopology,
+    AsyncRoute,
+    AsyncRouted,
+)
 from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, AsyncPart, AsyncReadPart
 from penstock.client._async.route.reserving import reserve_on_node
 from penstock.client.clock import monotonic
-from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.chunks import chunks
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.enqueuing.prepared import Prepared
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.job import BulkEnqueued, JobName
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.views import ScanPage
-from penstock.core.values.confirmations import Wait
 from penstock.errors import NodesUnavailable, QueueClosed, QueueInUse, RoleLost
 from penstock.wire.codes import Code
 
@@ -29,7 +34,7 @@ __all__ = ["AsyncBoundRoute", "AsyncNodeRoute"]
 T = TypeVar("T")
 
 
-class AsyncNodeRoute(AsyncPart):
+class AsyncNodeRoute(AsyncLookingRoute, AsyncPart):
     """The route of a queue with one part: it is that part.
 
     Args:
@@ -60,12 +65,6 @@ class AsyncNodeRoute(AsyncPart):
         """Return the operations of the part."""
         return [self.ops]
 
-    async def refresh(self) -> AsyncRoute:
-        """Return the route of the queue; if the list of nodes is due, read it first."""
-        if monotonic() >= self.topology.look_at:
-            await self.topology.look()
-        return self._queue.route
-
     # -- producing -------------------------------------------------------------------------
 
     async def _check_taking(self) -> bool:
@@ -85,9 +84,6 @@ class AsyncNodeRoute(AsyncPart):
         node.taking_until = min(node.taking_until, topology.look_at)
         return True
 
-    async def _find_other_route(self) -> bool:
-        return await self.topology.look() and self._queue.route is not self
-
     async def add_many(
         self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
     ) -> None:
@@ -96,12 +92,6 @@ class AsyncNodeRoute(AsyncPart):
             await self.add_chunk(chunk, own, results)
 
     # -- consuming -------------------------------------------------------------------------
-
-    async def reserve(
-        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
-    ) -> list[Any]:
-        """Take up to n jobs."""
-        return await self.topology.reserve([self._queue], n, wait, seen=seen, confirm=confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the part, as the one to ask for jobs."""
@@ -114,7 +104,7 @@ class AsyncNodeRoute(AsyncPart):
         """Store nothing: a queue with one part has nothing to agree on."""
 
     async def exchange(
-        self, names: list[JobName], n: int, wait: float | None
+        self, names: list[JobName], n: int, *, block: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs and take up to n others, in one trip."""
         await self.connect()
@@ -123,11 +113,11 @@ class AsyncNodeRoute(AsyncPart):
         if call.resent:
             outcomes = outcomes.after_resend(Code.GONE)
         jobs = taken.deliveries
-        if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
+        if not jobs and (block is None or block > 0 or taken.next_ms == 0):
             # The jobs are finished: the next call raises if the connection fails now.
             refusals = (QueueClosed, QueueInUse, RoleLost)
             with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
-                jobs = await self.ops.queue.reserve(n, block=wait)
+                jobs = await self.reserve(ReserveRequest(n, block))
         return outcomes, jobs
 
     # -- calls to the part -----------------------------------------------------------------
@@ -137,6 +127,7 @@ class AsyncNodeRoute(AsyncPart):
     ) -> Sequence[T]:
         """Call the part with the jobs; return an answer for each, in order."""
         del unknown  # the part answers, or the call raises
+        await self.connect()
         return await call(self, names)
 
     async def ask_parts(self, ask: AsyncAskPart[T]) -> tuple[list[T], dict[str, str]]:
@@ -162,7 +153,7 @@ class AsyncBoundRoute(AsyncNodeRoute):
     """
 
     def __init__(self, topology: AsyncQueueTopology, part: AsyncPart, queue: AsyncRouted) -> None:
-        super().__init__(topology, part.node, queue, part.number)
+        super().__init__(topology, part.node, queue, number=part.number)
         self.ops.node, self.ops.partitions = part.ops.node, part.ops.partitions
 
     async def refresh(self) -> AsyncRoute:
@@ -176,8 +167,6 @@ class AsyncBoundRoute(AsyncNodeRoute):
     async def _find_other_route(self) -> bool:
         return False
 
-    async def reserve(
-        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
-    ) -> list[Any]:
+    async def reserve(self, request: ReserveRequest) -> list[Any]:
         """Take up to n jobs of this part."""
-        return await reserve_on_node(self.node, [self], n, wait, seen=seen, confirm=confirm)
+        return await reserve_on_node(self.node, [self], request)

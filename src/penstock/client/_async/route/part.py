@@ -8,22 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.client._async.adding import add, confirm
-from penstock.client._async.nodes.node import AsyncNode
+from penstock.client._async.nodes.one_part import AsyncOnePart
 from penstock.client._async.settling import settle_each
 from penstock.client._async.transport.finished import AsyncResultWait
 from penstock.client.clock import monotonic
-from penstock.client.gathering import Gathering  # async only
 from penstock.core import flows
-from penstock.core.calls.operations import QueueOps
 from penstock.core.calls.operations.managing import Looked
-from penstock.core.calls.operations.producing import MAX_PLAIN_BYTES
-from penstock.core.calls.refusals import NotPlain
+from penstock.core.calls.operations.producing import SHORT_RECORD_BYTES, Added
 from penstock.core.enqueuing.batches import BatchCondition
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.enqueuing.prepared import Prepared, check_size
 from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName, JobSpan
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome
-from penstock.core.jobs.record import check_size
 from penstock.core.jobs.views import (
     RECEIPT_PLACE,
     DedupStatus,
@@ -34,6 +30,7 @@ from penstock.core.jobs.views import (
 )
 from penstock.core.nodes.merging import STORED_SETTINGS
 from penstock.core.values.checks import BATCH, JOB_CURSOR, StateName, check_cursor
+from penstock.core.values.confirmations import Confirmed
 from penstock.errors import NodesUnavailable, OutOfMemory, QueueFull, QueueMissing
 from penstock.wire.codes import Code
 from penstock.wire.replies import Claim
@@ -45,9 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["AsyncAskPart", "AsyncCallPart", "AsyncOpenedBatch", "AsyncPart", "AsyncReadPart"]
 
 logger = get_logger("penstock")
-
-PLAIN_REFUSAL_SECONDS = 5.0
-"""Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
 class AsyncOpenedBatch(NamedTuple):
@@ -64,106 +58,68 @@ class AsyncOpenedBatch(NamedTuple):
     id: str
 
 
-class AsyncPart:
-    """A queue on one node, or one of its partitions there. Internal.
-
-    Args:
-        node: the node.
-        name: of the queue.
-        number: of the partition; None = the queue has none.
-        queue: the queue object to which its jobs belong; None = no jobs are taken.
-        through: the node by the connections to use, such as its `brief`; None = `node` itself.
-        ops: its operations, by which jobs were delivered before; None = make them.
-
-    Attributes:
-        ops: build its calls.
-        executor, driver: run them.
-        node, number: the arguments.
-    """
-
-    def __init__(
-        self,
-        node: AsyncNode,
-        name: str,
-        *,
-        number: int | None = None,
-        queue: Any = None,
-        through: AsyncNode | None = None,
-        ops: QueueOps | None = None,
-    ) -> None:
-        self._through = through or node
-        self.node = node
-        self.executor = self._through.executor
-        self.driver = self._through.driver
-        self.number = number
-        self.ops = ops or self._through.operations(name, number, queue)
-        self._gathering = Gathering(self)  # async only
-
-    @property
-    def address(self) -> str:
-        """Return the address of the node, for people."""
-        return self.node.address
-
-    async def connect(self) -> None:
-        """Reach the node, unless that was done."""
-        await self._through.connect()
+class AsyncPart(AsyncOnePart):
+    """A queue on one node, or one of its partitions there. Internal."""
 
     # -- producing -------------------------------------------------------------------------
 
     async def add(self, record: bytes, options: Prepared) -> Enqueued:
-        """Add a job."""
-        now, ops = monotonic(), self.ops
-        if now >= self.node.taking_until and not await self._check_taking():
-            added: Enqueued = await ops.queue.route.add(record, options)
-            return added
-        is_plain = options.is_plain and len(record) <= MAX_PLAIN_BYTES and not ops.producing
-        if not is_plain or now < ops.plain_from:
-            return await self._add_fully(record, options)
-        try:
-            # [async only
-            gathering = self._gathering
-            if not gathering.has_room():
-                added = await gathering.add(record)
+        """Add a job: in one direct call if the queue exists and has room."""
+        if monotonic() >= self.node.taking_until and not await self._check_taking():
+            return await self.queue.route.add(record, options)
+        ops, is_short = self.ops, len(record) <= SHORT_RECORD_BYTES
+        if not is_short:
+            check_size(len(record))
+        fits_lane = is_short and options.fits_lane and not (ops.producing or ops.joining)
+        # [async only
+        gathering = self._gathering if fits_lane else None
+        if gathering is not None and not gathering.has_room():
+            added = await gathering.add(record)
+            if added is not None:
                 added.queue = ops.queue
                 return added
-            try:
-                plain = await self.executor.run(ops.enqueue_plain(record))
-            finally:
-                gathering.done()
-            # async only]
-            # sync only: plain = self.executor.run(ops.enqueue_plain(record))
-        except (NotPlain, OutOfMemory):
-            ops.plain_from = now + PLAIN_REFUSAL_SECONDS
-            return await self._add_fully(record, options)
-        ops.replicas = 0
-        id_parts = ops, plain.first, plain.epoch, options.ttl_code
-        head = record[: record.index(b"\n")]
-        return Enqueued(id_parts, "ready", stable_id=head, queue=ops.queue)
-
-    async def _add_fully(self, record: bytes, options: Prepared) -> Enqueued:
-        """Add a record with any options: in one direct call if the queue exists and has room."""
-        ops = self.ops
-        if len(record) > MAX_PLAIN_BYTES:
-            check_size(len(record))
+            gathering = None  # refused together: it is tried by itself
+        # async only]
         try:
+            call = ops.enqueue_one(record, options, fits_lane=fits_lane)
+            # [async only
             try:
-                call = ops.enqueue_one(record, options)
                 reply = await self.executor.run(call)
-                confirmed = call.confirmed
-            except (QueueMissing, QueueFull, OutOfMemory):
-                reply, confirmed = await add(self, (record,), options, is_tried=True)
+            finally:
+                if gathering is not None:
+                    gathering.done()
+            # async only]
+            # sync only: reply = self.executor.run(call)
+        except (QueueMissing, QueueFull, OutOfMemory, NodesUnavailable) as error:
+            return await self._add_anyway(record, options, error)
+        if reply.code == Code.LANE and fits_lane:
+            ops.replicas = 0
+            id_parts = ops, reply.first, reply.epoch, options.ttl_code
+            head = record[: record.index(b"\n")]
+            return Enqueued(id_parts, "ready", stable_id=head, queue=ops.queue)
+        return await self._conclude(record, options, reply, confirmed=call.confirmed)
+
+    async def _add_anyway(self, record: bytes, options: Prepared, error: Exception) -> Enqueued:
+        """Add a job whose direct call failed: create the queue, make room, or find another node."""
+        try:
+            if isinstance(error, NodesUnavailable):
+                raise error
+            reply, confirmed = await add(self, (record,), options, is_tried=True)
         except NodesUnavailable:
             if not await self._find_other_route():
                 raise
-            moved: Enqueued = await ops.queue.route.add(record, options)
-            return moved
-        if reply.created:
-            ops.plain_from = 0.0
-        ops.replicas, replicas, wait = reply.replicas, confirmed.replicas, options.wait
+            return await self.queue.route.add(record, options)
+        return await self._conclude(record, options, reply, confirmed=confirmed)
+
+    async def _conclude(
+        self, record: bytes, options: Prepared, reply: Added, confirmed: Confirmed
+    ) -> Enqueued:
+        ops, wait = self.ops, options.wait
+        ops.replicas, replicas = reply.replicas, confirmed.replicas
         if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
-            replicas = await confirm(self, reply, confirmed, wait)
+            replicas = await confirm(self, reply, confirmed, wait=wait)
         if isinstance(reply, Claim) and reply.others:
-            [added] = ops.claimed(reply, (record,), options.ttl_code, replicas)
+            [added] = ops.claimed(reply, (record,), options.ttl_code, replicas=replicas)
             added.queue = ops.queue
             return added
         state = "scheduled" if reply.scheduled else "ready"
@@ -174,7 +130,7 @@ class AsyncPart:
     async def add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
         """Add the jobs of a chunk; append the results, also of those before a failure."""
         if monotonic() >= self.node.taking_until and not await self._check_taking():
-            await self.ops.queue.route.add_chunk(chunk, options, results)
+            await self.queue.route.add_chunk(chunk, options, results)
             return
         while chunk:
             try:
@@ -182,12 +138,12 @@ class AsyncPart:
             except NodesUnavailable:
                 if not await self._find_other_route():
                     raise
-                await self.ops.queue.route.add_chunk(chunk, options, results)
+                await self.queue.route.add_chunk(chunk, options, results)
                 return
             self.ops.replicas = reply.replicas
-            replicas = await confirm(self, reply, got, options.wait)
+            replicas = await confirm(self, reply, got, wait=options.wait)
             if isinstance(reply, Claim):
-                results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
+                results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas=replicas))
                 return
             count, place = reply.count, self.ops.place(reply.epoch)
             state = "scheduled" if reply.scheduled else "ready"
@@ -240,8 +196,8 @@ class AsyncPart:
     async def read_receipt(self, job: Delivery) -> str | None:
         """Return the receipt of the delivery that holds a job; None = it is not known."""
         try:
-            [found] = (await self.executor.run(self.ops.showing([job]))).jobs
-            return (found[RECEIPT_PLACE].decode() or None) if found else None
+            [entry] = (await self.executor.run(self.ops.showing([job]))).jobs
+            return (entry[RECEIPT_PLACE].decode() or None) if entry else None
         except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
             logger.info("the holder of %s is not known: %s", job.id, error)
             return None
@@ -351,8 +307,8 @@ class AsyncPart:
             call = self.ops.browse(
                 kind, place, n - looked, newest=search.newest, body=search.listed_bytes
             )
-            place, count, found = await self.executor.run(call)
-            jobs += filter(search.matches, found)
+            place, count, views = await self.executor.run(call)
+            jobs += filter(search.matches, views)
             looked += count
             cursor = search.next_cursor(kind, place)
             if place or looked >= n or cursor == "0":

@@ -11,13 +11,13 @@ from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, Async
 from penstock.client._async.route.parts import AsyncNodeAnswers, AsyncPartsRoute
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps, Taken
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.enqueuing.prepared import Prepared
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.outcomes import Outcome
 from penstock.core.jobs.views import QueueStats, ScanPage
 from penstock.core.nodes import merging
-from penstock.core.values.confirmations import Wait
 from penstock.core.values.partitions import partition_of
 from penstock.errors import NodesUnavailable
 
@@ -96,9 +96,6 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
                 raise
         return await self._offer_elsewhere(number, options, attempt)
 
-    async def _find_other_route(self) -> bool:
-        return await self.topology.look() and self._queue.route is not self
-
     async def _offer_elsewhere(
         self,
         number: int | None,
@@ -117,17 +114,17 @@ class AsyncPartitionsRoute(AsyncPartsRoute):
 
     # -- consuming -------------------------------------------------------------------------
 
-    async def reserve(
-        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
-    ) -> list[Any]:
+    async def reserve(self, request: ReserveRequest) -> list[Any]:
         """Take up to n jobs of all parts; the first part may have the only one that is wanted."""
-        if n == 1 and confirm is None and self._is_declared and not self.node.is_apart:
+        is_alone = request.n == 1 and request.confirm is None and not self.node.is_apart
+        if is_alone and self._is_declared:
             ops = self.order_parts()[0][0]
             taken: Taken = await self.node.executor.run(ops.reserve(1))
-            self.note_poll(ops, len(taken.deliveries))
             if taken.deliveries:
+                self.note_poll(ops, 1)
                 return taken.deliveries
-        return await super().reserve(n, wait, seen=seen, confirm=confirm)
+            request = request._replace(seen={ops: taken})
+        return await super().reserve(request)
 
     # -- settling --------------------------------------------------------------------------
 

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.client._async.nodes.node import AsyncNode
 from penstock.client._async.nodes.scanning import AsyncScannedPlace, read_next_page
-from penstock.client._async.route.interfaces import AsyncQueueTopology, AsyncRoute, AsyncRouted
+from penstock.client._async.route.interfaces import (
+    AsyncLookingRoute,
+    AsyncQueueTopology,
+    AsyncRouted,
+)
 from penstock.client._async.route.part import (
     AsyncAskPart,
     AsyncCallPart,
@@ -22,10 +26,11 @@ from penstock.client._async.route.part import (
 from penstock.client._async.settling import BuildCall, check_jobs, settle_each
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
-from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.batches import BatchCondition
 from penstock.core.enqueuing.chunks import Window, chunks, windows
-from penstock.core.enqueuing.options import Prepared, prepared
+from penstock.core.enqueuing.prepared import Prepared, prepared
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import (
     BulkEnqueued,
@@ -35,7 +40,7 @@ from penstock.core.jobs.job import (
     ops_of,
     reservation_of,
 )
-from penstock.core.jobs.merge import Answers, told, with_outcomes
+from penstock.core.jobs.merge import Answers, split_error, with_outcomes
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.views import JobView, QueueStats, ScanPage
 from penstock.core.nodes import merging, state
@@ -56,7 +61,6 @@ from penstock.wire.keys import QueueKeys, queue_crcs
 
 if TYPE_CHECKING:
     from penstock.client._async.nodes.federation import AsyncFederation
-    from penstock.core.enqueuing.schedules import NewSchedule
 
 __all__ = ["AsyncNodeAnswers", "AsyncPartsRoute"]
 
@@ -78,7 +82,7 @@ class AsyncNodeAnswers(NamedTuple):
     missed: dict[str, str]
 
 
-class AsyncPartsRoute(ABC):
+class AsyncPartsRoute(AsyncLookingRoute, ABC):
     """The route of a queue on several nodes, or in several partitions, or both.
 
     A call adds to one part, takes from all, calls the part that has a job, or asks every part and
@@ -106,7 +110,7 @@ class AsyncPartsRoute(ABC):
         self._nodes = nodes
         self.name, self.partitions = name, queue.partitions
         keys = QueueKeys(name, config.prefix)
-        self.ops = QueueOps(keys, config.owner, (), queue, codec=config.codec)
+        self.ops = QueueOps(keys, config.owner, (), queue=queue, codec=config.codec)
         self.topology = topology
         self._queue = queue
         count = self.partitions
@@ -134,10 +138,6 @@ class AsyncPartsRoute(ABC):
         return [part.ops for part in self.parts]
 
     @abstractmethod
-    async def declare(self) -> None:
-        """Store what all parts must agree on."""
-
-    @abstractmethod
     def _find_by_id(self, node_id: str, number: int | None, name: object) -> AsyncPart:
         """Return a part by an id of its node.
 
@@ -146,11 +146,6 @@ class AsyncPartsRoute(ABC):
         """
 
     def _find_part(self, name: object) -> AsyncPart:
-        """Return the part of a job.
-
-        Raises:
-            BadJobId, WrongQueue, WrongNode: it has none.
-        """
         if not isinstance(name, Delivery):
             parsed = parse_id(name)
             if parsed.crc in self._crcs:
@@ -165,12 +160,6 @@ class AsyncPartsRoute(ABC):
         if name.queue_name != self.name or crc not in self._crcs:
             raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
         return self._find_by_id(place.node, self._crcs[crc], name.id)
-
-    async def refresh(self) -> AsyncRoute:
-        """Return the route of the queue; if the list of nodes is due, read it first."""
-        if monotonic() >= self.topology.look_at:
-            await self.topology.look()
-        return self._queue.route
 
     # -- producing -------------------------------------------------------------------------
 
@@ -242,34 +231,23 @@ class AsyncPartsRoute(ABC):
         """Open a batch on one node, in one partition."""
         return await self._place(prepared(), lambda part, _: part.open_batch(record, on))
 
-    @abstractmethod
-    async def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
-        """Store a schedule in the partition of its name. Returns: as `flows.schedule`."""
-
     # -- consuming -------------------------------------------------------------------------
-
-    async def reserve(
-        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
-    ) -> list[Any]:
-        """Take up to n jobs of all parts."""
-        return await self.topology.reserve([self._queue], n, wait, seen=seen, confirm=confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the parts in the order to ask them for jobs, and how many may have some."""
-        order = self._poll_order.order(self.operations, monotonic())
-        return order, self._poll_order.eager
+        return self._poll_order.order(self.operations, monotonic())
 
     def note_poll(self, ops: QueueOps, count: int | None) -> None:
         """Note how many jobs a part gave; None = it did not answer."""
         self._poll_order.gave(ops, count, monotonic())
 
     async def exchange(
-        self, names: list[JobName], n: int, wait: float | None
+        self, names: list[JobName], n: int, *, block: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs, then take up to n others."""
         outcomes = await self.settle(names, QueueOps.ack, resent_code=Code.GONE, intent=ACK_INTENT)
         try:
-            return outcomes, await self.reserve(n, wait)
+            return outcomes, await self.reserve(ReserveRequest(n, block))
         except (NodesUnavailable, QueueClosed):  # the next call raises it: these jobs are finished
             return outcomes, []
 
@@ -305,7 +283,7 @@ class AsyncPartsRoute(ABC):
             return settled
 
         with with_outcomes(names):
-            outcomes = await self.call_parts(names, settle_own, Outcome.UNKNOWN, intent)
+            outcomes = await self.call_parts(names, settle_own, Outcome.UNKNOWN, intent=intent)
         whole = outcomes if isinstance(outcomes, Settled) else Settled(names, outcomes)
         whole.replicas = min(confirmed, default=0)
         return whole
@@ -338,13 +316,13 @@ class AsyncPartsRoute(ABC):
             places.setdefault(self._find_part(name), []).append(at)
         if len(places) == 1:
             [part] = places
-            return await self._call_part(part, names, call, intent)
+            return await self._call_part(part, names, call, intent=intent)
         answers = Answers(len(names), unknown)
         for part, where in places.items():
             try:
-                own = await self._call_part(part, [names[at] for at in where], call, intent)
+                own = await self._call_part(part, [names[at] for at in where], call, intent=intent)
             except Exception as error:  # noqa: PERF203  # part after part; some are borne
-                own, unconfirmed, failure = told(error)
+                own, unconfirmed, failure = split_error(error)
                 answers.note(where, own)
                 answers.short = unconfirmed or answers.short
                 if failure is None:
@@ -419,11 +397,7 @@ class AsyncPartsRoute(ABC):
         views, missed = await self.ask_parts(
             lambda part: part.peek(state, 0, most, newest=backwards)
         )
-        return Partial(merging.merged_peek(views, state, start, n, newest=newest), missed)
-
-    @abstractmethod
-    async def clear(self) -> tuple[bool, int]:
-        """Remove the queue; return whether it existed, and its number of jobs."""
+        return Partial(merging.merged_peek(views, state, start=start, n=n, newest=newest), missed)
 
 
 def _adding(

@@ -17,16 +17,16 @@ from penstock.client._async.route.part import AsyncAskPart, AsyncCallPart, Async
 from penstock.client._async.route.parts import AsyncNodeAnswers, AsyncPartsRoute
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.enqueuing.prepared import Prepared
 from penstock.core.flows.schedules import schedule_on
 from penstock.core.jobs.hints import Intent, is_once
 from penstock.core.jobs.job import JobName
-from penstock.core.jobs.merge import hinted, told
+from penstock.core.jobs.merge import hinted, split_error
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.views import QueueStats, ScanPage
 from penstock.core.nodes import merging
 from penstock.core.values.partitions import partition_of
-from penstock.errors import ConfigurationError, IncompleteSettle, NodesMissed, NodesUnavailable
+from penstock.errors import IncompleteSettle, NodesMissed, NodesUnavailable
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
@@ -59,11 +59,6 @@ class AsyncNodesRoute(AsyncPartsRoute):
         self._declared: set[AsyncNode] = set()
         self._is_agreed = False
         federation.watch(self)
-
-    @property
-    def node(self) -> AsyncNode:
-        """Raise an error: there may be several nodes."""
-        raise ConfigurationError("this call needs a client of one node alone")
 
     # -- parts -----------------------------------------------------------------------------
 
@@ -106,7 +101,7 @@ class AsyncNodesRoute(AsyncPartsRoute):
 
     def adopt(self, ops: QueueOps, node: AsyncFederatedNode, number: int | None) -> None:
         """Use these operations, by which jobs were delivered before, for a part."""
-        self._part(node, node, number, ops)
+        self._part(node, node, number, ops=ops)
 
     def _find_by_id(self, node_id: str, number: int | None, name: object) -> AsyncPart:
         node = self.federation.find_node(node_id, name)
@@ -140,7 +135,7 @@ class AsyncNodesRoute(AsyncPartsRoute):
             more: nodes that are about to be up, in addition to those that are.
         """
         self._is_agreed = True
-        await agreement.agree(self.federation, self.name, self.partitions, more)
+        await agreement.agree(self.federation, self.name, self.partitions, more=more)
 
     # -- producing -------------------------------------------------------------------------
 
@@ -205,7 +200,7 @@ class AsyncNodesRoute(AsyncPartsRoute):
     ) -> Sequence[T]:
         node, queue = cast("AsyncFederatedNode", part.node), part.ops.keys.name
         if intent is not None and node.id and not node.state.is_up:
-            kept = await hints.keep(self.federation, node, queue, names, intent)
+            kept = await hints.keep(self.federation, node, queue, names=names, intent=intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
         # If another node can keep a hint, this one is asked once, with a short time-out.
@@ -216,11 +211,11 @@ class AsyncNodesRoute(AsyncPartsRoute):
             chosen = self._part(node, node.prompt, part.number) if is_prompt else part
             return await call(chosen, names)
         except Exception as error:
-            done, unconfirmed, failure = told(error)
+            done, unconfirmed, failure = split_error(error)
             is_down = failure is not None and self.federation.note_failure(node, failure)
             left = names[len(done) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
-                kept = await hints.keep(self.federation, node, queue, left, intent)
+                kept = await hints.keep(self.federation, node, queue, names=left, intent=intent)
                 if any(kept):
                     return cast("Sequence[T]", [*done, *hinted(kept)])
             if not is_down or not is_prompt:
@@ -228,7 +223,7 @@ class AsyncNodesRoute(AsyncPartsRoute):
         try:
             rest = await call(part, left)
         except Exception as error:
-            more, _, failure = told(error)
+            more, _, failure = split_error(error)
             if done:
                 raise IncompleteSettle([*done, *more]) from failure
             raise
@@ -276,8 +271,8 @@ class AsyncNodesRoute(AsyncPartsRoute):
                 self._declared.discard(node)
             return any(there for there, _ in cleared), sum(count for _, count in cleared)
 
-        found, missed = await self.federation.each(clear_on)
-        answers = [answer for _, answer in found]
+        of_nodes, missed = await self.federation.each(clear_on)
+        answers = [answer for _, answer in of_nodes]
         if missed:
             raise NodesMissed(missed, answers)
         return any(there for there, _ in answers), sum(count for _, count in answers)

@@ -18,7 +18,7 @@ from penstock.client._acompat import (
     asend,
     asliced,
 )
-from penstock.client._async.transport.connection import IDLE_BEFORE_TEST, PROBE_TIMEOUT
+from penstock.client._async.transport.commands import IDLE_BEFORE_TEST, PROBE_TIMEOUT
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT
 from penstock.client.clock import monotonic
 from penstock.client.sockets import SLOW_LINE_BYTES_PER_SECOND
@@ -135,9 +135,9 @@ class AsyncBlockingConnection:
             raise RedisConnectionError(reason)
         if self.reader is not None and monotonic() > self._since + BLPOP_RENEWAL_SECONDS:
             await self._server.unblock([self])
-            found = await self.read_end()
-            if found or self._taken:
-                return found
+            taken_keys = await self.read_end()
+            if taken_keys or self._taken:
+                return taken_keys
         if self.reader is None:
             await self._open()
             self._keys = keys
@@ -173,10 +173,11 @@ class AsyncBlockingConnection:
         code, answered = (0, b"") if reply is PENDING else reply[:2]
         if answered != b"%d" % self._calls:  # none in time, or that of another call
             await self.drop()
-        elif code == Code.DONE:
+        elif code in (Code.DONE, Code.LANE):
+            call.note_lane(code)
             self._taken = call.parse(reply)
-        elif code == Code.NOT_PLAIN and call.full is not None:
-            call.widen()  # nothing was taken; the next call is that of the full script
+        elif code == Code.KEYS_MISSING:
+            call.send_all_keys()  # nothing was taken; the next call is sent with all keys
 
     def _packed(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> bytes:
         limit = b"%d" % POLL_INTERVAL
@@ -185,8 +186,7 @@ class AsyncBlockingConnection:
         self._call = call = follow()
         self._calls += 1
         nonce = b"%d" % self._calls
-        behind = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
-        return pack((b"BLPOP", *keys, limit)) + behind
+        return pack((b"BLPOP", *keys, limit)) + call.pack(nonce, b"")
 
     async def _pend(self, packed: bytes) -> None:
         """Send a command that blocks; `reader` reads its reply."""
@@ -199,7 +199,6 @@ class AsyncBlockingConnection:
             raise
 
     async def _open(self) -> None:
-        """Connect, unless that was done."""
         if not self._is_open:
             try:
                 self.id = await self._introduce()
@@ -219,14 +218,14 @@ class AsyncBlockingConnection:
             if UNBLOCK_COMMAND in self._server.unavailable:
                 return b""
             await asend(self._conn, pack((b"CLIENT", b"ID")))
-            found: int = await self._conn.read_response(disable_decoding=True)
+            client_id: int = await self._conn.read_response(disable_decoding=True)
         except ResponseError as error:
             if not self._server.note_unavailable(UNBLOCK_COMMAND, error):
                 raise
             return b""
         finally:
             self._conn.socket_timeout = None  # waits have none
-        return b"%d" % found
+        return b"%d" % client_id
 
     async def watch(self, places: Mapping[bytes, bytes], seconds: float) -> None:
         """Send an XREAD that waits for entries of streams; `entries` reads the reply.

@@ -19,7 +19,12 @@ from penstock.client._acompat import AsyncLoopLock, AsyncRedisConnection, asleep
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.client._async.transport.server import AsyncServer
-from penstock.client._async.transport.settings import HURRY_SECONDS, own_factory, own_settings
+from penstock.client._async.transport.settings import (
+    HURRY_SECONDS,
+    own_factory,
+    own_settings,
+    seconds_to_connect,
+)
 from penstock.client.clock import monotonic
 from penstock.client.lent_clusters import acluster_settings, cluster_nodes
 from penstock.core.calls.call import Call, RawReply
@@ -101,14 +106,14 @@ class AsyncCluster:
         Raises:
             ConfigurationError: the client decodes responses.
         """
-        found = acluster_settings(source)
-        if found is None:
+        known = acluster_settings(source)
+        if known is None:
             return None
-        make, settings = found
-        factory = own_factory(make, own_settings(settings))
+        make, settings = known
+        factory = own_factory(make, own_settings(settings), seconds_to_connect(retry_for))
         places = dict.fromkeys(Address(one.host, int(one.port)) for one in cluster_nodes(source))
         remap = source.nodes_manager.address_remap
-        return cls(factory, places, retry_for, remap)
+        return cls(factory, places, retry_for, remap=remap)
 
     @classmethod
     async def of_server(cls, server: AsyncServer, retry_for: float) -> AsyncCluster | None:
@@ -200,7 +205,7 @@ class AsyncCluster:
             return await _use_connection(server, exchange, call=call, asking=asking)
 
         try:
-            reply, resent = await self._try_until(slot, act, call.script.name, patience)
+            reply, resent = await self._try_until(slot, act, call.script.name, patience=patience)
         except BaseException as error:
             is_refused = isinstance(error, (ResponseError, OutOfMemory, QueueDamaged))
             if is_refused and not (patience.is_unsure and passing(error)):
@@ -238,38 +243,49 @@ class AsyncCluster:
         SCRIPT goes to every server that has slots, a command without a key to one of them.
         """
         if str(args[0]).upper() == "SCRIPT":
-            return (await self.everywhere([args]))[0][0]
+            every = (await self.everywhere([args])).values()
+            return next(replies[0] for replies in every if isinstance(replies, list))
         return await self._try_for_a_while(
             slot_of(args), partial(_send_command, args=args), str(args[0])
         )
 
-    async def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
-        """Return the replies to plain commands of each server that has slots and answers.
+    async def everywhere(
+        self, commands: Sequence[tuple[Argument, ...]]
+    ) -> dict[str, list[Any] | str]:
+        """Return the replies to plain commands of each server that has slots, by its address.
+
+        A server that can't be reached has the reason as a text.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: no server answers.
         """
 
-        async def act(_: AsyncServer, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # `_use_connection` passes it
-            replies, errors = [], list[Exception]()
+        async def act(
+            _: AsyncServer,
+            *,
+            asking: bool = False,  # noqa: ARG001  # `_use_connection` passes it
+        ) -> dict[str, list[Any] | str]:
+            answers, errors = dict[str, list[Any] | str](), list[Exception]()
             try:
                 for server in self._primaries():
                     try:
-                        replies.append(
-                            [await _send_command(server, args=args) for args in commands]
-                        )
+                        answers[server.address] = [
+                            await _send_command(server, args=args) for args in commands
+                        ]
                     except CONNECTION_ERRORS as error:  # noqa: PERF203  # server after server
+                        answers[server.address] = str(error) or type(error).__name__
                         errors.append(error)
-                if errors and not replies:
+                if errors and len(errors) == len(answers):
                     raise errors.pop(0)
-                return replies
+                return answers
             finally:
                 errors.clear()  # see `caught`
 
         return await self._try_for_a_while(None, act, str(commands[0][0]))
 
     async def _try_for_a_while(self, slot: int | None, act: Act[T], what: str) -> T:
-        return (await self._try_until(slot, act, what, Patience(self._retry_for, monotonic)))[0]
+        patience = Patience(self._retry_for, monotonic)
+        return (await self._try_until(slot, act, what, patience=patience))[0]
 
     async def _try_until(
         self, slot: int | None, act: Act[T], what: str, patience: Patience
@@ -363,13 +379,13 @@ class AsyncCluster:
             ClusterDownError: no node serves it.
             redis.exceptions.ConnectionError: no node has answered.
         """
-        found = self._known(slot)
-        if found is None:
+        owner = self._known(slot)
+        if owner is None:
             await self._reread(monotonic() - MAP_JUST_READ_SECONDS)
-            found = self._known(slot)
-        if found is None:
+            owner = self._known(slot)
+        if owner is None:
             raise ClusterDownError(f"no node serves slot {slot}")
-        return found
+        return owner
 
     def _known(self, slot: int | None) -> AsyncServer | None:
         if slot is not None:
@@ -441,7 +457,7 @@ class AsyncCluster:
         return ""
 
     async def _close_former(self, owners: Collection[AsyncServer | None]) -> None:
-        idle = [found for found in self._servers.copy().items() if found[1] not in owners]
+        idle = [item for item in self._servers.copy().items() if item[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             await server.close()
             if number >= MOST_FORMER_SERVERS:
@@ -504,7 +520,7 @@ async def _send_command(
 
 async def _is_clustered(server: AsyncServer) -> bool:
     try:
-        told = parse_info(await server.command("INFO", "cluster"))
+        info = parse_info(await server.command("INFO", "cluster"))
     except ResponseError as error:
         if transient(error):
             raise
@@ -514,4 +530,4 @@ async def _is_clustered(server: AsyncServer) -> bool:
             if transient(refusal):
                 raise
             return False
-    return told.get("cluster_enabled") == "1"
+    return info.get("cluster_enabled") == "1"

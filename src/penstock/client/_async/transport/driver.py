@@ -53,7 +53,7 @@ class AsyncDriver:
             flow: not started yet.
             signal: ends a wait of the flow early when it is set.
         """
-        return await AsyncFlowRun(flow, self.answer, signal, self.executor).run()
+        return await AsyncFlowRun(flow, self.answer, signal, executor=self.executor).run()
 
     async def drive_each(self, each: Sequence[Generator[Any, Any, T]]) -> list[T | Exception]:
         """Run flows of different queues side by side, with the calls of a step in one trip.
@@ -76,8 +76,10 @@ class AsyncDriver:
                     ends[at] = error
             answers = await self._answer_each(list(effects.values()))
             steps = {
-                at: partial(each[at].throw if isinstance(told, Exception) else each[at].send, told)
-                for at, told in zip(effects, answers, strict=True)
+                at: partial(
+                    each[at].throw if isinstance(answer, Exception) else each[at].send, answer
+                )
+                for at, answer in zip(effects, answers, strict=True)
             }
         return [ends[at] for at in range(len(each))]
 
@@ -144,9 +146,9 @@ class AsyncDriver:
             if await self.executor.command("EXISTS", whole["ready"], whole["held"]):
                 raise QueuePartitioned(whole.name, None, count)  # it has lost its meta
             version = await self.executor.set_absent(meta, "v", count_field(count))
-        found = read_count(version)
-        if found != count:
-            raise QueuePartitioned(whole.name, found, count)
+        stored = read_count(version)
+        if stored != count:
+            raise QueuePartitioned(whole.name, stored, count)
 
     async def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
@@ -217,7 +219,7 @@ class AsyncDriver:
                 if about_server(error):
                     raise
                 logger.debug("queue %r can't be swept: %s", name, error)
-        count = self._turns.made() if effect.made else self._turns.listed(monotonic())
+        count = self._turns.made() if effect.is_new else self._turns.listed(monotonic())
         if count:
             self._turns.found(await self.sweep_listed(count), monotonic())
 

@@ -50,12 +50,14 @@ class AsyncResultWait:
         key: that of the stream `finished` of the job's queue.
         number: that of the job.
         signal: ends a pause of the wait.
+        seen: id of an entry that the stream has had before the next look.
         is_told: True if the job may have ended since it was looked at.
     """
 
     def __init__(self) -> None:
         self.key = self.number = b""
         self.signal = AsyncSignal()
+        self.seen = (0, 0)
         self.is_told = False
         self._finished: AsyncEndReader | None = None
 
@@ -63,7 +65,7 @@ class AsyncResultWait:
         """Note the ends that `finished` reads from now on."""
         if self._finished is not finished:
             self.leave()
-            self._finished, self.key, self.number = finished, key, number
+            self._finished, self.key, self.number, self.seen = finished, key, number, (0, 0)
             finished.enter(self)
 
     async def pause(self, last: bytes, timeout: float) -> None:
@@ -138,7 +140,7 @@ class AsyncEndReader:
     async def wait(self, wait: AsyncResultWait, last: bytes, timeout: float) -> None:
         """Wait until a job should be looked at again; see `AsyncResultWait.pause`."""
         until = monotonic() + timeout
-        if not self._begins(wait.key, _entry_id(last)):
+        if not self._begins(wait, _entry_id(last)):
             return
         try:
             while not wait.is_told and monotonic() < until:
@@ -150,13 +152,19 @@ class AsyncEndReader:
             await self._end(wait)
             wait.is_told = False
 
-    def _begins(self, key: bytes, last: EntryId) -> bool:
-        """Return True if every entry behind `last` is read; else look at the job again."""
+    def _begins(self, wait: AsyncResultWait, last: EntryId) -> bool:
+        """Return True if every entry behind `last` is read; else look at the job again.
+
+        If the stream has had a later entry before the look, it has ended since (it has a time to
+        live), and reading begins anew.
+        """
+        key = wait.key
         with self._lock:
-            if key not in self._began:
+            if key not in self._began or last < wait.seen:
                 self._began[key] = self._read_to[key] = last
                 if self._leader is not None:
                     self._leader.signal.set()
+            wait.seen = self._read_to[key]
             return self._began[key] <= last
 
     def _leads(self, wait: AsyncResultWait) -> bool:
@@ -207,7 +215,6 @@ class AsyncEndReader:
         return any("XREAD" in server.unavailable for server, _ in self._lines)
 
     async def _close_and_wake_waits(self, pause: float) -> None:
-        """Close the connections for so many seconds, and tell all waits to look again."""
         self._again_at = monotonic() + pause
         with self._lock:
             lines, self._lines = list(self._lines.values()), {}
@@ -258,9 +265,9 @@ class AsyncEndReader:
             await signal.wait(min(timeout, FAKE_BLPOP_SECONDS))
             return
         lines = {line.waiter.reader: line for line in self._lines.values() if line.waiter.reader}
-        found = await afirst_ready(list(lines), timeout, signal)
-        if found is not None:
-            self._tell(await lines[found].waiter.entries(0))
+        ready = await afirst_ready(list(lines), timeout, signal)
+        if ready is not None:
+            self._tell(await lines[ready].waiter.entries(0))
         for line in self._lines.values():
             if line.waiter.is_silent(XREAD_BLOCK_SECONDS + STOP_TIMEOUT):
                 raise RedisConnectionError("the reply to XREAD is overdue")

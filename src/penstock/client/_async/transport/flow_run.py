@@ -126,11 +126,11 @@ class AsyncFlowRun(Generic[T]):
             effect = begin()
             while True:
                 try:
-                    told = await self.answer(effect)
+                    answer = await self.answer(effect)
                 except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
                     effect = self._flow.throw(error)
                 else:
-                    effect = self._flow.send(told)
+                    effect = self._flow.send(answer)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -163,11 +163,11 @@ class AsyncFlowRun(Generic[T]):
             wanted.setdefault(node, {})[ops.keys[effect.kind]] = ops
         await self._drop([place for place in self._pending if place.node not in wanted])
         lost: list[QueueOps] = []
-        told = await self._ask_all_nodes(wanted, partial(self._arm, effect), lost)
-        while not (told or lost or self._taken):
+        woken = await self._ask_all_nodes(wanted, partial(self._arm, effect), lost)
+        while not (woken or lost or self._taken):
             until = effect.until if self._shorten is None else self._shorten(effect.until)
             timeout = await self._await_reply(until)
-            told = await self._ask_all_nodes(wanted, partial(self._pop, timeout), lost)
+            woken = await self._ask_all_nodes(wanted, partial(self._pop, timeout), lost)
             is_over = not self._is_sliced or monotonic() >= until
             if is_over or (self._signal is not None and self._signal.take()):
                 break
@@ -177,7 +177,7 @@ class AsyncFlowRun(Generic[T]):
             self._failures += 1
             pause = min(0.02 * 2**self._failures, 1.0)
             await self.answer(Rest(min(monotonic() + pause, effect.until)))
-        return WaitResult(tuple(told), tuple(lost), self._take())
+        return WaitResult(tuple(woken), tuple(lost), self._take())
 
     async def _ask_all_nodes(
         self,
@@ -189,28 +189,28 @@ class AsyncFlowRun(Generic[T]):
 
         The next call shows if that node is down.
         """
-        told: list[QueueOps] = []
+        woken: list[QueueOps] = []
         for node, queues in wanted.items():
             try:
-                told += await ask(node, queues)
+                woken += await ask(node, queues)
             except Exception as error:  # noqa: PERF203  # node after node
                 await self._drop(self._places_at(node))
                 if not passing(error):
                     raise
                 lost += queues.values()
-        return told
+        return woken
 
     async def _arm(self, effect: Listen, node: ListenedNode, queues: ByKey) -> list[QueueOps]:
         """Ensure that BLPOPs for these tokens are pending; return what earlier ones have taken."""
-        told: list[QueueOps] = []
+        woken: list[QueueOps] = []
         places = await self._connections(node).locate_keys(tuple(queues))
         for place in self._places_at(node):
             if self._has_moved(place):
                 raise RedisConnectionError(f"{place.server.address} is not the right server now")
             if self._pending[place].queues.keys() != set(places.get(place[1:], ())):
-                told += await self._end([place])
-        if told or self._taken:
-            return told
+                woken += await self._end([place])
+        if woken or self._taken:
+            return woken
         for (server, slot), keys in places.items():
             place = _WaitPlace(node, server, slot)
             if "BLPOP" in server.unavailable:
@@ -224,9 +224,9 @@ class AsyncFlowRun(Generic[T]):
             waiter = self._pending[place].waiter
             if not waiter.is_sliced:
                 follow = None if self._executor is None or slot is not None else effect.follow
-                told += [queues[key] for key in await waiter.begin(keys, follow)]
+                woken += [queues[key] for key in await waiter.begin(keys, follow)]
                 self._taken = self._taken or waiter.take()
-        return told
+        return woken
 
     async def _await_reply(self, until: float) -> float:
         """Wait until one of several BLPOPs has a reply; return the time to wait for each."""
@@ -244,7 +244,7 @@ class AsyncFlowRun(Generic[T]):
         return 0.0
 
     async def _pop(self, timeout: float, node: ListenedNode, queues: ByKey) -> list[QueueOps]:
-        told = []
+        woken = []
         for place in self._places_at(node):
             waiter, own = self._pending[place]
             if waiter.is_sliced:
@@ -252,8 +252,8 @@ class AsyncFlowRun(Generic[T]):
             else:
                 key = await waiter.read(timeout, self._signal)
                 self._taken = self._taken or waiter.take()
-            told += [] if key is None else [queues[key]]
-        return told
+            woken += [] if key is None else [queues[key]]
+        return woken
 
     @property
     def _is_sliced(self) -> bool:
@@ -277,23 +277,23 @@ class AsyncFlowRun(Generic[T]):
 
     async def end_wait(self) -> WaitResult:
         """End the waits and keep the connections; return the tokens taken meanwhile."""
-        told: list[QueueOps] = []
+        woken: list[QueueOps] = []
         for node in {place.node: None for place in self._pending}:
             if node is not None and not node.state.is_up:
                 await self._drop(self._places_at(node))
                 continue
             try:
-                told += await self._end(self._places_at(node))
+                woken += await self._end(self._places_at(node))
             except Exception as error:
                 if not passing(error):
                     raise
                 if node is not None:
                     node.note_failure(error)
-        return WaitResult(tuple(told), taken=self._take())
+        return WaitResult(tuple(woken), taken=self._take())
 
     async def _end(self, places: Iterable[_WaitPlace]) -> list[QueueOps]:
         """End the BLPOPs at these places; return the queues whose tokens they took."""
-        told: list[QueueOps] = []
+        woken: list[QueueOps] = []
         by_server: dict[AsyncServer, list[_WaitPlace]] = {}
         for place in places:
             if self._has_moved(place):
@@ -307,7 +307,7 @@ class AsyncFlowRun(Generic[T]):
                 try:
                     await server.unblock([one.waiter for one in pending])
                     for waiter, queues in pending:
-                        told += [queues[key] for key in await waiter.read_end()]
+                        woken += [queues[key] for key in await waiter.read_end()]
                         self._taken = self._taken or waiter.take()
                 except Exception as error:  # noqa: BLE001  # the other servers are told first
                     await self._drop(these)
@@ -315,9 +315,9 @@ class AsyncFlowRun(Generic[T]):
                 else:
                     for place in these:
                         server.rest(self._pending.pop(place).waiter)
-            if errors and not (told and passing(errors[0])):
+            if errors and not (woken and passing(errors[0])):
                 raise errors.pop(0)
-            return told
+            return woken
         finally:
             errors.clear()  # see `caught`
 

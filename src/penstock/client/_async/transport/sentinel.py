@@ -105,13 +105,13 @@ class AsyncPrimary:
         best: SentinelAnswer | None = None
         failed = []
         for number, (where, make) in enumerate(tuple(self._sentinels)):
-            told = await self._ask(where, make)
-            if isinstance(told, Exception):
-                failed.append(f"{where}: {told}")
+            answer = await self._ask(where, make)
+            if isinstance(answer, Exception):
+                failed.append(f"{where}: {answer}")
                 continue
-            if best is None or told.epoch > best.epoch:
-                best = told
-            if told.epoch >= self._epoch:
+            if best is None or answer.epoch > best.epoch:
+                best = answer
+            if answer.epoch >= self._epoch:
                 self._begin_with(number)
                 break
         if best is None:
@@ -133,12 +133,12 @@ class AsyncPrimary:
         self._look_at = now + SENTINEL_LOOK_SECONDS  # other calls use the known address meanwhile
         self._begin_with(1)
         where, make = self._sentinels[0]
-        told = await self._ask(where, make)
-        if isinstance(told, Exception):
-            logger.info("Sentinel %s: %s", where, told)
+        answer = await self._ask(where, make)
+        if isinstance(answer, Exception):
+            logger.info("Sentinel %s: %s", where, answer)
             self._look_at = time.monotonic() + SENTINEL_REST_SECONDS
-        elif told.epoch >= self._epoch:
-            self._take(told)
+        elif answer.epoch >= self._epoch:
+            self._take(answer)
 
     def turn_of(self, address: tuple[str, int]) -> int:
         """Return the number of the primary at an address; 0 = it is not the current one."""
@@ -152,13 +152,13 @@ class AsyncPrimary:
         every = self._sentinels
         self._sentinels = every[number:] + every[:number]
 
-    def _take(self, told: SentinelAnswer) -> None:
-        self._epoch = told.epoch
+    def _take(self, answer: SentinelAnswer) -> None:
+        self._epoch = answer.epoch
         self._look_at = time.monotonic() + SENTINEL_LOOK_SECONDS
-        if told.address != self._address:
-            self._address = told.address
+        if answer.address != self._address:
+            self._address = answer.address
             self.turn += 1
-            where = host_and_port(*told.address)
+            where = host_and_port(*answer.address)
             logger.info("the primary of %s is %s", self.service_name, where)
 
     async def answers(self) -> list[tuple[str, SentinelAnswer | Exception]]:
@@ -171,7 +171,7 @@ class AsyncPrimary:
         try:
             conn = self._idle.pop(where, None) or make()
             try:
-                told = await self._ask_connection(conn)
+                answer = await self._ask_connection(conn)
             except BaseException:
                 await conn.disconnect()
                 raise
@@ -181,7 +181,7 @@ class AsyncPrimary:
                 await other.disconnect()
         except (RedisError, OSError) as error:
             return error
-        return told
+        return answer
 
     async def _ask_connection(self, conn: AsyncRedisConnection) -> SentinelAnswer:
         name = self.service_name
@@ -209,17 +209,19 @@ class AsyncPrimary:
             await conn.disconnect()
 
 
-def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], AsyncRedisConnection]]:
+def _maker(
+    sentinel: Any, settings: dict[str, Any]
+) -> tuple[str, Callable[[], AsyncRedisConnection]]:
     """Return the address of a Sentinel, and a function that makes connections to it.
 
     Args:
         sentinel: redis-py's client of the Sentinel, which has the settings.
-        told: settings of the user; the default time-outs of redis-py are too long.
+        settings: settings of the user; the default time-outs of redis-py are too long.
     """
     kind = sentinel.connection_pool.connection_class
     kwargs = without_retry(sentinel.connection_pool.connection_kwargs)
     for name in ("socket_timeout", "socket_connect_timeout"):
-        kwargs[name] = told.get(name) or SENTINEL_STEP_SECONDS
+        kwargs[name] = settings.get(name) or SENTINEL_STEP_SECONDS
     return host_and_port(kwargs["host"], kwargs["port"]), lambda: kind(**kwargs)
 
 
@@ -282,11 +284,11 @@ def sentinel_pool(url: str) -> SentinelConnectionPool | None:
     Raises:
         BadArgument: the URL has not the form that is documented.
     """
-    found = SENTINEL_SCHEME.match(url)
-    if found is None:
+    match = SENTINEL_SCHEME.match(url)
+    if match is None:
         return None
-    scheme = found["base"].lower()
-    rest, _, query = url[found.end() :].partition("?")
+    scheme = match["base"].lower()
+    rest, _, query = url[match.end() :].partition("?")
     user, _, place = rest.rpartition("@")
     hosts, *path = place.split("/")
     service, db = ([unquote(part) for part in path] + [""])[:2] if len(path) in (1, 2) else ("", "")
@@ -312,11 +314,11 @@ def sentinel_pool(url: str) -> SentinelConnectionPool | None:
 def _places(url: str, hosts: str) -> list[tuple[str, int]]:
     places = []
     for text in hosts.split(","):
-        found = re.fullmatch(SENTINEL_HOST, text)
-        port = int(found["port"] or SENTINEL_PORT) if found else 0
-        if found is None or not 0 < port < 65536:
+        match = re.fullmatch(SENTINEL_HOST, text)
+        port = int(match["port"] or SENTINEL_PORT) if match else 0
+        if match is None or not 0 < port < 65536:
             raise _bad(url, "must be host or host:port for each Sentinel, with a port up to 65535")
-        places.append((found["host"].strip("[]"), port))
+        places.append((match["host"].strip("[]"), port))
     return places
 
 
@@ -326,31 +328,31 @@ def _options(url: str, base: str, pairs: Sequence[tuple[str, str]]) -> dict[str,
     Raises:
         BadArgument: an option can't be used.
     """
-    given = url_pool(f"{base}?{urlencode(pairs)}", url)
+    pool = url_pool(f"{base}?{urlencode(pairs)}", url)
     named = {"username", "password", "db", *(name for name, _ in pairs)}
-    return {name: given.connection_kwargs[name] for name in named & given.connection_kwargs.keys()}
+    return {name: pool.connection_kwargs[name] for name in named & pool.connection_kwargs.keys()}
 
 
-def url_pool(url: str, given: str) -> Any:
+def url_pool(url: str, user_url: str) -> Any:
     """Return redis-py's pool for a URL; nothing is sent.
 
     Args:
         url: a URL in redis-py's form.
-        given: the URL of the user, for the error.
+        user_url: the URL of the user, for the error.
 
     Raises:
         BadArgument: redis-py can't use it, or knows no such option.
     """
-    made: Any = None
+    new_pool: Any = None
     complaint = ""
     try:
-        made = apool.from_url(url)
-        made.connection_class(**made.connection_kwargs)
+        new_pool = apool.from_url(url)
+        new_pool.connection_class(**new_pool.connection_kwargs)
     except (TypeError, ValueError, RedisError) as error:
         complaint = str(error) or type(error).__name__
     if complaint:  # raised here, as redis-py's error may hold a part of the password
-        raise _bad(given, unusable(given, complaint))
-    return made
+        raise _bad(user_url, unusable(user_url, complaint))
+    return new_pool
 
 
 def _bad(url: str, reason: str) -> BadArgument:

@@ -19,7 +19,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import AsyncRedisConnection, asleep
 from penstock.client._async.transport.blocking import UNBLOCK_COMMAND, AsyncBlockingConnection
-from penstock.client._async.transport.connection import IDLE_BEFORE_TEST, AsyncProducerConnection
+from penstock.client._async.transport.commands import IDLE_BEFORE_TEST
+from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.client._async.transport.sentinel import AsyncPrimary
 from penstock.client._async.transport.settings import HURRY_SECONDS
 from penstock.client.clock import monotonic
@@ -215,14 +216,14 @@ class AsyncServer:
             raise
 
     async def run(
-        self, call: Call[object], *, brief: bool = False, caller: Producer | None = None
+        self, call: Call[object], *, brief: bool = False, earlier: Producer | None = None
     ) -> RawReply:
         """Run a script and return its reply; note in the call when it was sent again.
 
         Args:
             call: the script with its arguments.
             brief: whether to try it twice at most; a long one `LONG_CALL_REPEATS` times more.
-            caller: numbers the call; None = the connection, with its next number.
+            earlier: the number of the call if it was sent before; None = it gets the next one.
 
         Raises:
             OutOfMemory, BodyTooLarge, QueueDamaged: the server refused it.
@@ -241,9 +242,8 @@ class AsyncServer:
             if now > connection.used + IDLE_BEFORE_TEST:
                 await self.replace_if_dead(connection)
             connection.used = now
-        if caller is None:
-            caller = connection
-            connection.calls += 1
+        connection.calls += 1
+        caller = earlier or connection
         try:
             try:
                 reply = await connection.exchange(call, caller)
@@ -253,7 +253,7 @@ class AsyncServer:
                     raise
                 logger.info("%s: %s; trying again", call.script.name, error)
                 errors = [] if isinstance(error, ResponseError) else [error]
-                reply = await self._run_again(connection, call, caller, errors, brief=brief)
+                reply = await self._run_again(connection, call, caller, errors=errors, brief=brief)
         except BaseException as error:
             await self.handle_failure(connection, error, call)
             raise
@@ -289,7 +289,7 @@ class AsyncServer:
         for at, answer in enumerate(answers):
             if isinstance(answer, Exception):
                 try:
-                    answers[at] = await self.run(calls[at], caller=callers[at])
+                    answers[at] = await self.run(calls[at], earlier=callers[at])
                 except Exception as error:
                     if transient(error):
                         raise
@@ -325,12 +325,13 @@ class AsyncServer:
 
     async def _find_mistyped(self, connection: AsyncProducerConnection, call: Call[object]) -> str:
         """Return the keys of a call that have a wrong type, with both types."""
-        found = []
-        for kind, key in zip(call.script.keys, call.head[1:], strict=False):
+        faults = []
+        named = zip(call.script.keys, call.head[1:], strict=False)  # a lane has the first ones
+        for kind, key in (one for one in named if one[0] in call.script.used):
             with suppress(ResponseError):  # this user may not ask
                 actual = (await connection.command("TYPE", key)).decode()
-                found.append(wrong_type(kind, key, actual))
-        return ", ".join(filter(None, found))
+                faults.append(wrong_type(kind, key, actual))
+        return ", ".join(filter(None, faults))
 
     async def _repeat(self, attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
         """Repeat a call that has failed once, for so many seconds, and once at least."""
@@ -365,7 +366,8 @@ class AsyncServer:
         The reply is that of the last repeat, so a lease in it counts from then.
 
         Args:
-            connection, call, caller, brief: as of `run`.
+            connection, call, brief: as of `run`.
+            caller: numbers the call.
             errors: the failure, if the call may have run all the same. It is emptied at the end:
                 see `caught`.
         """
@@ -443,9 +445,11 @@ class AsyncServer:
         self.give(connection)
         return replies
 
-    async def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
-        """Return the replies to plain commands of each server: this one."""
-        return [[await self.command(*args) for args in commands]]
+    async def everywhere(
+        self, commands: Sequence[tuple[Argument, ...]]
+    ) -> dict[str, list[Any] | str]:
+        """Return the replies to plain commands of each server, by its address: this one."""
+        return {self.address: [await self.command(*args) for args in commands]}
 
     # -- waiters ---------------------------------------------------------------------------
 
@@ -482,8 +486,8 @@ class AsyncServer:
 
         If the server refuses that, none can be ended: their `id` becomes empty.
         """
-        pending = [one for one in waiters if one.reader is not None and one.id]
-        commands = [("CLIENT", "UNBLOCK", one.id) for one in pending]
+        pending = [conn for conn in waiters if conn.reader is not None and conn.id]
+        commands = [("CLIENT", "UNBLOCK", conn.id) for conn in pending]
         try:
             if len(commands) < 2:
                 for args in commands:
@@ -499,8 +503,8 @@ class AsyncServer:
         except ResponseError as error:
             if not self.note_unavailable(UNBLOCK_COMMAND, error):
                 raise
-            for one in pending:
-                one.id = b""
+            for conn in pending:
+                conn.id = b""
 
     def rest(self, waiter: AsyncBlockingConnection) -> None:
         """Keep a waiter with nothing pending for the next wait."""

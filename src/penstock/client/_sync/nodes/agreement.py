@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client._sync.nodes.federated_node import FederatedNode
-from penstock.client._sync.nodes.interfaces import NodeGroup
+from penstock.client._sync.nodes.federation import Federation
 from penstock.core import flows
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.logs import get_logger
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def agree(
-    federation: NodeGroup,
+    federation: Federation,
     name: str,
     partitions: int | None,
     more: Sequence[FederatedNode] = (),
@@ -48,13 +48,14 @@ def agree(
         for node in nodes:
             ops = node.brief.operations(name, number)
             read = partial(node.brief.executor.command, "HMGET", ops.keys["meta"], *STORED_SETTINGS)
-            fields = _try(federation, node, name, read)
+            fields = _try(federation, node, read, queue=name)
             if fields is not None:
                 stored[node] = fields
         for node, changes in merging.to_store(stored).items() if stored else ():
             ops = node.brief.operations(name, number)
             ops.partitions = partitions
-            _try(federation, node, name, partial(_store, node, ops, changes))
+            store = partial(_store, node, ops, fields=changes)
+            _try(federation, node, store, queue=name)
             logger.info("settings of %r: now stored on %s, too", name, node.address)
 
 
@@ -79,14 +80,15 @@ def _store(node: FederatedNode, ops: QueueOps, fields: list[Any]) -> None:
 
 
 def _try(
-    federation: NodeGroup,
+    federation: Federation,
     node: FederatedNode,
-    name: str,
     ask: Callable[[], T],
+    *,
+    queue: str,
 ) -> T | None:
     try:
         return ask()
     except Exception as error:  # noqa: BLE001  # as `agree` says
         if not federation.note_failure(node, error):
-            logger.warning("settings of %r were not stored on %s: %s", name, node.address, error)
+            logger.warning("settings of %r were not stored on %s: %s", queue, node.address, error)
         return None

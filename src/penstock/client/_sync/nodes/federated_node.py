@@ -174,9 +174,9 @@ class FederatedNode(Node):
     def recognise(self) -> bool:
         """Read its id, or give it one; return True if it is leaving."""
         executor = self.brief.executor
-        found, leaving = executor.command("HMGET", node_key(self.config.prefix), "id", "leaving")
+        node_id, leaving = executor.command("HMGET", node_key(self.config.prefix), "id", "leaving")
         # It has no id after a FLUSHALL, for example.
-        self.note_id(found.decode() if found else executor.identify())
+        self.note_id(node_id.decode() if node_id else executor.identify())
         self.is_known = True
         for executor in self._executors:
             executor.id = self.id

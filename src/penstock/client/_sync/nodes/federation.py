@@ -22,7 +22,7 @@ from penstock.client._sync.nodes.federated_node import (
     BackgroundTasks,
     FederatedNode,
 )
-from penstock.client._sync.nodes.interfaces import ShardedQueue
+from penstock.client._sync.nodes.interfaces import AgreedRoute
 from penstock.client._sync.nodes.scanning import ScannedPlace, read_next_page
 from penstock.client._sync.transport.flow_run import FlowRun
 from penstock.client.clock import monotonic
@@ -86,7 +86,7 @@ class Federation:
         self.sticky = Sticky(random.randrange(1 << 16))
         self._entries: dict[str, Entry] = {}
         self._gone: list[FederatedNode] = []
-        self._queues: weakref.WeakSet[ShardedQueue] = weakref.WeakSet()
+        self._routes: weakref.WeakSet[AgreedRoute] = weakref.WeakSet()
         self._learning = BackgroundTasks()
         self.learn_at = 0.0
 
@@ -104,17 +104,17 @@ class Federation:
     is_apart = True
     """Parts of a queue lie on several servers, each of which may fail by itself."""
 
-    def watch(self, queue: ShardedQueue) -> None:
+    def watch(self, route: AgreedRoute) -> None:
         """Keep the settings of a queue the same on all nodes from now on."""
-        self._queues.add(queue)
+        self._routes.add(route)
 
     def partitions(self, name: str) -> int | None:
         """Return the number of partitions on the first node that has the queue.
 
         0 = it has none, None = no such queue.
         """
-        found, _ = self.each(lambda node: node.brief.driver.partitions(name))
-        return next((count for _, count in found if count is not None), None)
+        counts, _ = self.each(lambda node: node.brief.driver.partitions(name))
+        return next((count for _, count in counts if count is not None), None)
 
     def preferred(self) -> list[FederatedNode]:
         """Return the nodes in the order in which jobs are offered to them."""
@@ -205,7 +205,7 @@ class Federation:
                 node.close_connections()
 
     def _meet_again(self, node: FederatedNode) -> None:
-        found = node.read_state()
+        facts = node.read_state()
         self.check_id(node)
         if node not in self.nodes:
             return
@@ -213,10 +213,10 @@ class Federation:
         self._merge_list(node.brief.executor.read_node_list())
         # Before a job is taken from it: other nodes may keep acks of its jobs.
         hints.replay(self, node)
-        for queue in list(self._queues):
-            queue.agree(node)
+        for route in list(self._routes):
+            route.agree(node)
         if node in self.nodes:
-            node.state.note_answer(**found)
+            node.state.note_answer(**facts)
 
     def check_id(self, node: FederatedNode) -> None:
         """Check that no two nodes have one id; remove one that was learned twice.
@@ -266,25 +266,25 @@ class Federation:
                 except Exception as error:  # noqa: BLE001  # tried again when it is due
                     if not self.note_failure(node, error):
                         logger.warning("node %s: %s", node.address, error)
-        for queue in list(self._queues):
-            queue.agree()
+        for route in list(self._routes):
+            route.agree()
 
     def up(self, but: FederatedNode) -> list[FederatedNode]:
         """Return the nodes that are up, except one."""
         return [node for node in list(self.nodes) if node is not but and node.state.is_up]
 
-    def _merge_list(self, told: Mapping[str, str]) -> None:
+    def _merge_list(self, entries: Mapping[str, str]) -> None:
         known = {node_id: str(entry) for node_id, entry in self._entries.items()}
-        self._entries = merged_members([known, told])
+        self._entries = merged_members([known, entries])
         for node_id, entry in sorted(self._entries.items(), key=itemgetter(1)):
-            found = [node for node in list(self.nodes) if node.whole_id == node_id]
-            if found or not entry.address:
+            nodes = [node for node in list(self.nodes) if node.whole_id == node_id]
+            if nodes or not entry.address:
                 self.unused.pop(node_id, None)
             if not entry.address:
-                for node in found:
+                for node in nodes:
                     if len(self.nodes) > 1:  # the last node stays, even if it was forgotten
                         self._remove(node)
-            elif not found:
+            elif not nodes:
                 self._use_listed(node_id, entry.address)
 
     def _use_listed(self, node_id: str, address: str) -> None:
@@ -307,8 +307,8 @@ class Federation:
 
     def entries(self) -> dict[str, Entry]:
         """Return the lists of all nodes, merged."""
-        found, _ = self.each(lambda node: node.brief.executor.read_node_list())
-        return merged_members(told for _, told in found)
+        lists, _ = self.each(lambda node: node.brief.executor.read_node_list())
+        return merged_members(entries for _, entries in lists)
 
     def admit(self, url: str) -> FederatedNode:
         """Add a node and return it.
@@ -352,11 +352,11 @@ class Federation:
                 return node
         known = ", ".join(node.id for node in self.nodes if node.id)
         unmet = ", ".join(node.address for node in self.nodes if not node.id)
-        told = f"node {node_id} is unknown, this client knows {known}: add its URL"
+        text = f"node {node_id} is unknown, this client knows {known}: add its URL"
         for whole_id, (address, reason) in self.unused.items():
             if whole_id.startswith(node_id):
-                told = f"node {node_id} at {address!r} is not used: {reason}"
-        raise WrongNode("id", name, f"{told}; not reached: {unmet}" if unmet else told)
+                text = f"node {node_id} at {address!r} is not used: {reason}"
+        raise WrongNode("id", name, f"{text}; not reached: {unmet}" if unmet else text)
 
     def note_failure(self, node: FederatedNode, error: BaseException) -> bool:
         """Note the failure of a node; return True if other nodes may make up for it."""
@@ -406,32 +406,32 @@ class Federation:
             NodesUnavailable: no node has answered.
         """
         self.connect()
-        found: list[tuple[FederatedNode, T]] = []
+        answers: list[tuple[FederatedNode, T]] = []
         missed: dict[str, str] = {}
         for node in list(self.nodes):
             try:
-                found.append((node, self._ask(node, partial(ask, node))))
+                answers.append((node, self._ask(node, partial(ask, node))))
             except Exception as error:  # noqa: PERF203  # node after node
                 if not passing(error):
                     raise
                 missed[node.address] = node.state.reason
-        if not found:
+        if not answers:
             raise NodesUnavailable("no node has answered", missed)
-        return found, missed
+        return answers, missed
 
     def queues(self, pattern: str) -> list[str]:
         """Return the names of the queues that exist on any node, sorted."""
-        found, missed = self.each(lambda node: node.brief.queues(pattern))
-        return Partial(sorted({name for _, names in found for name in names}), missed)
+        answers, missed = self.each(lambda node: node.brief.queues(pattern))
+        return Partial(sorted({name for _, names in answers for name in names}), missed)
 
-    def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
+    def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter, pattern: str) -> QueuePage:
         """Return one page of the registries, node by node; a queue is on the first that has it."""
         at = merging.split_cursor(cursor)
         check_cursor("cursor", at[1], QUEUE_CURSOR)
         self.connect()
 
         def scan(node: FederatedNode, at: str) -> QueuePage | None:
-            ask = partial(node.brief.scan_queues, at, n, lambda _: True)
+            ask = partial(node.brief.scan_queues, at, n, lambda _: True, pattern)
             return self.try_node(node, ask)
 
         places = [ScannedPlace(node.id, node, partial(scan, node)) for node in self.nodes]
@@ -440,20 +440,20 @@ class Federation:
         return replace(page, queues=[stats for stats in chosen if is_wanted(stats)])
 
     def _choose_first_met(
-        self, node: FederatedNode, found: Sequence[QueueStats]
+        self, node: FederatedNode, listed: Sequence[QueueStats]
     ) -> list[QueueStats]:
         """Return the merged figures of the queues that exist on no node before this one."""
         chosen = []
-        for one in found:
-            parts, missed = self.each(partial(_read_stats, one=one))
+        for queue in listed:
+            parts, missed = self.each(partial(_read_stats, queue=queue))
             if not any(stats.exists and other.id < node.id for other, stats in parts):
                 chosen.append(merging.merged_stats([stats for _, stats in parts], missed))
         return chosen
 
     def hello(self) -> Hello:
         """Return every node: those that answer, then the others with the last known state."""
-        found, _ = self.each(lambda node: node.read_view())
-        seen = dict(found)
+        views, _ = self.each(lambda node: node.read_view())
+        seen = dict(views)
         silent = [
             NodeView(one.whole_id, one.address, leaving=one.state.leaving, error=one.state.reason)
             for one in self.nodes
@@ -463,12 +463,12 @@ class Federation:
             NodeView(node_id, address, error=reason)
             for node_id, (address, reason) in self.unused.items()
         ]
-        return Hello(PROTOCOL_VERSION, found[0][1].id, (*seen.values(), *silent))
+        return Hello(PROTOCOL_VERSION, views[0][1].id, (*seen.values(), *silent))
 
     def info(self) -> Info:
         """Return the state of all nodes together."""
-        found, _ = self.each(lambda node: node.brief.info())
-        return merged_info([info for _, info in found])
+        answers, _ = self.each(lambda node: node.brief.info())
+        return merged_info([info for _, info in answers])
 
     # -- consuming -------------------------------------------------------------------------
 
@@ -491,7 +491,7 @@ class Federation:
         if isinstance(effect, flows.StoreHint):
             ops = effect.ops
             node = cast("FederatedNode", ops.node)
-            return hints.keep(self, node, ops.keys.name, effect.jobs, effect.intent)
+            return hints.keep(self, node, ops.keys.name, names=effect.jobs, intent=effect.intent)
         if isinstance(effect, flows.CloseConnections):
             return None
         assert isinstance(effect, flows.GiveUpSoon)
@@ -508,8 +508,8 @@ class Federation:
                     self._ask(node, answer)
 
 
-def _read_stats(node: FederatedNode, one: QueueStats) -> QueueStats:
-    return node.brief.read_stats(one.name, one.partitions)
+def _read_stats(node: FederatedNode, queue: QueueStats) -> QueueStats:
+    return node.brief.read_stats(queue.name, queue.partitions)
 
 
 def _is_spare(node: FederatedNode, other: FederatedNode, nodes: Sequence[FederatedNode]) -> bool:

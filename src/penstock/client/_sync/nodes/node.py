@@ -15,7 +15,7 @@ from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig, QueueFilter
 from penstock.core.calls.operations import QueueOps
-from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.job import Delivery, JobQueue
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.views import QueuePage, QueueStats
 from penstock.core.nodes.merging import merged_stats
@@ -72,7 +72,9 @@ class Node:
         """Address of the node, for people."""
         return self.executor.address
 
-    def operations(self, name: str, number: int | None = None, queue: Any = None) -> QueueOps:
+    def operations(
+        self, name: str, number: int | None = None, queue: JobQueue | None = None
+    ) -> QueueOps:
         """Return the operations of a queue, or of one of its partitions.
 
         Args:
@@ -82,7 +84,9 @@ class Node:
         """
         config, keys = self.config, QueueKeys(name, self.config.prefix, number)
         make = Delivery if queue is None else queue.job_type
-        return QueueOps(keys, config.owner, self.executor.known, queue, make, config.codec)
+        return QueueOps(
+            keys, config.owner, self.executor.known, queue=queue, make=make, codec=config.codec
+        )
 
     def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
@@ -110,8 +114,8 @@ class Node:
         """
         known = self.executor.known
         if known and node_id not in known:
-            told = f"node {node_id} is unknown, this client knows {', '.join(known)}: add its URL"
-            raise WrongNode("id", name, told)
+            text = f"node {node_id} is unknown, this client knows {', '.join(known)}: add its URL"
+            raise WrongNode("id", name, text)
 
     def check_taking(self) -> bool:
         """Check that the node takes new jobs, before some are added. Return True.
@@ -164,16 +168,17 @@ class Node:
                     names.add(name)
         return sorted(names)
 
-    def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
-        """Return one page of the registry."""
+    def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter, pattern: str) -> QueuePage:
+        """Return one page of the registry; figures are read of queues whose names match."""
         at = check_cursor("cursor", cursor, QUEUE_CURSOR)
         self.connect()
         after, entries = self.driver.registry_page(at, n)
-        found = [
+        named = [entry for entry in entries if fnmatchcase(split_name(entry[0])[0], pattern)]
+        every = [
             stats if number is None else self._read_whole(stats.name, number)
-            for stats, number in self._read_living(entries)
+            for stats, number in self._read_living(named)
         ]
-        return QueuePage(after, [stats for stats in found if stats and is_wanted(stats)])
+        return QueuePage(after, [stats for stats in every if stats and is_wanted(stats)])
 
     def read_stats(self, name: str, partitions: int | None) -> QueueStats:
         """Return the figures of a queue with so many partitions; None = it has none."""
@@ -226,18 +231,19 @@ class Node:
             used_memory=facts.number("used_memory"),
             max_memory=facts.number("maxmemory"),
             leaving=leaving,
+            primaries=facts.primaries(),
         )
 
     def info(self) -> Info:
         """Return the state of the server, and how many queues and jobs it has."""
         self.connect()
         facts = self.executor.server_facts()
-        found = self.living()
-        waiting = sum(one.ready + one.scheduled + one.parked for one in found)
+        queues = self.living()
+        waiting = sum(one.ready + one.scheduled + one.parked for one in queues)
         return facts.info(
             node=self.executor.whole_id(),
-            queues=len({one.name for one in found}),
-            jobs=waiting + sum(one.active + one.dead for one in found),
+            queues=len({one.name for one in queues}),
+            jobs=waiting + sum(one.active + one.dead for one in queues),
             waiting=waiting,
         )
 

@@ -126,19 +126,19 @@ class Nodes:
         """Return the id of a listed node that can't be used; '' if `node` is not one of them."""
         self._federation.connect()
         unused = self._federation.unused.items()
-        found = [one for one, (address, _) in unused if _is_named(node, address, one)]
-        return found[0] if len(found) == 1 else ""
+        named = [one for one, (address, _) in unused if _is_named(node, address, one)]
+        return named[0] if len(named) == 1 else ""
 
     def _find(self, node: object) -> FederatedNode:
         self._federation.connect()
         if not isinstance(node, (str, NodeView)) or not node:
             raise BadArgument("node", _shown(node), "must be an id, an address or a NodeView")
         nodes = self._federation.nodes
-        found = [one for one in nodes if _is_named(node, one.address, one.whole_id)]
-        if len(found) != 1:
+        named = [one for one in nodes if _is_named(node, one.address, one.whole_id)]
+        if len(named) != 1:
             known = ", ".join(f"{one.id} ({one.address})" for one in nodes)
             raise BadArgument("node", _shown(node), f"must be one of {known}")
-        return found[0]
+        return named[0]
 
     def _note(self, node_id: str, address: str, but: FederatedNode | None = None) -> None:
         """Write the list, with one changed entry, to every node.
@@ -166,8 +166,8 @@ class Nodes:
                 return str(error)
             return ""
 
-        found, missed = federation.each(write)
-        missed.update({node.address: why for node, why in found if why})
+        reasons, missed = federation.each(write)
+        missed.update({node.address: why for node, why in reasons if why})
         if but is not None:
             missed.pop(but.address, None)
         if missed:
@@ -175,7 +175,6 @@ class Nodes:
 
 
 def _is_named(node: object, address: str, whole_id: str) -> bool:
-    """Return True if a node is named by its address, or by at least 8 digits of its id."""
     name = node.id or node.address if isinstance(node, NodeView) else node
     if not isinstance(name, str):
         return False

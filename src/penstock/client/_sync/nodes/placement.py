@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from penstock.client._acompat import sleep
 from penstock.client._sync.nodes.federated_node import FederatedNode
-from penstock.client._sync.nodes.interfaces import NodeGroup
+from penstock.client._sync.nodes.federation import Federation
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
 from penstock.core.nodes.state import NotTaken
@@ -21,7 +21,7 @@ __all__ = ["produce"]
 T = TypeVar("T")
 
 
-def produce(federation: NodeGroup, add_to: Callable[[FederatedNode], T]) -> T:
+def produce(federation: Federation, add_to: Callable[[FederatedNode], T]) -> T:
     """Add jobs on the first node that takes them.
 
     Args:
@@ -63,7 +63,7 @@ class _PlacementRound(Generic[T]):
         result: the answer of the node that took the jobs.
     """
 
-    def __init__(self, federation: NodeGroup) -> None:
+    def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self._tried: set[FederatedNode] = set()
         self.reasons: dict[str, str] = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.client._sync.nodes.node import Node
+from penstock.client._sync.nodes.one_part import PartQueue
 from penstock.client._sync.route.part import (
     AskPart,
     CallPart,
@@ -15,18 +15,19 @@ from penstock.client._sync.route.part import (
     ReadPart,
 )
 from penstock.client._sync.settling import BuildCall
+from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig
-from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.batches import BatchCondition
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.enqueuing.prepared import Prepared
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName
 from penstock.core.jobs.middleware import Middleware
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.views import JobView, QueueStats, ScanPage
-from penstock.core.values.checks import Duration, StateName
+from penstock.core.values.checks import StateName
 from penstock.core.values.confirmations import Wait
-from penstock.core.values.durable import Durable
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Enqueuing",
+    "LookingRoute",
     "QueueTopology",
     "Route",
     "Routed",
-    "Settling",
 ]
 
 T = TypeVar("T")
@@ -61,14 +62,6 @@ class Route(Protocol):
     @property
     def address(self) -> str:
         """Return the address of its node, or of all, for people."""
-
-    @property
-    def node(self) -> Node:
-        """Return its only node.
-
-        Raises:
-            ConfigurationError: there may be several.
-        """
 
     @property
     def part(self) -> Part | None:
@@ -103,9 +96,7 @@ class Route(Protocol):
 
     # -- consuming -------------------------------------------------------------------------
 
-    def reserve(
-        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
-    ) -> list[Any]:
+    def reserve(self, request: ReserveRequest) -> list[Any]:
         """Take up to n jobs of all parts; see `QueueTopology.reserve`."""
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
@@ -128,7 +119,7 @@ class Route(Protocol):
         """Finish one delivery."""
 
     def exchange(
-        self, names: list[JobName], n: int, wait: float | None
+        self, names: list[JobName], n: int, *, block: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs and take up to n others."""
 
@@ -179,7 +170,34 @@ class Route(Protocol):
         """Remove the queue; return whether it existed, and its number of jobs."""
 
 
-class Routed(Protocol):
+class LookingRoute:
+    """A route whose client may join other nodes: it looks for the route that the queue has then.
+
+    Attributes:
+        topology: the nodes of the client.
+    """
+
+    topology: QueueTopology
+    _queue: Routed
+
+    def refresh(self) -> Route:
+        """Return the route of the queue; if the list of nodes is due, read it first."""
+        if monotonic() >= self.topology.look_at:
+            self.topology.look()
+        return self._queue.route
+
+    def reserve(self, request: ReserveRequest) -> list[Any]:
+        """Take up to n jobs of all parts."""
+        return self.topology.reserve([self._queue], request)
+
+    def _find_other_route(self) -> bool:
+        if not self.topology.look():
+            return False
+        route: object = self._queue.route
+        return route is not self
+
+
+class Routed(PartQueue, Protocol):
     """A queue, as its route and its role see it."""
 
     route: Route
@@ -208,41 +226,6 @@ class Enqueuing(Routed, Protocol):
         """Add many jobs."""
 
 
-class Settling(Routed, Protocol):
-    """A queue, as its jobs see it."""
-
-    def ack(
-        self,
-        jobs: Iterable[JobName],
-        *,
-        dedup_window: Duration | None = None,
-        replicas: int = 0,
-        durable: Durable | None = None,
-    ) -> Settled:
-        """Finish jobs."""
-
-    def nack(
-        self,
-        jobs: Iterable[JobName],
-        *,
-        delay: Duration | None = None,
-        error: str = "",
-        trace: str = "",
-    ) -> Settled:
-        """Report failed attempts."""
-
-    def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
-        """Give jobs back."""
-
-    def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
-        """Turn jobs into dead letters."""
-
-    def extend(
-        self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
-    ) -> Settled:
-        """Renew leases."""
-
-
 class QueueTopology(Protocol):
     """The nodes of a client, as its queues see them.
 
@@ -260,9 +243,6 @@ class QueueTopology(Protocol):
     def reserve(
         self,
         queues: Sequence[Routed],
-        n: int,
-        wait: float | None,
-        seen: Taken | None = None,
-        confirm: Wait | None = None,
+        request: ReserveRequest,
     ) -> list[Any]:
         """Take up to n jobs from several queues, the first queue first."""

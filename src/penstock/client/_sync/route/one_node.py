@@ -11,17 +11,22 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._sync.nodes.node import Node
-from penstock.client._sync.route.interfaces import QueueTopology, Route, Routed
+from penstock.client._sync.route.interfaces import (
+    LookingRoute,
+    QueueTopology,
+    Route,
+    Routed,
+)
 from penstock.client._sync.route.part import AskPart, CallPart, Part, ReadPart
 from penstock.client._sync.route.reserving import reserve_on_node
 from penstock.client.clock import monotonic
-from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.chunks import chunks
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.enqueuing.prepared import Prepared
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.job import BulkEnqueued, JobName
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.views import ScanPage
-from penstock.core.values.confirmations import Wait
 from penstock.errors import NodesUnavailable, QueueClosed, QueueInUse, RoleLost
 from penstock.wire.codes import Code
 
@@ -30,7 +35,7 @@ __all__ = ["BoundRoute", "NodeRoute"]
 T = TypeVar("T")
 
 
-class NodeRoute(Part):
+class NodeRoute(LookingRoute, Part):
     """The route of a queue with one part: it is that part.
 
     Args:
@@ -61,12 +66,6 @@ class NodeRoute(Part):
         """Return the operations of the part."""
         return [self.ops]
 
-    def refresh(self) -> Route:
-        """Return the route of the queue; if the list of nodes is due, read it first."""
-        if monotonic() >= self.topology.look_at:
-            self.topology.look()
-        return self._queue.route
-
     # -- producing -------------------------------------------------------------------------
 
     def _check_taking(self) -> bool:
@@ -85,21 +84,12 @@ class NodeRoute(Part):
         node.taking_until = min(node.taking_until, topology.look_at)
         return True
 
-    def _find_other_route(self) -> bool:
-        return self.topology.look() and self._queue.route is not self
-
     def add_many(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
         """Add jobs in chunks; append the results, also of those before a failure."""
         for chunk, own in chunks(bodies, options, parted=False):
             self.add_chunk(chunk, own, results)
 
     # -- consuming -------------------------------------------------------------------------
-
-    def reserve(
-        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
-    ) -> list[Any]:
-        """Take up to n jobs."""
-        return self.topology.reserve([self._queue], n, wait, seen=seen, confirm=confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the part, as the one to ask for jobs."""
@@ -112,7 +102,7 @@ class NodeRoute(Part):
         """Store nothing: a queue with one part has nothing to agree on."""
 
     def exchange(
-        self, names: list[JobName], n: int, wait: float | None
+        self, names: list[JobName], n: int, *, block: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs and take up to n others, in one trip."""
         self.connect()
@@ -121,11 +111,11 @@ class NodeRoute(Part):
         if call.resent:
             outcomes = outcomes.after_resend(Code.GONE)
         jobs = taken.deliveries
-        if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
+        if not jobs and (block is None or block > 0 or taken.next_ms == 0):
             # The jobs are finished: the next call raises if the connection fails now.
             refusals = (QueueClosed, QueueInUse, RoleLost)
             with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
-                jobs = self.ops.queue.reserve(n, block=wait)
+                jobs = self.reserve(ReserveRequest(n, block))
         return outcomes, jobs
 
     # -- calls to the part -----------------------------------------------------------------
@@ -133,6 +123,7 @@ class NodeRoute(Part):
     def call_parts(self, names: list[JobName], call: CallPart[T], unknown: T) -> Sequence[T]:
         """Call the part with the jobs; return an answer for each, in order."""
         del unknown  # the part answers, or the call raises
+        self.connect()
         return call(self, names)
 
     def ask_parts(self, ask: AskPart[T]) -> tuple[list[T], dict[str, str]]:
@@ -156,7 +147,7 @@ class BoundRoute(NodeRoute):
     """
 
     def __init__(self, topology: QueueTopology, part: Part, queue: Routed) -> None:
-        super().__init__(topology, part.node, queue, part.number)
+        super().__init__(topology, part.node, queue, number=part.number)
         self.ops.node, self.ops.partitions = part.ops.node, part.ops.partitions
 
     def refresh(self) -> Route:
@@ -170,8 +161,6 @@ class BoundRoute(NodeRoute):
     def _find_other_route(self) -> bool:
         return False
 
-    def reserve(
-        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
-    ) -> list[Any]:
+    def reserve(self, request: ReserveRequest) -> list[Any]:
         """Take up to n jobs of this part."""
-        return reserve_on_node(self.node, [self], n, wait, seen=seen, confirm=confirm)
+        return reserve_on_node(self.node, [self], request)

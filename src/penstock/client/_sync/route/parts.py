@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.client._sync.nodes.node import Node
 from penstock.client._sync.nodes.scanning import ScannedPlace, read_next_page
-from penstock.client._sync.route.interfaces import QueueTopology, Route, Routed
+from penstock.client._sync.route.interfaces import (
+    LookingRoute,
+    QueueTopology,
+    Routed,
+)
 from penstock.client._sync.route.part import (
     AskPart,
     CallPart,
@@ -23,10 +27,11 @@ from penstock.client._sync.route.part import (
 from penstock.client._sync.settling import BuildCall, check_jobs, settle_each
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
-from penstock.core.calls.operations import QueueOps, Taken
+from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.batches import BatchCondition
 from penstock.core.enqueuing.chunks import Window, chunks, windows
-from penstock.core.enqueuing.options import Prepared, prepared
+from penstock.core.enqueuing.prepared import Prepared, prepared
+from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import (
     BulkEnqueued,
@@ -36,7 +41,7 @@ from penstock.core.jobs.job import (
     ops_of,
     reservation_of,
 )
-from penstock.core.jobs.merge import Answers, told, with_outcomes
+from penstock.core.jobs.merge import Answers, split_error, with_outcomes
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.views import JobView, QueueStats, ScanPage
 from penstock.core.nodes import merging, state
@@ -57,7 +62,6 @@ from penstock.wire.keys import QueueKeys, queue_crcs
 
 if TYPE_CHECKING:
     from penstock.client._sync.nodes.federation import Federation
-    from penstock.core.enqueuing.schedules import NewSchedule
 
 __all__ = ["NodeAnswers", "PartsRoute"]
 
@@ -79,7 +83,7 @@ class NodeAnswers(NamedTuple):
     missed: dict[str, str]
 
 
-class PartsRoute(ABC):
+class PartsRoute(LookingRoute, ABC):
     """The route of a queue on several nodes, or in several partitions, or both.
 
     A call adds to one part, takes from all, calls the part that has a job, or asks every part and
@@ -105,7 +109,7 @@ class PartsRoute(ABC):
         self._nodes = nodes
         self.name, self.partitions = name, queue.partitions
         keys = QueueKeys(name, config.prefix)
-        self.ops = QueueOps(keys, config.owner, (), queue, codec=config.codec)
+        self.ops = QueueOps(keys, config.owner, (), queue=queue, codec=config.codec)
         self.topology = topology
         self._queue = queue
         count = self.partitions
@@ -133,10 +137,6 @@ class PartsRoute(ABC):
         return [part.ops for part in self.parts]
 
     @abstractmethod
-    def declare(self) -> None:
-        """Store what all parts must agree on."""
-
-    @abstractmethod
     def _find_by_id(self, node_id: str, number: int | None, name: object) -> Part:
         """Return a part by an id of its node.
 
@@ -145,11 +145,6 @@ class PartsRoute(ABC):
         """
 
     def _find_part(self, name: object) -> Part:
-        """Return the part of a job.
-
-        Raises:
-            BadJobId, WrongQueue, WrongNode: it has none.
-        """
         if not isinstance(name, Delivery):
             parsed = parse_id(name)
             if parsed.crc in self._crcs:
@@ -164,12 +159,6 @@ class PartsRoute(ABC):
         if name.queue_name != self.name or crc not in self._crcs:
             raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
         return self._find_by_id(place.node, self._crcs[crc], name.id)
-
-    def refresh(self) -> Route:
-        """Return the route of the queue; if the list of nodes is due, read it first."""
-        if monotonic() >= self.topology.look_at:
-            self.topology.look()
-        return self._queue.route
 
     # -- producing -------------------------------------------------------------------------
 
@@ -237,34 +226,23 @@ class PartsRoute(ABC):
         """Open a batch on one node, in one partition."""
         return self._place(prepared(), lambda part, _: part.open_batch(record, on))
 
-    @abstractmethod
-    def store_schedule(self, new: NewSchedule, *, force: bool) -> int:
-        """Store a schedule in the partition of its name. Returns: as `flows.schedule`."""
-
     # -- consuming -------------------------------------------------------------------------
-
-    def reserve(
-        self, n: int, wait: float | None, seen: Taken | None = None, confirm: Wait | None = None
-    ) -> list[Any]:
-        """Take up to n jobs of all parts."""
-        return self.topology.reserve([self._queue], n, wait, seen=seen, confirm=confirm)
 
     def order_parts(self) -> tuple[list[QueueOps], int]:
         """Return the parts in the order to ask them for jobs, and how many may have some."""
-        order = self._poll_order.order(self.operations, monotonic())
-        return order, self._poll_order.eager
+        return self._poll_order.order(self.operations, monotonic())
 
     def note_poll(self, ops: QueueOps, count: int | None) -> None:
         """Note how many jobs a part gave; None = it did not answer."""
         self._poll_order.gave(ops, count, monotonic())
 
     def exchange(
-        self, names: list[JobName], n: int, wait: float | None
+        self, names: list[JobName], n: int, *, block: float | None
     ) -> tuple[Settled, list[Any]]:
         """Finish jobs, then take up to n others."""
         outcomes = self.settle(names, QueueOps.ack, resent_code=Code.GONE, intent=ACK_INTENT)
         try:
-            return outcomes, self.reserve(n, wait)
+            return outcomes, self.reserve(ReserveRequest(n, block))
         except (NodesUnavailable, QueueClosed):  # the next call raises it: these jobs are finished
             return outcomes, []
 
@@ -300,7 +278,7 @@ class PartsRoute(ABC):
             return settled
 
         with with_outcomes(names):
-            outcomes = self.call_parts(names, settle_own, Outcome.UNKNOWN, intent)
+            outcomes = self.call_parts(names, settle_own, Outcome.UNKNOWN, intent=intent)
         whole = outcomes if isinstance(outcomes, Settled) else Settled(names, outcomes)
         whole.replicas = min(confirmed, default=0)
         return whole
@@ -333,13 +311,13 @@ class PartsRoute(ABC):
             places.setdefault(self._find_part(name), []).append(at)
         if len(places) == 1:
             [part] = places
-            return self._call_part(part, names, call, intent)
+            return self._call_part(part, names, call, intent=intent)
         answers = Answers(len(names), unknown)
         for part, where in places.items():
             try:
-                own = self._call_part(part, [names[at] for at in where], call, intent)
+                own = self._call_part(part, [names[at] for at in where], call, intent=intent)
             except Exception as error:  # noqa: PERF203  # part after part; some are borne
-                own, unconfirmed, failure = told(error)
+                own, unconfirmed, failure = split_error(error)
                 answers.note(where, own)
                 answers.short = unconfirmed or answers.short
                 if failure is None:
@@ -410,11 +388,7 @@ class PartsRoute(ABC):
             raise BadArgument("start", start, f"n and start together must be at most {BATCH}")
         most, backwards = (-start if start < 0 else start + n), newest or start < 0
         views, missed = self.ask_parts(lambda part: part.peek(state, 0, most, newest=backwards))
-        return Partial(merging.merged_peek(views, state, start, n, newest=newest), missed)
-
-    @abstractmethod
-    def clear(self) -> tuple[bool, int]:
-        """Remove the queue; return whether it existed, and its number of jobs."""
+        return Partial(merging.merged_peek(views, state, start=start, n=n, newest=newest), missed)
 
 
 def _adding(chunk: list[bytes], results: BulkEnqueued) -> Callable[[Part, Prepared], None]:

@@ -18,16 +18,16 @@ from penstock.client._sync.route.part import AskPart, CallPart, Part, ReadPart
 from penstock.client._sync.route.parts import NodeAnswers, PartsRoute
 from penstock.client.clock import monotonic
 from penstock.core.calls.operations import QueueOps
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.enqueuing.prepared import Prepared
 from penstock.core.flows.schedules import schedule_on
 from penstock.core.jobs.hints import Intent, is_once
 from penstock.core.jobs.job import JobName
-from penstock.core.jobs.merge import hinted, told
+from penstock.core.jobs.merge import hinted, split_error
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.views import QueueStats, ScanPage
 from penstock.core.nodes import merging
 from penstock.core.values.partitions import partition_of
-from penstock.errors import ConfigurationError, IncompleteSettle, NodesMissed, NodesUnavailable
+from penstock.errors import IncompleteSettle, NodesMissed, NodesUnavailable
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
@@ -58,11 +58,6 @@ class NodesRoute(PartsRoute):
         self._declared: set[Node] = set()
         self._is_agreed = False
         federation.watch(self)
-
-    @property
-    def node(self) -> Node:
-        """Raise an error: there may be several nodes."""
-        raise ConfigurationError("this call needs a client of one node alone")
 
     # -- parts -----------------------------------------------------------------------------
 
@@ -105,7 +100,7 @@ class NodesRoute(PartsRoute):
 
     def adopt(self, ops: QueueOps, node: FederatedNode, number: int | None) -> None:
         """Use these operations, by which jobs were delivered before, for a part."""
-        self._part(node, node, number, ops)
+        self._part(node, node, number, ops=ops)
 
     def _find_by_id(self, node_id: str, number: int | None, name: object) -> Part:
         node = self.federation.find_node(node_id, name)
@@ -139,7 +134,7 @@ class NodesRoute(PartsRoute):
             more: nodes that are about to be up, in addition to those that are.
         """
         self._is_agreed = True
-        agreement.agree(self.federation, self.name, self.partitions, more)
+        agreement.agree(self.federation, self.name, self.partitions, more=more)
 
     # -- producing -------------------------------------------------------------------------
 
@@ -204,7 +199,7 @@ class NodesRoute(PartsRoute):
     ) -> Sequence[T]:
         node, queue = cast("FederatedNode", part.node), part.ops.keys.name
         if intent is not None and node.id and not node.state.is_up:
-            kept = hints.keep(self.federation, node, queue, names, intent)
+            kept = hints.keep(self.federation, node, queue, names=names, intent=intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
         # If another node can keep a hint, this one is asked once, with a short time-out.
@@ -215,11 +210,11 @@ class NodesRoute(PartsRoute):
             chosen = self._part(node, node.prompt, part.number) if is_prompt else part
             return call(chosen, names)
         except Exception as error:
-            done, unconfirmed, failure = told(error)
+            done, unconfirmed, failure = split_error(error)
             is_down = failure is not None and self.federation.note_failure(node, failure)
             left = names[len(done) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
-                kept = hints.keep(self.federation, node, queue, left, intent)
+                kept = hints.keep(self.federation, node, queue, names=left, intent=intent)
                 if any(kept):
                     return cast("Sequence[T]", [*done, *hinted(kept)])
             if not is_down or not is_prompt:
@@ -227,7 +222,7 @@ class NodesRoute(PartsRoute):
         try:
             rest = call(part, left)
         except Exception as error:
-            more, _, failure = told(error)
+            more, _, failure = split_error(error)
             if done:
                 raise IncompleteSettle([*done, *more]) from failure
             raise
@@ -275,8 +270,8 @@ class NodesRoute(PartsRoute):
                 self._declared.discard(node)
             return any(there for there, _ in cleared), sum(count for _, count in cleared)
 
-        found, missed = self.federation.each(clear_on)
-        answers = [answer for _, answer in found]
+        of_nodes, missed = self.federation.each(clear_on)
+        answers = [answer for _, answer in of_nodes]
         if missed:
             raise NodesMissed(missed, answers)
         return any(there for there, _ in answers), sum(count for _, count in answers)

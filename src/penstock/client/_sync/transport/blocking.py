@@ -19,7 +19,7 @@ from penstock.client._acompat import (
     send,
     sliced,
 )
-from penstock.client._sync.transport.connection import IDLE_BEFORE_TEST, PROBE_TIMEOUT
+from penstock.client._sync.transport.commands import IDLE_BEFORE_TEST, PROBE_TIMEOUT
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
 from penstock.client.clock import monotonic
 from penstock.client.sockets import SLOW_LINE_BYTES_PER_SECOND
@@ -136,9 +136,9 @@ class BlockingConnection:
             raise RedisConnectionError(reason)
         if self.reader is not None and monotonic() > self._since + BLPOP_RENEWAL_SECONDS:
             self._server.unblock([self])
-            found = self.read_end()
-            if found or self._taken:
-                return found
+            taken_keys = self.read_end()
+            if taken_keys or self._taken:
+                return taken_keys
         if self.reader is None:
             self._open()
             self._keys = keys
@@ -174,10 +174,11 @@ class BlockingConnection:
         code, answered = (0, b"") if reply is PENDING else reply[:2]
         if answered != b"%d" % self._calls:  # none in time, or that of another call
             self.drop()
-        elif code == Code.DONE:
+        elif code in (Code.DONE, Code.LANE):
+            call.note_lane(code)
             self._taken = call.parse(reply)
-        elif code == Code.NOT_PLAIN and call.full is not None:
-            call.widen()  # nothing was taken; the next call is that of the full script
+        elif code == Code.KEYS_MISSING:
+            call.send_all_keys()  # nothing was taken; the next call is sent with all keys
 
     def _packed(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> bytes:
         limit = b"%d" % POLL_INTERVAL
@@ -186,8 +187,7 @@ class BlockingConnection:
         self._call = call = follow()
         self._calls += 1
         nonce = b"%d" % self._calls
-        behind = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
-        return pack((b"BLPOP", *keys, limit)) + behind
+        return pack((b"BLPOP", *keys, limit)) + call.pack(nonce, b"")
 
     def _pend(self, packed: bytes) -> None:
         """Send a command that blocks; `reader` reads its reply."""
@@ -200,7 +200,6 @@ class BlockingConnection:
             raise
 
     def _open(self) -> None:
-        """Connect, unless that was done."""
         if not self._is_open:
             try:
                 self.id = self._introduce()
@@ -220,14 +219,14 @@ class BlockingConnection:
             if UNBLOCK_COMMAND in self._server.unavailable:
                 return b""
             send(self._conn, pack((b"CLIENT", b"ID")))
-            found: int = self._conn.read_response(disable_decoding=True)
+            client_id: int = self._conn.read_response(disable_decoding=True)
         except ResponseError as error:
             if not self._server.note_unavailable(UNBLOCK_COMMAND, error):
                 raise
             return b""
         finally:
             self._conn.socket_timeout = None  # waits have none
-        return b"%d" % found
+        return b"%d" % client_id
 
     def watch(self, places: Mapping[bytes, bytes], seconds: float) -> None:
         """Send an XREAD that waits for entries of streams; `entries` reads the reply.

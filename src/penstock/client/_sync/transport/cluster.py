@@ -20,7 +20,12 @@ from penstock.client._acompat import LoopLock, RedisConnection, sleep
 from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.client._sync.transport.server import Server
-from penstock.client._sync.transport.settings import HURRY_SECONDS, own_factory, own_settings
+from penstock.client._sync.transport.settings import (
+    HURRY_SECONDS,
+    own_factory,
+    own_settings,
+    seconds_to_connect,
+)
 from penstock.client.clock import monotonic
 from penstock.client.lent_clusters import cluster_nodes, cluster_settings
 from penstock.core.calls.call import Call, RawReply
@@ -102,14 +107,14 @@ class Cluster:
         Raises:
             ConfigurationError: the client decodes responses.
         """
-        found = cluster_settings(source)
-        if found is None:
+        known = cluster_settings(source)
+        if known is None:
             return None
-        make, settings = found
-        factory = own_factory(make, own_settings(settings))
+        make, settings = known
+        factory = own_factory(make, own_settings(settings), seconds_to_connect(retry_for))
         places = dict.fromkeys(Address(one.host, int(one.port)) for one in cluster_nodes(source))
         remap = source.nodes_manager.address_remap
-        return cls(factory, places, retry_for, remap)
+        return cls(factory, places, retry_for, remap=remap)
 
     @classmethod
     def of_server(cls, server: Server, retry_for: float) -> Cluster | None:
@@ -201,7 +206,7 @@ class Cluster:
             return _use_connection(server, exchange, call=call, asking=asking)
 
         try:
-            reply, resent = self._try_until(slot, act, call.script.name, patience)
+            reply, resent = self._try_until(slot, act, call.script.name, patience=patience)
         except BaseException as error:
             is_refused = isinstance(error, (ResponseError, OutOfMemory, QueueDamaged))
             if is_refused and not (patience.is_unsure and passing(error)):
@@ -239,34 +244,45 @@ class Cluster:
         SCRIPT goes to every server that has slots, a command without a key to one of them.
         """
         if str(args[0]).upper() == "SCRIPT":
-            return self.everywhere([args])[0][0]
+            every = self.everywhere([args]).values()
+            return next(replies[0] for replies in every if isinstance(replies, list))
         return self._try_for_a_while(slot_of(args), partial(_send_command, args=args), str(args[0]))
 
-    def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
-        """Return the replies to plain commands of each server that has slots and answers.
+    def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> dict[str, list[Any] | str]:
+        """Return the replies to plain commands of each server that has slots, by its address.
+
+        A server that can't be reached has the reason as a text.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: no server answers.
         """
 
-        def act(_: Server, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # `_use_connection` passes it
-            replies, errors = [], list[Exception]()
+        def act(
+            _: Server,
+            *,
+            asking: bool = False,  # noqa: ARG001  # `_use_connection` passes it
+        ) -> dict[str, list[Any] | str]:
+            answers, errors = dict[str, list[Any] | str](), list[Exception]()
             try:
                 for server in self._primaries():
                     try:
-                        replies.append([_send_command(server, args=args) for args in commands])
+                        answers[server.address] = [
+                            _send_command(server, args=args) for args in commands
+                        ]
                     except CONNECTION_ERRORS as error:  # noqa: PERF203  # server after server
+                        answers[server.address] = str(error) or type(error).__name__
                         errors.append(error)
-                if errors and not replies:
+                if errors and len(errors) == len(answers):
                     raise errors.pop(0)
-                return replies
+                return answers
             finally:
                 errors.clear()  # see `caught`
 
         return self._try_for_a_while(None, act, str(commands[0][0]))
 
     def _try_for_a_while(self, slot: int | None, act: Act[T], what: str) -> T:
-        return self._try_until(slot, act, what, Patience(self._retry_for, monotonic))[0]
+        patience = Patience(self._retry_for, monotonic)
+        return self._try_until(slot, act, what, patience=patience)[0]
 
     def _try_until(
         self, slot: int | None, act: Act[T], what: str, patience: Patience
@@ -358,13 +374,13 @@ class Cluster:
             ClusterDownError: no node serves it.
             redis.exceptions.ConnectionError: no node has answered.
         """
-        found = self._known(slot)
-        if found is None:
+        owner = self._known(slot)
+        if owner is None:
             self._reread(monotonic() - MAP_JUST_READ_SECONDS)
-            found = self._known(slot)
-        if found is None:
+            owner = self._known(slot)
+        if owner is None:
             raise ClusterDownError(f"no node serves slot {slot}")
-        return found
+        return owner
 
     def _known(self, slot: int | None) -> Server | None:
         if slot is not None:
@@ -436,7 +452,7 @@ class Cluster:
         return ""
 
     def _close_former(self, owners: Collection[Server | None]) -> None:
-        idle = [found for found in self._servers.copy().items() if found[1] not in owners]
+        idle = [item for item in self._servers.copy().items() if item[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             server.close()
             if number >= MOST_FORMER_SERVERS:
@@ -493,7 +509,7 @@ def _send_command(server: Server, args: tuple[Argument, ...], *, asking: bool = 
 
 def _is_clustered(server: Server) -> bool:
     try:
-        told = parse_info(server.command("INFO", "cluster"))
+        info = parse_info(server.command("INFO", "cluster"))
     except ResponseError as error:
         if transient(error):
             raise
@@ -503,4 +519,4 @@ def _is_clustered(server: Server) -> bool:
             if transient(refusal):
                 raise
             return False
-    return told.get("cluster_enabled") == "1"
+    return info.get("cluster_enabled") == "1"

@@ -1,9 +1,8 @@
 # From src/penstock/client/_async/transport/connection.py by tools/unasync.py; do not edit.
-"""A connection for calls, which numbers them and waits for replicas and disks."""
+"""A connection for calls, which numbers them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,15 +11,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._acompat import (
-    RedisConnection,
-    closed,
-    connect,
-    probe,
-    sleep,
+from penstock.client._sync.transport.confirming import (
+    DONE_CODES,
+    ConfirmingConnection,
+    pairs,
 )
 from penstock.client.clock import monotonic
-from penstock.client.sockets import socket_of
 from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.failures import (
     CONNECTION_ERRORS,
@@ -34,74 +30,33 @@ from penstock.core.calls.failures import (
 from penstock.core.calls.reply_limit import size_of
 from penstock.core.calls.troubles import ScriptsRefused, reason_of
 from penstock.core.jobs.logs import get_logger
-from penstock.core.jobs.views import number_in
-from penstock.core.nodes.servers import ServerFacts, Syncing, parse_info, unsynced
+from penstock.core.nodes.servers import Syncing
 from penstock.core.values.caught import caught
 from penstock.core.values.confirmations import NOTHING, Confirmed, Wait
 from penstock.core.values.producer import Producer
 from penstock.errors import (
     BodyTooLarge,
-    DeliveryNotReplicated,
-    NotReplicated,
     OutcomeUnknown,
     ProtocolError,
 )
 from penstock.wire.codes import Code
-from penstock.wire.keys import QueueKeys
-from penstock.wire.packing import Argument, pack, with_record, words
+from penstock.wire.packing import pack, with_record
 from penstock.wire.scripts import Script
+
+__all__ = ["ProducerConnection"]
 
 logger = get_logger("penstock")
 
-
-IDLE_BEFORE_TEST = 1.0
-"""Seconds without use after which a connection is tested before a call is sent on it: a load
-balancer or a NAT may have dropped it, and informs neither side."""
-PROBE_TIMEOUT = 1.0
-"""Seconds that a server has to answer this test; then another connection is opened."""
-CONFIRM_SLICE_MS = 100
-"""Limit in ms of one WAIT or WAITAOF."""
-AOF_SETTINGS = "*append*"
-"""Pattern for CONFIG GET: appendonly, appendfsync, no-appendfsync-on-rewrite."""
 LONG_CALL_REPEATS = 2
 """Number of repeats of a long call by a server that answers other commands."""
 SIZE_LIMITS = ("proto-max-bulk-len", "client-query-buffer-limit")
 """Settings of the most bytes of an argument: a server can't run a call with a longer one."""
-BUSY_PAUSE = 0.05
-"""Seconds until a busy server is asked again for a confirmation."""
-REPLICA_COUNT_AGE = 1.0
-"""Seconds for which a consumer believes its count of the connected replicas."""
 
 
-class ProducerConnection(Producer):
-    """A connection with a producer's id and counter; one call at a time.
+class ProducerConnection(ConfirmingConnection):
+    """A connection that runs calls, one at a time."""
 
-    Attributes:
-        has_opened: whether `open` has connected it before.
-        used: when it was last used, or tested, by the clock.
-    """
-
-    __slots__ = (
-        "_conn",
-        "_counted_at",
-        "_followers",
-        "_last_confirmed",
-        "_socket",
-        "_syncing",
-        "has_opened",
-        "used",
-    )
-
-    def __init__(self, conn: RedisConnection) -> None:
-        super().__init__()
-        self._conn = conn
-        self._socket = socket_of(conn)
-        self._syncing: Syncing | None = None
-        self._followers = 0
-        self._counted_at = -math.inf
-        self._last_confirmed = NOTHING
-        self.has_opened = False
-        self.used = 0.0
+    __slots__ = ()
 
     def exchange(self, call: Call[Any], caller: Producer) -> RawReply:
         """Send a call and read its reply, loading the script if the server does not know it.
@@ -120,30 +75,34 @@ class ProducerConnection(Producer):
             ProtocolError: the reply is that of another call; the connection is closed.
         """
         nonce = b"%d" % caller.calls
-        if call.front:
-            packed = with_record(call.front, nonce, caller.producer, *call.args)
-        else:
-            args = call.args if call.queue is None else (caller.producer, *call.args)
-            packed = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args))
+        _, front, size = call.target
+        if call.ends_with_record:
+            packed = with_record(front, size, nonce, caller.producer, *call.args)
+        else:  # as `Call.pack`
+            begin = (nonce,) if call.adds_to is None else (nonce, caller.producer)
+            packed = pack((*begin, *call.args))
+            size += len(begin) + len(call.args)
+            packed = b"*%d\r\n%b%b" % (size, front, packed[packed.index(b"\n") + 1 :])
         wait = call.wait
-        how, asked = None, b""
+        how, question = None, b""
         if wait is not None and (wait.expected or wait.fsynced or wait.delivers):
-            how, asked = self._prepare_question(call, wait)
-            packed += asked
+            how, question = self._prepare_question(call, wait)
+            packed += question
         try:
             reply: Any = self._socket.trip(packed)
         except CONNECTION_ERRORS:
             self._note_lost_reply(call)
             raise
         except ResponseError:
-            reply = self._load_and_rerun(call, packed, how, asked)
+            reply = self._load_and_rerun(call, packed, how=how, question=question)
         if type(reply) is not list or len(reply) < 2 or reply[1] != nonce:
             self.close()
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
-        if wait is not None:
-            self._await_confirmations(call, wait, how, asked, reply)
-        found: RawReply = reply
-        return found
+        is_lane = reply[0] == Code.LANE  # then no setting of the queue asks for replicas
+        if wait is not None and (question or wait.delivers or not is_lane):
+            self._await_confirmations(call, wait, how, question=question, reply=reply)
+        raw: RawReply = reply
+        return raw
 
     def exchange_again(self, call: Call[Any], caller: Producer) -> RawReply:
         """Send a call again whose reply was lost.
@@ -172,11 +131,10 @@ class ProducerConnection(Producer):
         return self.exchange(call, caller)
 
     def _has_limit_below(self, size: int) -> bool:
-        """Return True if a setting of the server is below this size of an argument."""
         limits: list[str] = []
         with suppress(ResponseError, *CONNECTION_ERRORS):
             for name in SIZE_LIMITS:
-                limits += _pairs(self.command("CONFIG", "GET", name)).values()
+                limits += pairs(self.command("CONFIG", "GET", name)).values()
         return any(int(limit) < size for limit in limits)
 
     def _check_answers(self) -> None:
@@ -202,11 +160,10 @@ class ProducerConnection(Producer):
         """
         for call in calls:
             if call.wait is not None and call.wait.expected:
-                self.require(call.wait, call.queue)
+                self.require(call.wait, call.adds_to)
         nonces, parts = [b"%d" % caller.calls for caller in callers], list[bytes]()
         for call, nonce, caller in zip(calls, nonces, callers, strict=True):
-            args = call.args if call.queue is None else (caller.producer, *call.args)
-            parts.append(pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args)))
+            parts.append(call.pack(nonce, caller.producer))
         answers = self.replies(b"".join(parts), len(parts))
         for nonce, answer in zip(nonces, answers, strict=True):
             if isinstance(answer, list) and answer[1] != nonce:
@@ -216,16 +173,16 @@ class ProducerConnection(Producer):
 
     def _conclude_each(self, calls: Sequence[Call[Any]], answers: Sequence[Any]) -> None:
         """Wait for replicas, once for all calls with the same terms: a WAIT covers all writes."""
-        told = dict[tuple[int, int], Confirmed]()
+        confirmed_by = dict[tuple[int, int], Confirmed]()
         for call, answer in zip(calls, answers, strict=True):
             wait = call.wait
-            if wait is not None and isinstance(answer, list) and answer[0] == Code.DONE:
+            if wait is not None and isinstance(answer, list) and answer[0] in DONE_CODES:
                 wanted = call.parse(answer).replicas if wait.replicas is None else wait.replicas
                 terms = wanted, wait.timeout_ms
-                if wanted and terms not in told:
-                    self._conclude(call, None, b"", Code.DONE, wanted)
-                    told[terms] = call.confirmed
-                call.confirmed = told.get(terms, NOTHING)
+                if wanted and terms not in confirmed_by:
+                    self._conclude(call, None, b"", code=Code.DONE, wanted=wanted)
+                    confirmed_by[terms] = call.confirmed
+                call.confirmed = confirmed_by.get(terms, NOTHING)
 
     def _note_lost_reply(self, call: Call[object]) -> None:
         """Let the repeat and later calls of the queue ask for less: the reply may be too large."""
@@ -247,13 +204,18 @@ class ProducerConnection(Producer):
             logger.warning(text, ops.name, call.script.name, reason_of(caught()))
 
     def _load_and_rerun(
-        self, call: Call[object], packed: bytes, how: Syncing | None, asked: bytes
+        self,
+        call: Call[object],
+        packed: bytes,
+        how: Syncing | None,
+        question: bytes,
+        loads: int = 4,
     ) -> Any:
-        """Load an unknown script and run it. Any other refusal is raised again."""
+        """Load an unknown script, so often at most, and run it. Raise any other refusal again."""
         is_over = transient(caught()) and not isinstance(caught(), SLOT_ERRORS)
         if is_over or refuses_size(caught()):
             raise  # noqa: PLE0704  # no variable holds it; the caller closes the connection
-        if asked:
+        if question:
             self._read_confirmations(how)
         if not isinstance(caught(), NoScriptError):
             raise  # noqa: PLE0704  # as above
@@ -261,38 +223,15 @@ class ProducerConnection(Producer):
         try:
             return self._socket.trip(packed)
         except ResponseError:  # the reply of a WAIT may follow
+            if loads > 1 and isinstance(caught(), NoScriptError):  # another client has flushed it
+                return self._load_and_rerun(
+                    call, packed, how=how, question=question, loads=loads - 1
+                )
             self.close()
             raise
         except CONNECTION_ERRORS:
             self._note_lost_reply(call)
             raise
-
-    def _require_confirmable(self, call: Call[object], wait: Wait) -> Syncing | None:
-        """Check, before jobs are taken, that their delivery can be confirmed.
-
-        No delivery begins while the last one of this connection is not confirmed, so a replica that
-        lags costs the jobs of one call. On a new connection, confirm one write first.
-
-        Returns:
-            How to ask what is on disk; None = it is not asked.
-
-        Raises:
-            CannotSync, DeliveryNotReplicated: it can't; nothing was sent.
-        """
-        how = self._syncing_of(call, wait) if wait.fsynced else None
-        now = monotonic()
-        if now > self._counted_at + REPLICA_COUNT_AGE:
-            self._followers, self._counted_at = 0, now
-        fsynced = False if wait.fsynced else None
-        reached = self._count_replicas(wait.expected)
-        if reached < wait.expected:
-            raise DeliveryNotReplicated(wait.expected, got=0, fsynced=fsynced, connected=reached)
-        if not self._last_confirmed.covers(wait.expected, wait):
-            got = self._confirm_last_write(how, wait)
-            if not got.covers(wait.expected, wait):
-                fsynced = got.fsynced if wait.fsynced else None
-                raise DeliveryNotReplicated(wait.expected, got.replicas, fsynced)
-        return how
 
     def _confirm_deliveries(
         self, call: Call[Any], how: Syncing | None, wait: Wait, reply: RawReply
@@ -310,197 +249,19 @@ class ProducerConnection(Producer):
             logger.info("%s: %s; its jobs with lease=0 are not confirmed", call.script.name, error)
             self.close()
 
-    def _confirm_last_write(self, how: Syncing | None, wait: Wait) -> Confirmed:
-        """Wait for the confirmations of the last write of this connection, and note the result."""
-        until = monotonic() + wait.timeout_ms / 1000
-        asked = question(how, wait.expected, min(wait.timeout_ms, CONFIRM_SLICE_MS))
-        got = self._read_confirmations(how, asked)
-        self._last_confirmed = self._await_all(how, wait.expected, got, wait, until)
-        if self._last_confirmed.covers(wait.expected, wait):
-            self._counted_at = monotonic()
-        return self._last_confirmed
-
     def _await_confirmations(
-        self, call: Call[Any], wait: Wait, how: Syncing | None, asked: bytes, reply: RawReply
+        self, call: Call[Any], wait: Wait, how: Syncing | None, question: bytes, reply: RawReply
     ) -> None:
         code = reply[0]
         if wait.delivers:
-            if code == Code.DONE:
-                self._confirm_deliveries(call, how, wait, reply)
-        elif asked or code == Code.DONE:
+            if code in DONE_CODES:
+                self._confirm_deliveries(call, how, wait, reply=reply)
+        elif question or code in DONE_CODES:
             wanted = wait.replicas
             if wanted is None and code == Code.DONE:  # the queue's setting, told by the reply
                 wanted = call.parse(reply).replicas
-            if asked or wanted:
-                self._conclude(call, how, asked, code, wanted or 0)
-
-    def _conclude(
-        self, call: Call[object], how: Syncing | None, asked: bytes, code: int, wanted: int
-    ) -> None:
-        got = self._read_confirmations(how) if asked else NOTHING
-        if code == Code.DONE:
-            assert call.wait is not None
-            until = monotonic() + (call.wait.timeout_ms - (CONFIRM_SLICE_MS if asked else 0)) / 1000
-            call.confirmed = self._await_all(how, wanted, got, call.wait, until)
-
-    def _await_all(
-        self, how: Syncing | None, wanted: int, got: Confirmed | None, wait: Wait, until: float
-    ) -> Confirmed:
-        """Wait until all connected replicas have confirmed, or until the time is over."""
-        if got is not None and not got.covers(wanted, wait):
-            got = self._await_in_slices(how, self._count_replicas(wanted), got, wait, until)
-        if got is None or got.replicas < wanted:
-            self._followers = 0  # asked anew before the next call
-        return got or NOTHING
-
-    def _prepare_question(self, call: Call[object], wait: Wait) -> tuple[Syncing | None, bytes]:
-        """Return how to ask what is on disk (None = not asked), and the question, packed.
-
-        Raises:
-            CannotSync: the server can't tell what is on disk.
-            NotReplicated: too few replicas are connected to confirm the jobs of this call.
-        """
-        if wait.delivers:  # only the reply tells if any such job was delivered
-            return self._require_confirmable(call, wait), b""
-        how = self._syncing_of(call, wait) if wait.fsynced else None
-        reached = self.require(wait, call.queue)
-        return how, question(how, reached, min(wait.timeout_ms, CONFIRM_SLICE_MS))
-
-    def require(self, wait: Wait, queue: QueueKeys | None = None, *, afresh: bool = False) -> int:
-        """Count the connected replicas, up to the number that has to confirm.
-
-        Args:
-            wait: the confirmations that a call waits for.
-            queue: its setting is the number of replicas, if `wait` has none.
-            afresh: whether to ask the server even if an earlier call did.
-
-        Raises:
-            NotReplicated: there are too few, and the call must not be sent then.
-        """
-        if afresh:
-            self._followers = 0
-        reached = self._count_replicas(wait.expected)
-        if reached < wait.expected and wait.refuses:
-            wanted = wait.replicas
-            if wanted is None and queue is not None:
-                wanted = self._setting_of(queue)
-            if wanted is not None and reached < wanted:
-                fsynced = False if wait.fsynced else None
-                raise NotReplicated(wanted, 0, fsynced=fsynced, connected=reached)
-        return reached
-
-    def confirm(self, wait: Wait) -> Confirmed:
-        """Wait until replicas have the last write of this connection, or the time is over.
-
-        Args:
-            wait: number of replicas and time-out; the disk is not asked.
-        """
-        until = monotonic() + wait.timeout_ms / 1000
-        return self._await_all(None, wait.expected, NOTHING, wait, until)
-
-    def _count_replicas(self, replicas: int) -> int:
-        """Return `replicas`, or the number of connected replicas if that is lower.
-
-        The server is asked unless this many have confirmed the last call of this connection.
-        """
-        if replicas > self._followers:
-            try:
-                fields = parse_info(self.command("INFO", "replication"))
-            except ResponseError as error:
-                if transient(error):
-                    raise
-                fields = {}
-            told = fields.get("connected_slaves") if fields.get("role") == "master" else None
-            self._followers = replicas if told is None else int(told)
-        return min(replicas, self._followers)
-
-    def _syncing_of(self, call: Call[object], wait: Wait) -> Syncing:
-        """Return how to ask what is on the disks that a call waits for.
-
-        The queue's setting may require replicas, and some servers can't tell what their replicas
-        have on disk. So the setting is read before the call, unless a reply has given it.
-
-        Raises:
-            CannotSync: the server can't tell.
-        """
-        if wait.replicas is not None or call.queue is None:
-            return self._learn_syncing(wait.expected)
-        how = self._learn_syncing(0)
-        if how is Syncing.ALWAYS and (wait.expected or not wait.is_told):
-            how = self._learn_syncing(self._setting_of(call.queue))
-        return how
-
-    def _setting_of(self, queue: QueueKeys) -> int:
-        setting = self.command("HGET", queue["meta"], "replicas")
-        return number_in((setting or b"").decode("utf-8", "replace")) or 0
-
-    def _learn_syncing(self, replicas: int) -> Syncing:
-        """Find out how the server tells what is on disk, once per connection.
-
-        Raises:
-            CannotSync: it can't tell, does not tell the truth, or can't tell it of replicas.
-        """
-        how = self._syncing
-        if how is Syncing.WAITAOF or (how is Syncing.ALWAYS and not replicas):
-            return how
-        fields: dict[str, str] = {}
-        settings: dict[str, str] | None = None
-        try:
-            for section in ("server", "persistence"):
-                fields.update(parse_info(self.command("INFO", section)))
-            settings = _pairs(self.command("CONFIG", "GET", AOF_SETTINGS))
-        except ResponseError as error:
-            if transient(error):
-                raise
-            logger.info("INFO, CONFIG GET: %s", error)
-        self._syncing = how = ServerFacts(fields).syncing(settings, replicas)
-        return how
-
-    def _read_confirmations(self, how: Syncing | None, asked: bytes = b"") -> Confirmed | None:
-        """Ask for confirmations, unless that was done with the call, and read the answer.
-
-        None = the server refuses them, and asking again is of no use.
-
-        A server without WAIT has no replicas, and one that became a replica confirms nothing.
-        """
-        try:
-            answer = self._socket.trip(asked)
-        except ResponseError as error:
-            if str(error).startswith("BUSY "):  # a slow script of another client: asked again
-                sleep(BUSY_PAUSE)
-                return NOTHING
-            if self.turn and transient(error):  # the call has run, and is repeated elsewhere
-                raise RedisConnectionError(str(error)) from error
-            logger.info("the server confirms no writes: %s", error)
-            self._syncing = None
-            return None
-        if how is None:
-            return Confirmed(int(answer))
-        if how is Syncing.WAITAOF:
-            return Confirmed(int(answer[1]), int(answer[0]) > 0)
-        reason = unsynced(_pairs(answer))
-        if reason:
-            logger.info("the server confirms no writes: %s", reason)
-            self._syncing = None
-            return None
-        return Confirmed(0, fsynced=True)
-
-    def _await_in_slices(
-        self, how: Syncing | None, wanted: int, got: Confirmed, wait: Wait, until: float
-    ) -> Confirmed:
-        """Wait until the last write of this connection is confirmed, or until the time is over.
-
-        Wait in slices, because the socket time-out of a longer wait would close the connection.
-        """
-        while not got.covers(wanted, wait) and monotonic() < until:
-            if how is Syncing.ALWAYS:  # it can't tell what its replicas have on disk
-                break
-            left = max(1, min(CONFIRM_SLICE_MS, round((until - monotonic()) * 1000)))
-            more = self._read_confirmations(how, question(how, wanted, left))
-            if more is None:
-                break
-            got = more
-        return got
+            if question or wanted:
+                self._conclude(call, how, question, code=code, wanted=wanted or 0)
 
     def _load(self, script: Script) -> None:
         try:
@@ -512,88 +273,8 @@ class ProducerConnection(Producer):
         if sha.decode() != script.sha:
             raise ProtocolError(f"{script.name}: the server has another SHA-1 for it")
 
-    def command(self, *args: Argument) -> Any:
-        """Run a plain command; its reply is undecoded."""
-        return self._socket.trip(pack(words(args)))
-
-    def replies(self, packed: bytes, count: int) -> list[Any]:
-        """Send packed commands and return the next replies; an error reply is not raised."""
-        found: list[Any] = []
-        for _ in range(count):
-            try:
-                found.append(self._socket.trip(packed))
-            except ResponseError as error:  # each is a read
-                found.append(error)
-            packed = b""
-        return found
-
-    def together(self, commands: Sequence[tuple[Argument, ...]]) -> RawReply:
-        """Run plain commands, none of which may be refused, in one trip; return their replies."""
-        first = self._socket.trip(b"".join(map(pack, map(words, commands))))
-        return [first, *[self._socket.trip() for _ in commands[1:]]]
-
-    @property
-    def turn(self) -> int:
-        """Number of the primary it leads to, counted by `Primary`; 0 = without Sentinel."""
-        return int(getattr(self._conn, "turn", 0))
-
-    @property
-    def uses_tls(self) -> bool:
-        """True if the connection is encrypted."""
-        return "SSL" in type(self._conn).__name__
-
-    def close_if_dead(self, idle_limit: float = IDLE_BEFORE_TEST) -> bool:
-        """Close the connection if it was idle for more than `idle_limit` seconds and is dead.
-
-        Returns:
-            True if it was open and did not answer.
-        """
-        was_idle = monotonic() > self.used + idle_limit
-        self.used = monotonic()
-        if not was_idle:
-            return False
-        limit = min(self._conn.socket_timeout or PROBE_TIMEOUT, PROBE_TIMEOUT)
-        was_dead = not closed(self._conn)
-        if was_dead and probe(self._conn, limit):
-            return False
-        self.close()
-        return was_dead
-
-    def open(self, idle_limit: float = IDLE_BEFORE_TEST) -> bool:
-        """Connect unless there is an open connection; return True if it connected.
-
-        Args:
-            idle_limit: seconds without use after which the connection is tested.
-        """
-        self.close_if_dead(idle_limit)
-        if not closed(self._conn):
-            return False
-        self.close()
-        connect(self._conn)
-        self.has_opened = True
-        return True
-
-    def close(self) -> None:
-        """Close the connection; the next call opens it again."""
-        self._syncing, self._followers, self._last_confirmed = None, 0, NOTHING
-        self._conn.disconnect()
-
-
-def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
-    """Pack the WAIT that follows a call; with `how`, the question about the disk instead."""
-    if how is None:
-        return pack(words((b"WAIT", replicas, ms)))
-    if how is Syncing.WAITAOF:
-        return pack(words((b"WAITAOF", 1, replicas, ms)))
-    # With appendfsync always the reply to the call came after the disk, so read that setting.
-    return pack((b"CONFIG", b"GET", AOF_SETTINGS))
-
 
 def _deliveries(call: Call[Any], reply: RawReply) -> list[Any]:
     result = call.parse(reply)
     deliveries: list[Any] = getattr(result, "taken", result).deliveries
     return deliveries
-
-
-def _pairs(flat: list[bytes]) -> dict[str, str]:
-    return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}

@@ -16,7 +16,7 @@ from penstock.client._acompat import LoopLock, sleep
 from penstock.client._sync.transport.cluster import Cluster
 from penstock.client._sync.transport.finished import EndReader
 from penstock.client._sync.transport.server import Server
-from penstock.client._sync.transport.settings import connection_factory
+from penstock.client._sync.transport.settings import connection_factory, seconds_to_connect
 from penstock.client.clock import monotonic
 from penstock.core.calls.call import Call, CallingQueue, RawReply
 from penstock.core.calls.failures import passing, transient
@@ -65,9 +65,9 @@ class Executor:
         self._prefix = prefix
         self._retry_for = retry_for
         cluster = Cluster.of_client(source, retry_for)
-        self._is_settled = cluster is not None
+        self._is_cluster_known = cluster is not None
         self.connections: Server | Cluster = cluster or Server(
-            *connection_factory(source), retry_for=retry_for
+            *connection_factory(source, seconds_to_connect(retry_for)), retry_for=retry_for
         )
         self._lock = LoopLock()
         self.finished = EndReader(self)
@@ -107,10 +107,10 @@ class Executor:
         """True if it is a Redis Cluster; known from the first call on."""
         return isinstance(self.connections, Cluster)
 
-    def _settle(self) -> None:
+    def _find_cluster(self) -> None:
         """Find out if the server is part of a cluster, before any other command is sent to it."""
         with self._lock.current():
-            if self._is_settled:
+            if self._is_cluster_known:
                 return
             server = self.connections
             assert isinstance(server, Server)
@@ -118,7 +118,7 @@ class Executor:
             if cluster is not None:
                 self.connections = cluster
                 server.close()
-            self._is_settled = True
+            self._is_cluster_known = True
 
     def prepare(self) -> None:
         """Learn the node's id and check the server, once.
@@ -126,8 +126,8 @@ class Executor:
         Raises:
             UnsupportedServer: older than Redis 6.2.
         """
-        if not self._is_settled:
-            self._settle()
+        if not self._is_cluster_known:
+            self._find_cluster()
         with self._lock.current():
             if not self.known:
                 self.facts = self.server_facts()
@@ -161,8 +161,8 @@ class Executor:
             UnsupportedServer: HSETNX finds the field, and HGET does not.
         """
         for attempt in range(MOST_FIELD_LOOKS):
-            if (found := self.command("HGET", key, field)) is not None:
-                return bytes(found)
+            if (stored := self.command("HGET", key, field)) is not None:
+                return bytes(stored)
             if self.command("HSETNX", key, field, value):
                 return value.encode()
             sleep(FIELD_LOOK_PAUSE_SECONDS * 2.0**attempt)
@@ -174,8 +174,8 @@ class Executor:
 
     def whole_id(self) -> str:
         """Return the node's id, all 40 digits; empty if it has none."""
-        found = self.command("HGET", node_key(self._prefix), "id")
-        return str(found.decode()) if found else ""
+        stored = self.command("HGET", node_key(self._prefix), "id")
+        return str(stored.decode()) if stored else ""
 
     def read_node_list(self) -> dict[str, str]:
         """Return its list of nodes, id -> entry; empty if this user may not read it."""
@@ -194,16 +194,16 @@ class Executor:
 
     def server_facts(self) -> ServerFacts:
         """Return INFO of the server, or of all primaries of a cluster; empty if it is refused."""
-        if not self._is_settled:
-            self._settle()
+        if not self._is_cluster_known:
+            self._find_cluster()
         try:
-            told = self.connections.everywhere([("INFO", name) for name in INFO_SECTIONS])
+            answers = self.connections.everywhere([("INFO", name) for name in INFO_SECTIONS])
         except ResponseError as error:
             if transient(error):
                 raise
             logger.info("INFO failed (%s); the server's settings are not checked", error)
             return ServerFacts({})
-        return together([parse_info(b"\n".join(parts)) for parts in told])
+        return together([_facts_of(address, answer) for address, answer in answers.items()])
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -223,13 +223,15 @@ class Executor:
             As `refusal`: the script refused it.
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
-        if not self._is_settled:
-            self._settle()
+        if not self._is_cluster_known:
+            self._find_cluster()
         sent = 0.0 if call.role_lease is None else monotonic()
         limit = None if call.ops is None else call.ops.reply_limit
         if limit is not None and limit.most:
             limit.apply(call, monotonic())
         raw = self.connections.run(call, brief=brief)
+        if call.tries_lane:
+            call.note_lane(raw[0])
         if raw[0] < 0 or call.role_lease is not None:
             raw = self._repair_and_rerun(call, raw, sent, brief=brief)
         result = call.parse(raw)
@@ -247,8 +249,8 @@ class Executor:
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
         assert len({call.head[1] for call in calls}) == len(calls), "two calls of one queue"
-        if not self._is_settled:
-            self._settle()
+        if not self._is_cluster_known:
+            self._find_cluster()
         sent, raws, results = monotonic(), list[Any](), list[R | Exception]()
         for at in range(0, len(calls), CALLS_PER_TRIP):
             raws += self.connections.run_each(calls[at : at + CALLS_PER_TRIP])
@@ -256,6 +258,8 @@ class Executor:
             try:
                 if isinstance(raw, Exception):
                     raise raw
+                if call.tries_lane:
+                    call.note_lane(raw[0])
                 if raw[0] < 0 or call.role_lease is not None:
                     raw = self._repair_and_rerun(call, raw, sent, brief=False)
                 results.append(call.parse(raw))
@@ -270,9 +274,8 @@ class Executor:
     ) -> RawReply:
         ops, role_lease = call.ops, call.role_lease
         assert ops is not None
-        if raw[0] == Code.NOT_PLAIN and call.full is not None:
-            call.widen()
-            ops.reply_limit.apply(call, monotonic())
+        if raw[0] == Code.KEYS_MISSING:
+            call.send_all_keys()
             raw = self.connections.run(call, brief=brief)
         if raw[0] == Code.DAMAGED:
             self._repair(ops, call)
@@ -280,9 +283,9 @@ class Executor:
             raw = self.connections.run(call, brief=brief)
         code = raw[0]
         if role_lease is not None:
-            is_adding = call.queue is not None and code == Code.DONE
+            is_adding = call.adds_to is not None and code == Code.DONE
             repeated = is_adding and call.parse(raw).repeat == 1
-            role_lease.answered(code, call.resent or sent, repeated=repeated)
+            role_lease.note_answer(code, call.resent or sent, repeated=repeated)
         if code < 0:
             raise refusal(ops.name, raw, call.script.bounds)
         return raw
@@ -296,24 +299,24 @@ class Executor:
         """
         for kind in ("ready", "held"):
             key = ops.keys[kind]
-            told = wrong_type(kind, key, self.command("TYPE", key).decode())
-            if told:
-                raise QueueDamaged(f"{told}; nothing was written")
+            fault = wrong_type(kind, key, self.command("TYPE", key).decode())
+            if fault:
+                raise QueueDamaged(f"{fault}; nothing was written")
         listed = [epoch for name, epoch in self.registry() if name == ops.keys.name]
         repair = ops.repair(listed, call)
         try:
             raw = self.connections.run(repair)
         except (NotPermitted, ReadOnlyReplica) as error:
-            told = f"queue {ops.name!r} has lost its meta key, which this user may not restore"
-            raise QueueDamaged(f"{told}: any call of a user that may write does") from error
+            fault = f"queue {ops.name!r} has lost its meta key, which this user may not restore"
+            raise QueueDamaged(f"{fault}: any call of a user that may write does") from error
         if raw[0] < 0:
             raise refusal(ops.name, raw, repair.script.bounds)
-        made = repair.parse(raw).epoch.decode()
-        leftovers = [f"{ops.crc:08x}{epoch}" for epoch in listed if epoch != made]
+        new_epoch = repair.parse(raw).epoch.decode()
+        leftovers = [f"{ops.crc:08x}{epoch}" for epoch in listed if epoch != new_epoch]
         if leftovers:
             self.command("HDEL", registry_key(self._prefix), *leftovers)
         logger.warning(
-            "the meta key of queue %r was lost; it was restored with epoch %s", ops.name, made
+            "the meta key of queue %r was lost; it was restored with epoch %s", ops.name, new_epoch
         )
 
     def registry(self) -> list[tuple[str, str]]:
@@ -330,25 +333,32 @@ class Executor:
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
         """
-        if not self._is_settled:
-            self._settle()
+        if not self._is_cluster_known:
+            self._find_cluster()
         return self.connections.reach()
 
     def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
-        if not self._is_settled:
-            self._settle()
+        if not self._is_cluster_known:
+            self._find_cluster()
         return self.connections.command(*args)
 
     def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Run one or more plain commands, in one trip if possible; replies are undecoded."""
-        if not self._is_settled:
-            self._settle()
+        if not self._is_cluster_known:
+            self._find_cluster()
         return self.connections.commands(commands)
 
     def close(self) -> None:
         """Close all connections that are not in use."""
         self.connections.close()
+
+
+def _facts_of(address: str, answer: list[Any] | str) -> ServerFacts:
+    """Return the facts of one server: its sections of INFO, or the reason why it has none."""
+    if isinstance(answer, str):
+        return ServerFacts({}, address=address, error=answer)
+    return ServerFacts(parse_info(b"\n".join(answer)), address=address)
 
 
 _nodes: weakref.WeakSet[Executor | Server] = weakref.WeakSet()

@@ -19,7 +19,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import RedisConnection, sleep
 from penstock.client._sync.transport.blocking import UNBLOCK_COMMAND, BlockingConnection
-from penstock.client._sync.transport.connection import IDLE_BEFORE_TEST, ProducerConnection
+from penstock.client._sync.transport.commands import IDLE_BEFORE_TEST
+from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.client._sync.transport.sentinel import Primary
 from penstock.client._sync.transport.settings import HURRY_SECONDS
 from penstock.client.clock import monotonic
@@ -203,14 +204,14 @@ class Server:
             raise
 
     def run(
-        self, call: Call[object], *, brief: bool = False, caller: Producer | None = None
+        self, call: Call[object], *, brief: bool = False, earlier: Producer | None = None
     ) -> RawReply:
         """Run a script and return its reply; note in the call when it was sent again.
 
         Args:
             call: the script with its arguments.
             brief: whether to try it twice at most; a long one `LONG_CALL_REPEATS` times more.
-            caller: numbers the call; None = the connection, with its next number.
+            earlier: the number of the call if it was sent before; None = it gets the next one.
 
         Raises:
             OutOfMemory, BodyTooLarge, QueueDamaged: the server refused it.
@@ -228,9 +229,8 @@ class Server:
             if now > connection.used + IDLE_BEFORE_TEST:
                 self.replace_if_dead(connection)
             connection.used = now
-        if caller is None:
-            caller = connection
-            connection.calls += 1
+        connection.calls += 1
+        caller = earlier or connection
         try:
             try:
                 reply = connection.exchange(call, caller)
@@ -240,7 +240,7 @@ class Server:
                     raise
                 logger.info("%s: %s; trying again", call.script.name, error)
                 errors = [] if isinstance(error, ResponseError) else [error]
-                reply = self._run_again(connection, call, caller, errors, brief=brief)
+                reply = self._run_again(connection, call, caller, errors=errors, brief=brief)
         except BaseException as error:
             self.handle_failure(connection, error, call)
             raise
@@ -276,7 +276,7 @@ class Server:
         for at, answer in enumerate(answers):
             if isinstance(answer, Exception):
                 try:
-                    answers[at] = self.run(calls[at], caller=callers[at])
+                    answers[at] = self.run(calls[at], earlier=callers[at])
                 except Exception as error:
                     if transient(error):
                         raise
@@ -312,12 +312,13 @@ class Server:
 
     def _find_mistyped(self, connection: ProducerConnection, call: Call[object]) -> str:
         """Return the keys of a call that have a wrong type, with both types."""
-        found = []
-        for kind, key in zip(call.script.keys, call.head[1:], strict=False):
+        faults = []
+        named = zip(call.script.keys, call.head[1:], strict=False)  # a lane has the first ones
+        for kind, key in (one for one in named if one[0] in call.script.used):
             with suppress(ResponseError):  # this user may not ask
                 actual = connection.command("TYPE", key).decode()
-                found.append(wrong_type(kind, key, actual))
-        return ", ".join(filter(None, found))
+                faults.append(wrong_type(kind, key, actual))
+        return ", ".join(filter(None, faults))
 
     def _repeat(self, attempt: Callable[[], T], seconds: float) -> T:
         """Repeat a call that has failed once, for so many seconds, and once at least."""
@@ -352,7 +353,8 @@ class Server:
         The reply is that of the last repeat, so a lease in it counts from then.
 
         Args:
-            connection, call, caller, brief: as of `run`.
+            connection, call, brief: as of `run`.
+            caller: numbers the call.
             errors: the failure, if the call may have run all the same. It is emptied at the end:
                 see `caught`.
         """
@@ -430,9 +432,9 @@ class Server:
         self.give(connection)
         return replies
 
-    def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
-        """Return the replies to plain commands of each server: this one."""
-        return [[self.command(*args) for args in commands]]
+    def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> dict[str, list[Any] | str]:
+        """Return the replies to plain commands of each server, by its address: this one."""
+        return {self.address: [self.command(*args) for args in commands]}
 
     # -- waiters ---------------------------------------------------------------------------
 
@@ -468,8 +470,8 @@ class Server:
 
         If the server refuses that, none can be ended: their `id` becomes empty.
         """
-        pending = [one for one in waiters if one.reader is not None and one.id]
-        commands = [("CLIENT", "UNBLOCK", one.id) for one in pending]
+        pending = [conn for conn in waiters if conn.reader is not None and conn.id]
+        commands = [("CLIENT", "UNBLOCK", conn.id) for conn in pending]
         try:
             if len(commands) < 2:
                 for args in commands:
@@ -485,8 +487,8 @@ class Server:
         except ResponseError as error:
             if not self.note_unavailable(UNBLOCK_COMMAND, error):
                 raise
-            for one in pending:
-                one.id = b""
+            for conn in pending:
+                conn.id = b""
 
     def rest(self, waiter: BlockingConnection) -> None:
         """Keep a waiter with nothing pending for the next wait."""

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.call import Call, RawReply, Target, target_of
 from penstock.core.calls.reply_limit import ReplyLimit
 from penstock.core.jobs.job import (
     Delivery,
     JobName,
+    JobQueue,
     QueueIdentity,
     counts_of,
     epoch_of,
-    hinted_receipt,
     number_of,
+    receipt_with_end,
     reservation_of,
 )
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Settled
@@ -42,7 +43,7 @@ __all__ = [
     "read_codes",
 ]
 
-PRODUCING_SCRIPTS = ("enqueue", "enqueue_plain", "claim", "publish", "tick", "open_batch")
+PRODUCING_SCRIPTS = ("enqueue", "claim", "publish", "tick", "open_batch")
 """Scripts that add jobs: their calls take the producer's id, and use its role if it is held."""
 CONSUMING_SCRIPTS = ("reserve", "settle", "recover")
 """Scripts whose calls use the role of the consumer if it is held."""
@@ -50,21 +51,26 @@ Names: TypeAlias = Sequence[JobName]
 R = TypeVar("R")
 Views: TypeAlias = list[JobView | None]
 Read: TypeAlias = Callable[[Parser[Any], RawReply], R]
-PLAIN_SCRIPTS = {name: f"{name}_plain" for name in ("enqueue", "reserve", "ack", "settle")}
-"""The plain form of a script, which has fewer keys and steps."""
-CALLS_BEFORE_PLAIN = 100
-"""Calls of a full script after a refusal of its plain form, until that is tried again."""
 
 
 @dataclass(slots=True)
 class Form:
-    """The parts that all calls of a script on one queue share, as attributes of `Call`."""
+    """The parts that all calls of a script on one queue share, as attributes of `Call`.
+
+    Attributes:
+        target: of calls that need all keys.
+        lane_target: of calls that the fast lane may do: its keys from its first answer on, all keys
+            before, and again from its first refusal on. So a queue pays a second trip once at most.
+        is_lane_known: whether the fast lane has answered or refused a call.
+    """
 
     script: Script
-    head: tuple[bytes, ...]
+    target: Target
+    lane_target: Target
     parse: Parser[Any]
-    queue: QueueKeys | None
+    adds_to: QueueKeys | None
     role_lease: RoleLease | None
+    is_lane_known: bool = False
 
 
 class UpOrDown(Protocol):
@@ -105,9 +111,6 @@ class Operations:
         node: the node that runs them; None = the client has one node.
         partitions: number of partitions of the queue, of which this is one; None = it has none.
         replicas: the queue's setting as this client knows it; None = not known.
-        declined: full scripts whose plain form was refused, with the number of calls for which they
-            are used.
-        plain_from: time of the clock from which `enqueue_plain` is worth a try again.
         joining: `&` and the number of the batch that all jobs join; empty = none.
         reply_limit: how many jobs a reply may have, after one was lost.
         asked: the lease in ms that `reserve` asks for in place of the queue's; empty = none.
@@ -118,7 +121,7 @@ class Operations:
         keys: QueueKeys,
         owner: str,
         known_nodes: Sequence[str],
-        queue: Any = None,
+        queue: JobQueue | None = None,
         make: Callable[..., Any] = Delivery,
         codec: Codec | None = None,
     ) -> None:
@@ -133,16 +136,13 @@ class Operations:
         self.crc = queue_crc(keys.name)
         self.owner_name = owner.encode()
         self.replicas: int | None = None
-        self.plain_from = 0.0
         self.reply_limit = ReplyLimit()
         self.role_leases: dict[str, RoleLease] = {}
         self.producing = self.consuming = self.joining = ""
         self.known_nodes = known_nodes
         self._forms: dict[str, Form] = {}
-        self._fronts: dict[str, bytes] = {}
-        self.declined: dict[str, int] = {}
         self._place: QueueIdentity | None = None
-        self._placed = b""
+        self._place_epoch = b""
 
     def use_role(self, role_lease: RoleLease) -> None:
         """Use the role in the calls of its kind from now on."""
@@ -157,53 +157,48 @@ class Operations:
         """Return the call of a script; its result is the reply with names."""
         form = self._forms.get(name) or self._form(name)
         return Call(
-            form.script, form.head, words(args), form.parse, form.queue,
+            form.script, form.target, words(args), form.parse, form.adds_to,
             role_lease=form.role_lease, ops=self,
         )  # fmt: skip
 
-    def call_read_by(self, name: str, read: Read[R], args: tuple[Packable, ...]) -> Call[R]:
-        """Return the call of a script; `read` makes its result of a parser and the reply."""
-        form = self._forms.get(name) or self._form(name)
-        return Call(
-            form.script, form.head, args, partial(read, form.parse), form.queue,
-            role_lease=form.role_lease, ops=self,
-        )  # fmt: skip
-
-    def call_plain_first(
-        self,
-        name: str,
-        read: Read[R],
-        args: tuple[Packable, ...],
-        plain_args: tuple[Packable, ...] | None = None,
+    def call_read_by(
+        self, name: str, read: Read[R], args: tuple[Packable, ...], *, fits_lane: bool = False
     ) -> Call[R]:
-        """Return the call of a script's plain form, or of the script for a while after a refusal.
+        """Return the call of a script.
 
         Args:
             name: the script's name.
             read: makes the result of a parser and the reply.
             args: ARGV after the nonce.
-            plain_args: those of the plain form; None = the same.
+            fits_lane: whether the fast lane of the script may do it.
         """
-        left = self.declined.get(name, 0)
-        if left:
-            self.declined[name] = left - 1
-            return self.call_read_by(name, read, args)
-        plain = PLAIN_SCRIPTS[name]
-        form = self._forms.get(plain) or self._form(plain)
+        form = self._forms.get(name) or self._form(name)
+        target = form.lane_target if fits_lane else form.target
         return Call(
-            form.script, form.head, args if plain_args is None else plain_args,
-            partial(read, form.parse), form.queue,
-            ops=self, full=partial(self.call_read_by, name, read, args),
+            form.script, target, args, partial(read, form.parse), form.adds_to,
+            role_lease=form.role_lease, ops=self, tries_lane=fits_lane and not form.is_lane_known,
         )  # fmt: skip
 
-    def decline(self, full: Script) -> None:
-        """Note a refusal of the plain form of a script: the next calls use the full one."""
-        self.declined[full.name] = CALLS_BEFORE_PLAIN
+    def accept(self, script: Script) -> None:
+        """Note that the fast lane has answered a call: its keys are enough from now on."""
+        form = self._forms.get(script.name) or self._form(script.name)
+        if not form.is_lane_known:
+            form.lane_target = target_of(script, form.target.head[1 : script.lane + 1])
+            form.is_lane_known = True
+
+    def decline(self, script: Script) -> None:
+        """Note that the fast lane has refused a call with its keys: send all keys from now on."""
+        form = self._forms.get(script.name) or self._form(script.name)
+        form.lane_target, form.is_lane_known = form.target, True
+
+    def all_keys(self, script: Script) -> Target:
+        """Return the target of a script's calls with all keys."""
+        return (self._forms.get(script.name) or self._form(script.name)).target
 
     def _form(self, name: str) -> Form:
-        found = script(name)
-        kinds = tuple(kind for kind in found.keys if kind not in KINDS_PER_CALL)
-        head = (b"%d" % len(found.keys), *self.keys.of(kinds))
+        chosen = script(name)
+        kinds = tuple(kind for kind in chosen.keys if kind not in KINDS_PER_CALL)
+        target = target_of(chosen, self.keys.of(kinds))
         role = (
             "producer"
             if name in PRODUCING_SCRIPTS
@@ -211,9 +206,14 @@ class Operations:
             if name in CONSUMING_SCRIPTS
             else ""
         )
-        queue, role_lease = self.keys if role == "producer" else None, self.role_leases.get(role)
+        adds_to, role_lease = self.keys if role == "producer" else None, self.role_leases.get(role)
         form = self._forms[name] = Form(
-            script=found, head=head, parse=replies.PARSERS[name], queue=queue, role_lease=role_lease
+            script=chosen,
+            target=target,
+            lane_target=target,
+            parse=replies.PARSERS[name],
+            adds_to=adds_to,
+            role_lease=role_lease,
         )
         return form
 
@@ -238,9 +238,9 @@ class Operations:
         """Return the queue's part of job ids; it is built once for an epoch."""
         place, known = self._place, self.known_nodes
         node = known[0] if self.node is None and known else self.node_id
-        if place is None or self._placed != epoch or place.node != node:
+        if place is None or self._place_epoch != epoch or place.node != node:
             place = self._place = QueueIdentity(self.name, node, self.crc, epoch.decode())
-            self._placed = epoch
+            self._place_epoch = epoch
         return place
 
     def views(self, reply: replies.Show | replies.Scan | replies.Browse | replies.Lookup) -> Views:
@@ -308,7 +308,7 @@ class Operations:
                     break
                 numbers.append(number_of(name))
             else:  # first deliveries of one reserve
-                return reservation.place.epoch, hinted_receipt(first) if receipts else "", numbers
+                return reservation.place.epoch, receipt_with_end(first) if receipts else "", numbers
         return self._named_apart(names, receipts=receipts)
 
     def _named_apart(self, names: Names, *, receipts: bool) -> tuple[str, str, list[Packable]]:
@@ -355,7 +355,7 @@ class Operations:
 
 def outcomes(names: Names, parse: Parser[Any], raw: RawReply) -> Settled:
     """Return the outcome of each job."""
-    codes = read_codes(parse, raw)
+    codes = getattr(parse(raw), "codes", ())
     return Settled(names, map(OUTCOME_OF_CODE.__getitem__, codes) if codes else None)
 
 

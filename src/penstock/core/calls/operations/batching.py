@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from penstock.core.calls.call import Call, RawReply
@@ -21,7 +20,7 @@ class Batching(Operations):
 
     def join_batch(self, number: bytes) -> None:
         """Let all jobs that this object adds join a batch."""
-        self.joining, self.plain_from = f"&{number.decode()}", math.inf
+        self.joining = f"&{number.decode()}"
 
     def open_batch(self, record: bytes, on: str, *, create: str = "") -> Call[replies.Enqueue]:
         """Add the callback of a new batch."""

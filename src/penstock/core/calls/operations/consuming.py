@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.operations.base import Names, Operations, outcomes, read_codes
-from penstock.core.jobs.job import Delivery, Reservation, epoch_of, hinted_receipt, number_of
+from penstock.core.jobs.job import Delivery, Reservation, epoch_of, number_of, receipt_with_end
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Settled
 from penstock.core.jobs.results import AckResults
 from penstock.errors import QueueClosed
@@ -23,9 +23,11 @@ __all__ = ["Consuming", "Exchanged", "Recovered", "Taken"]
 
 DRAINED_NEXT_MS = -2
 """`next` of a reserve on a queue that is closed and drained."""
-Delivered = replies.Reserve | replies.ReservePlain | replies.Settle | replies.SettlePlain
+Delivered = replies.Reserve | replies.ReserveLane | replies.Settle | replies.SettleLane
 MISSING_VALUE_MARK = r"(\d{1,13}) (\d+ \d+ !\w+)"
 """The reason of a hint for an ack: see `missing_value_mark`."""
+NO_WINDOW = ""
+"""The window of an ack that leaves those of the producers."""
 FIRST_RECEIPT_PREFIX = "1-"
 """Begin of the receipt of a first delivery."""
 
@@ -80,13 +82,12 @@ class Consuming(Operations):
         """
         tag, role = random.getrandbits(12), self.consuming
         wanted = -n if provisional else n
-        rest = b"1" if idle else b"0", role
-        args: tuple[Packable, ...] = (b"%d" % wanted, b"%d" % tag, self.owner_name, *rest)
+        is_idle = b"1" if idle else b"0"
+        args: tuple[Packable, ...] = (b"%d" % wanted, b"%d" % tag, self.owner_name, is_idle, role)
         if lease_ms is not None:
             args += (b"%d" % lease_ms,)
         read = partial(self._taken, tag)
-        build = self.call_plain_first if n and not role else self.call_read_by
-        return build("reserve", read, args)
+        return self.call_read_by("reserve", read, args, fits_lane=n > 0 and not role)
 
     def _taken(self, tag: int, parse: Parser[Delivered], raw: RawReply) -> Taken:
         reply = parse(raw)
@@ -94,12 +95,12 @@ class Consuming(Operations):
         return Taken(reply.next, jobs, reply.lease, reply.now)
 
     def _delivered(self, tag: int, reply: Delivered | replies.Recover) -> list[Any]:
-        """Return deliveries; a plain script leaves the counters out, as they are first ones."""
+        """Return deliveries; the fast lane leaves the counters out, as they are first ones."""
         columns, epoch = reply.jobs, reply.epoch
         if not columns[0]:
             return []
         place = self._place
-        if place is None or self._placed != epoch or place.node not in self.known_nodes[:1]:
+        if place is None or self._place_epoch != epoch or place.node not in self.known_nodes[:1]:
             place = self.place(epoch)
         reservation = Reservation(
             self.queue, place, self.owner, tag=tag, now=reply.now, lease_ms=reply.lease
@@ -122,18 +123,18 @@ class Consuming(Operations):
         """Finish jobs; a window replaces those of their producers, 0 = none."""
         if window_ms is None and results is None:
             epoch, common, rest = self.named(names, receipts=True)
-            build = (
-                self.call_plain_first if common[:2] == FIRST_RECEIPT_PREFIX else self.call_read_by
-            )
-            return build("ack", partial(outcomes, names), (epoch, common, "", *rest))
-        window = "" if window_ms is None else window_ms
+            is_first = common[:2] == FIRST_RECEIPT_PREFIX
+            args = (epoch, common, NO_WINDOW, *rest)
+            return self.call_read_by("ack", partial(outcomes, names), args, fits_lane=is_first)
+        window = NO_WINDOW if window_ms is None else window_ms
         return self.call_about_jobs("ack", names, window, receipts=True, results=results)
 
     def ack_one(self, job: Delivery) -> Call[Sequence[int]]:
         """Finish a delivery; the result is its code, or empty."""
-        receipt = hinted_receipt(job)
-        build = self.call_plain_first if receipt[:2] == FIRST_RECEIPT_PREFIX else self.call_read_by
-        return build("ack", read_codes, (epoch_of(job), receipt, "", number_of(job)))
+        receipt = receipt_with_end(job)
+        args = (epoch_of(job), receipt, NO_WINDOW, number_of(job))
+        is_first = receipt[:2] == FIRST_RECEIPT_PREFIX
+        return self.call_read_by("ack", read_codes, args, fits_lane=is_first)
 
     def hand_over(
         self,
@@ -166,26 +167,29 @@ class Consuming(Operations):
         begin = epoch, proof, b"%d" % wanted, b"%d" % tag
         args = (*begin, self.owner_name, role, *rest)
         read = partial(self._exchanged, tag, names)
-        is_plain = proof[:2] == FIRST_RECEIPT_PREFIX and results is None and not role
-        return (self.call_plain_first if is_plain else self.call_read_by)("settle", read, args)
+        fits_lane = proof[:2] == FIRST_RECEIPT_PREFIX and results is None and not role
+        return self.call_read_by("settle", read, args, fits_lane=fits_lane)
 
     def _exchanged(
         self, tag: int, names: Names, parse: Parser[Delivered], raw: RawReply
     ) -> Exchanged:
         reply = parse(raw)
         codes = reply.codes.split() if isinstance(reply, replies.Settle) else ()
-        told = [OUTCOME_OF_CODE[int(code)] for code in codes] if codes else None
+        outcomes = [OUTCOME_OF_CODE[int(code)] for code in codes] if codes else None
         jobs = self._delivered(tag, reply)
         taken = Taken(reply.next, jobs, reply.lease, reply.now)
-        return Exchanged(Settled(names, told), taken)
+        return Exchanged(Settled(names, outcomes), taken)
 
     def nack(self, names: Names, delay_ms: int, error: str, trace: str = "") -> Call[Settled]:
-        """Report failures; delay -1 = by the queue's policy; trace = the end of a traceback."""
+        """Report failures; trace = the end of a traceback.
+
+        A delay of -1 = by the queue's policy, -2 = this consumer has no handler for the jobs.
+        """
         seed = random.randrange(2_147_483_646)
         return self.call_about_jobs("nack", names, delay_ms, seed, error, trace, receipts=True)
 
     def release(self, names: Names, delay_ms: int) -> Call[Settled]:
-        """Give back without a failure."""
+        """Give back without a failure; delay -1 = at its place, as nothing has begun with it."""
         return self.call_about_jobs("release", names, delay_ms, receipts=True)
 
     def bury(self, names: Names, reason: str, trace: str = "") -> Call[Settled]:
@@ -228,8 +232,8 @@ class Consuming(Operations):
         if kind == "bury":
             return self.call(kind, epoch, "*", reason, "", *pairs)
         proof, results = "*", list[str]()
-        if found := re.fullmatch(MISSING_VALUE_MARK, reason):
-            proof, results = f"*\n{found[1]}", [found[2]] * (len(pairs) // 2)
+        if match := re.fullmatch(MISSING_VALUE_MARK, reason):
+            proof, results = f"*\n{match[1]}", [match[2]] * (len(pairs) // 2)
         return self.call(kind, epoch, proof, "" if window == "-" else window, *pairs, *results)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from penstock.core.calls.call import Call, RawReply
-from penstock.core.calls.operations.base import Form, Names, Operations
-from penstock.core.enqueuing.options import Prepared
+from penstock.core.calls.operations.base import Names, Operations
+from penstock.core.enqueuing.prepared import Prepared
 from penstock.core.jobs.job import Enqueued, QueueIdentity
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.record import escaped, parse_record, stable_id_of
@@ -16,15 +15,15 @@ from penstock.core.jobs.views import DedupStatus
 from penstock.core.values.confirmations import Wait
 from penstock.core.values.ids import encode_id, number_after, ttl_code
 from penstock.wire import replies
-from penstock.wire.packing import Packable, front_of, words
+from penstock.wire.packing import Packable, words
 from penstock.wire.replies import Parser
 
-__all__ = ["MAX_PLAIN_BYTES", "Added", "Producing", "updates"]
+__all__ = ["SHORT_RECORD_BYTES", "Added", "Producing", "updates"]
 
 Added = replies.Enqueue | replies.Claim
 """The reply to a call that has added jobs."""
-MAX_PLAIN_BYTES = 4096
-"""Longest record that `enqueue_plain` adds. Longer ones are packed together with their call."""
+SHORT_RECORD_BYTES = 4096
+"""Longest record that the fast lane adds."""
 OWN_TERM_FIELDS, AT_MOST_ONCE_FIELD = (b";t", b";p"), b";l=0"
 """Begin of the options of a record with a ttl or a policy, and of one delivered at most once."""
 ACTION_OF_CODE = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
@@ -49,12 +48,9 @@ class Producing(Operations):
         create = self.joining or create
         begin = words((create, delay, bound, wait_ms, role))
         args = (*begin, *records) if mode is None else (*begin, mode, *records)
-        call: Call[Added]
-        read = partial(self._added, len(records))
-        if mode is None and not (create or delay or role) and bound == "" and are_plain(records):
-            call = self.call_plain_first("enqueue", read, args, tuple(records))
-        else:
-            call = self.call_read_by(name, read, args)
+        has_options = mode is not None or create or delay or role or bound != ""
+        fits_lane = not has_options and fit_lane(records)
+        call: Call[Added] = self.call_read_by(name, read_added, args, fits_lane=fits_lane)
         if wait is not None:
             call.wait = self._expecting(wait)
         return call
@@ -66,29 +62,10 @@ class Producing(Operations):
             return wait
         return wait._replace(expected=expected or 0, is_told=self.replicas is not None)
 
-    def _added(self, count: int, parse: Parser[Any], raw: RawReply) -> Added:
-        reply = parse(raw)
-        if isinstance(reply, replies.EnqueuePlain):
-            first, epoch = reply.first, reply.epoch
-            return replies.Enqueue((reply.code, reply.nonce, first, count, epoch, 0, 0, 0, 0))
-        if reply.created:  # the plain form was refused because there was no queue
-            self.declined.pop("enqueue", None)
-        added: Added = reply
-        return added
-
-    def enqueue_plain(self, record: bytes) -> Call[replies.EnqueuePlain]:
-        """Add one record without options. Its script and keys are packed once for all calls."""
-        form = self._forms.get("enqueue_plain") or self._form("enqueue_plain")
-        front = self._fronts.get("enqueue_plain") or self._pack_front(form)
-        return Call(
-            form.script, form.head, (record,), form.parse, form.queue, ops=self, front=front
-        )
-
-    def enqueue_one(self, record: bytes, options: Prepared) -> Call[Added]:
-        """Add one record, to a queue that exists and has room.
-
-        Its script and keys are packed once for all calls.
-        """
+    def enqueue_one(
+        self, record: bytes, options: Prepared, *, fits_lane: bool = False
+    ) -> Call[Added]:
+        """Add one record, to a queue that exists and has room; `fits_lane` as in `call_read_by`."""
         name = "enqueue" if options.dedup is None else "claim"
         form = self._forms.get(name) or self._form(name)
         delay, bound = options.delay, options.bound
@@ -102,22 +79,15 @@ class Producing(Operations):
         )
         if options.dedup is not None:
             args = (*args[:-1], options.dedup.mode, record)
-        front = b""
-        if len(record) <= MAX_PLAIN_BYTES:
-            front = self._fronts.get(name) or self._pack_front(form)
-        wait = options.wait
+        is_short = len(record) <= SHORT_RECORD_BYTES
+        target, wait = form.lane_target if fits_lane else form.target, options.wait
         if wait is not None and (wait.fsynced or wait.replicas or self.replicas):
             wait = self._expecting(wait)
         return Call(
-            form.script, form.head, args, form.parse, form.queue, wait,
-            role_lease=form.role_lease, ops=self, front=front,
+            form.script, target, args, form.parse, form.adds_to, wait,
+            role_lease=form.role_lease, ops=self, ends_with_record=is_short,
+            tries_lane=fits_lane and not form.is_lane_known,
         )  # fmt: skip
-
-    def _pack_front(self, form: Form) -> bytes:
-        script = form.script
-        arguments = len(script.args) + len(script.rest)
-        front = self._fronts[script.name] = front_of(script.sha, form.head, arguments)
-        return front
 
     def id_of(self, number: bytes, epoch: bytes, ttl: str) -> str:
         """Return the id of a job that was added."""
@@ -130,20 +100,20 @@ class Producing(Operations):
         """Return the results of jobs with dedup ids, added or not."""
         place = self.place(reply.epoch)
         state = "scheduled" if reply.scheduled else "ready"
-        others = {index: told for index, *told in reply.others}
-        found: list[Enqueued] = []
+        others = {index: fields for index, *fields in reply.others}
+        results: list[Enqueued] = []
         added = 0
         for at, record in enumerate(records, 1):
             if at in others:
-                found.append(_other(place, others[at], replicas, record))
-                added += found[-1].action == "requeued"
+                results.append(_other(place, others[at], replicas, record))
+                added += results[-1].action == "requeued"
             else:
                 number = number_after(reply.first, added)
                 job_id = encode_id(place.node, place.packed, number, ttl)
                 stable_id = stable_id_of(record)
-                found.append(Enqueued(job_id, state, replicas=replicas, stable_id=stable_id))
+                results.append(Enqueued(job_id, state, replicas=replicas, stable_id=stable_id))
                 added += 1
-        return found
+        return results
 
     def lookup(self, dedup_id: str) -> Call[replies.Lookup]:
         """Look up the job that has a dedup id."""
@@ -169,15 +139,17 @@ class Producing(Operations):
         return self.call("withdraw", reply.epoch, *numbers)
 
 
-def are_plain(records: Sequence[bytes]) -> bool:
-    """Return whether `enqueue_plain` is worth a try; a single job has a way of its own."""
-    if (
-        len(records) < 2
-        or records[0][1:3] in OWN_TERM_FIELDS
-        or records[0][1:5] == AT_MOST_ONCE_FIELD
-    ):
+def read_added(parse: Parser[Any], raw: RawReply) -> Added:
+    """Return the reply to a call that adds jobs."""
+    added: Added = parse(raw)
+    return added
+
+
+def fit_lane(records: Sequence[bytes]) -> bool:
+    """Return True if the fast lane may add these records."""
+    if not records or records[0][1:3] in OWN_TERM_FIELDS or records[0][1:5] == AT_MOST_ONCE_FIELD:
         return False
-    return max(map(len, records)) <= MAX_PLAIN_BYTES
+    return max(map(len, records)) <= SHORT_RECORD_BYTES
 
 
 def updates(reply: Added) -> int:
@@ -187,8 +159,10 @@ def updates(reply: Added) -> int:
     return sum(what == 2 for _, what, *_ in reply.others)
 
 
-def _other(place: QueueIdentity, told: Sequence[Any], replicas: int, given: bytes) -> Enqueued:
-    what, number, state, header = told
+def _other(
+    place: QueueIdentity, fields: Sequence[Any], replicas: int, new_record: bytes
+) -> Enqueued:
+    what, number, state, header = fields
     record = parse_record(header + b"\n")
     ttl = ttl_code(record.ttl_ms, at_most_once=record.lease_ms == 0)
     return Enqueued(
@@ -197,5 +171,5 @@ def _other(place: QueueIdentity, told: Sequence[Any], replicas: int, given: byte
         duplicate=what != 3,
         replicas=replicas if what == 3 else 0,
         action=ACTION_OF_CODE[what],
-        stable_id=stable_id_of(given) if what > 1 else "",
+        stable_id=stable_id_of(new_record) if what > 1 else "",
     )

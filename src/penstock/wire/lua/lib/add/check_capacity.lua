@@ -2,7 +2,7 @@
 -- removes expired jobs. It returns the refusal or nil, how many jobs wait, and if the space token is missing. A job
 -- that waits for other jobs takes no room: its score in scheduled is 2^53 - 1.
 --- KEYS   ready held scheduled meta space parked
---- NEEDS  now change changes created full nonce remove_expired role wait write_dedup_and_wake
+--- NEEDS  now change changes created full nonce remove_expired role wait write_ends_and_wake
 --- GIVES  check_capacity
 local function check_capacity(limit, room_needed, expired)
   local space_empty = redis.call('LLEN', space) == 0
@@ -18,7 +18,7 @@ local function check_capacity(limit, room_needed, expired)
     end
     -- expired jobs may take up the room
     remove_expired(expired)
-    write_dedup_and_wake()
+    write_ends_and_wake()
     if #expired.ids > 0 and space_empty and full > now and count_waiting() < limit then
       redis.call('RPUSH', space, '1')
     end

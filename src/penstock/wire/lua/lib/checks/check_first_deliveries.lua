@@ -1,14 +1,14 @@
 -- Find out if all named deliveries are first deliveries with the receipt `common`, so that all may be ended (all_valid).
 -- common_score is the score of all of them if they are the jobs of one reserve: then one range was read instead of each
--- score. Also gives the receipt in parts: delivery, hex (its tag as text) and wanted_tag. The delivery number is in tally,
+-- score. Also gives the receipt in parts: delivery_number, hex (its tag as text) and wanted_tag. The delivery number is in tally,
 -- absent for a first delivery; the tag is the score modulo 4096 (protocol/core.md, Receipt).
 --- KEYS   active tally
 --- NEEDS  common ids count uses score_of
---- GIVES  delivery hex wanted_tag has_counters counts scores all_valid common_score
-local delivery, hex, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
+--- GIVES  delivery_number hex wanted_tag has_counters counts scores all_valid common_score
+local delivery_number, hex, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
 local wanted_tag = hex and tonumber(hex, 16)
 local has_counters = uses_any('counters')
-local counts, scores, all_valid, common_score = {}, {}, delivery == '1' and count > 0 and count <= 1000, nil
+local counts, scores, all_valid, common_score = {}, {}, delivery_number == '1' and count > 0 and count <= 1000, nil
 if all_valid and has_counters then -- a first delivery has no counters
   counts = redis.call('HMGET', tally, unpack(ids))
   for i = 1, count do

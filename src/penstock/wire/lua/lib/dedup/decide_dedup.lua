@@ -1,8 +1,11 @@
 -- decide_dedup(given, mode, delays, delay_ms) decides on each record in `given`, whose dedup ids may be taken. Nothing is written. It
--- returns the refusal of a malformed record, or nil and the decision: all_free, if every id is free, and names, the ids; else lists of
--- what is added (added, the records; added_names; added_due, 0 = at once; dedup_values; record_index, their places in `given`), answers
--- for the reply, rewritten (number -> new record, notes has those of their last deliveries), moved (number -> new due time), orphans
--- (number of a successor whose owner is gone -> due time), new_counters, dedup_pairs, window_pairs; and room_needed, the jobs to add.
+-- returns the refusal of a malformed record, or nil and the decision: all_free, if every id is free, and names, the ids; else
+--   added (the records to add), and for each of them added_names (its id), added_due (0 = at once), record_index (its place in `given`)
+--     and value_forms (what dedup gets: the number of the job takes the place of %s; nil = the number alone);
+--   answers (place in `given`, {what, number, state, header}, ...; in place of a number that is not known yet the place in `added`);
+--   rewritten (number -> new record; notes has those of their last deliveries), moved (number -> new due time), orphans (number of a
+--     successor whose owner is gone -> due time), new_counters, dedup_pairs, window_pairs;
+-- and room_needed, how many of the jobs to add need room.
 --- KEYS   ready held active scheduled once tally expiry dedup windows parked
 --- NEEDS  nonce end_of has_header is_duration is_lease keyed now uses
 --- GIVES  decide_dedup header_of own_place
@@ -17,7 +20,7 @@ local function decide_dedup(given, mode, delays, delay_ms)
     return {-10, nonce, 1001}
   end
   redis.call('HLEN', held)
-  local asked, names, owners, latest, all_free = #given, {}, {}, {}, mode == ''
+  local asked, names, owners, is_named, all_free = #given, {}, {}, {}, mode == ''
   do
     local match, sub, same_window = string.match, string.sub, ' ' -- the window of the record before, or the begin of another field
     for i = 1, asked do
@@ -32,10 +35,10 @@ local function decide_dedup(given, mode, delays, delay_ms)
       local lease = match(record, '^1;l=([^;\n]*)')
       if lease and not is_lease(lease, 0) then
         return {-19, nonce, 'lease', sub(lease, 1, 200)}
-      elseif latest[name] then
+      elseif is_named[name] then
         all_free = false
       end
-      names[i], latest[name] = name, i
+      names[i], is_named[name] = name, true
       if sub(record, behind, behind + #same_window - 1) ~= same_window then
         local window = match(record, '^;w=([^;\n]*)', behind)
         if window and not is_duration(window, 1) then
@@ -72,7 +75,7 @@ local function decide_dedup(given, mode, delays, delay_ms)
   end
   local decision = {
     all_free = all_free, names = names, room_needed = all_free and asked or 0, dedup_pairs = {}, window_pairs = {}, record_index = {}, answers = {},
-    rewritten = {}, moved = {}, orphans = {}, notes = {}, new_counters = {}, added = {}, added_names = {}, added_due = {}, dedup_values = {},
+    rewritten = {}, moved = {}, orphans = {}, notes = {}, new_counters = {}, added = {}, added_names = {}, added_due = {}, value_forms = {},
   }
   if all_free then
     return nil, decision
@@ -80,15 +83,15 @@ local function decide_dedup(given, mode, delays, delay_ms)
   --@include lib/dedup/find_job (gives: notes)
   decision.notes = notes
   --@include lib/dedup/merge_record
-  local updates, begins = string.find(mode, 'u', 1, true), string.find(mode, 'd', 1, true)
-  local requeues, framed = string.find(mode, 'q', 1, true), string.find(mode, 'e', 1, true)
-  local added, added_names, added_due, dedup_values = decision.added, decision.added_names, decision.added_due, decision.dedup_values
+  local updates, restarts = string.find(mode, 'u', 1, true), string.find(mode, 'd', 1, true)
+  local requeues, takes_windows = string.find(mode, 'q', 1, true), string.find(mode, 'e', 1, true)
+  local added, added_names, added_due, value_forms = decision.added, decision.added_names, decision.added_due, decision.value_forms
   local answers, rewritten, moved, orphans, dedup_pairs = decision.answers, decision.rewritten, decision.moved, decision.orphans, decision.dedup_pairs
-  local window_pairs, record_index, not_added = decision.window_pairs, decision.record_index, {}
-  local function add(what, due, value)
+  local window_pairs, record_index = decision.window_pairs, decision.record_index
+  local function add_waiting(due, value_form) -- the next of `added` waits for the end of a job (2^53 - 1) or of a window
     local at = #added + 1
-    added_due[at], dedup_values[at] = due, value
-    return {what, at, due > now and 'scheduled' or 'ready', ''}
+    added_due[at], value_forms[at] = due, value_form
+    return {3, at, due > now and 'scheduled' or 'ready', ''}
   end
   local due_text = delay_ms > 0 and string.format(' %.0f', now + delay_ms) or '' -- in dedup, behind the number of a successor
   local function rewrite(id, state, old, key, record, ends) -- ends: of the window for whose end it waits
@@ -97,34 +100,34 @@ local function decide_dedup(given, mode, delays, delay_ms)
       return {-2, id, state, header_of(old)}
     end
     rewritten[id] = content
-    if key == scheduled and begins then
+    if key == scheduled and restarts then
       moved[id] = math.max(ends > now and ends or 0, delay_ms > 0 and now + delay_ms or own_place(id))
-    elseif key == ready or key == parked and begins and delay_ms > 0 then
-      moved[id] = begins and delay_ms > 0 and now + delay_ms or own_place(id)
+    elseif key == ready or key == parked and restarts and delay_ms > 0 then
+      moved[id] = restarts and delay_ms > 0 and now + delay_ms or own_place(id)
     end
     if moved[id] then
       state = moved[id] > now and 'scheduled' or 'ready'
     end
     return {2, id, state, header_of(content)}
   end
-  local when = delay_ms > 0 and now + delay_ms or 0
+  local later_answers = {} -- place in `added` of a successor -> answer to later records of this call with its id
   -- The reply says that a job whose lease has ended is ready. So this ends its delivery, and makes the holder's receipt
   -- stale. The job stays in active, and the next reserve counts the crash.
   --@include lib/return/end_delivery (gives: new_counters)
   decision.new_counters = new_counters
   local function decide(name, value, record) -- decides on a record whose id is taken
     local ends = tonumber(string.match(value, '@(%d+)$')) or 0
-    local owner, successor, wait = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
-    local state, old, key, waits, successor_record
+    local owner, successor, due_at = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
+    local state, old, key, successor_state, successor_record
     if owner then
       state, old, key = find_job(owner)
     end
     if successor and successor ~= '' then
-      waits, successor_record = find_job(successor)
+      successor_state, successor_record = find_job(successor)
     end
-    if waits and not state then -- it has expired or was evicted: its successor is due
-      local at = math.max(own_place(successor), tonumber(wait) or 0)
-      owner, state, old, key, waits = successor, at > now and 'scheduled' or 'ready', successor_record, scheduled, nil
+    if successor_state and not state then -- it has expired or was evicted: its successor is due
+      local at = math.max(own_place(successor), tonumber(due_at) or 0)
+      owner, state, old, key, successor_state = successor, at > now and 'scheduled' or 'ready', successor_record, scheduled, nil
       orphans[owner] = at
       dedup_pairs[#dedup_pairs + 1] = name
       dedup_pairs[#dedup_pairs + 1] = owner
@@ -133,16 +136,16 @@ local function decide_dedup(given, mode, delays, delay_ms)
       end_delivery(owner)
     end
     local busy = key == active and state == 'active' or key == once
-    if waits and updates and (requeues or not busy) then -- the successor runs last
-      local item = rewrite(successor, waits, successor_record, nil, record)
-      if begins and item[1] == 2 then
+    if successor_state and updates and (requeues or not busy) then -- the successor runs last
+      local answer = rewrite(successor, successor_state, successor_record, nil, record)
+      if restarts and answer[1] == 2 then
         dedup_pairs[#dedup_pairs + 1] = name
         dedup_pairs[#dedup_pairs + 1] = owner .. ' ' .. successor .. due_text
       end
-      return item
-    elseif busy and requeues and not waits then
-      not_added[#added + 1] = {0, owner, state, header_of(old)}
-      return add(3, 9007199254740991, owner .. ' %s' .. due_text)
+      return answer
+    elseif busy and requeues and not successor_state then
+      later_answers[#added + 1] = {0, owner, state, header_of(old)}
+      return add_waiting(9007199254740991, owner .. ' %s' .. due_text)
     elseif busy then
       return {0, owner, state, header_of(old)}
     elseif state and ends > now and not requeues then
@@ -150,45 +153,45 @@ local function decide_dedup(given, mode, delays, delay_ms)
     elseif state then
       return updates and rewrite(owner, state, old, key, record, ends) or {0, owner, state, header_of(old)}
     elseif ends > now then
-      return requeues and add(3, math.max(ends, now + delay_ms), '%s @' .. string.format('%.0f', ends)) or
+      return requeues and add_waiting(math.max(ends, now + delay_ms), '%s @' .. string.format('%.0f', ends)) or
         {0, '', 'window', ''}
     end
   end
-  latest = {}
+  local places, when = {}, delay_ms > 0 and now + delay_ms or 0 -- id -> place in `added`; when a job is due that waits for nothing else
   for i = 1, asked do
     local name, record = names[i], given[i]
-    local item, again = nil, latest[name]
-    if again then -- the id occurred earlier in this call
+    local answer, added_at = nil, places[name]
+    if added_at then -- the id occurred earlier in this call
       if updates then
-        added[again] = record
+        added[added_at] = record
       end
-      item = {updates and 2 or 0, again, added_due[again] > now and 'scheduled' or 'ready', ''}
-      if window_pairs[1] and dedup_values[again] then -- no job has the id
-        item = {0, '', 'window', ''}
-      elseif not_added[again] and not updates then
-        item = not_added[again]
+      answer = {updates and 2 or 0, added_at, added_due[added_at] > now and 'scheduled' or 'ready', ''}
+      if window_pairs[1] and value_forms[added_at] then -- no job has the id
+        answer = {0, '', 'window', ''}
+      elseif later_answers[added_at] and not updates then
+        answer = later_answers[added_at]
       end
     else
-      item = owners[i] and decide(name, owners[i], record)
-      if not item or item[1] == 3 then
+      answer = owners[i] and decide(name, owners[i], record)
+      if not answer or answer[1] == 3 then
         local at = #added + 1
-        added[at], added_names[at], latest[name], record_index[at] = record, name, at, i
-        decision.room_needed = decision.room_needed + (item and added_due[at] == 9007199254740991 and 0 or 1) -- a successor needs none
-        if not item then
+        added[at], added_names[at], places[name], record_index[at] = record, name, at, i
+        decision.room_needed = decision.room_needed + (answer and added_due[at] == 9007199254740991 and 0 or 1) -- a successor needs none
+        if not answer then
           local own = delays and delays[i]
           added_due[at] = not own and when or own > 0 and now + own or 0
-          local span = framed and string.match(record, '^1[^\n]-;w=(%d+)')
+          local span = takes_windows and string.match(record, '^1[^\n]-;w=(%d+)')
           if span then -- the id is taken from now on, whatever happens to the job
-            dedup_values[at] = string.format('@%.0f', now + math.min(span, 3162240000000))
-            window_pairs[#window_pairs + 1] = string.sub(dedup_values[at], 2)
+            value_forms[at] = string.format('@%.0f', now + math.min(span, 3162240000000))
+            window_pairs[#window_pairs + 1] = string.sub(value_forms[at], 2)
             window_pairs[#window_pairs + 1] = name
           end
         end
       end
     end
-    if item then
+    if answer then
       answers[#answers + 1] = i
-      answers[#answers + 1] = item
+      answers[#answers + 1] = answer
     end
   end
   return nil, decision

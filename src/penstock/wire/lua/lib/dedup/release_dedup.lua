@@ -1,16 +1,20 @@
 -- Release the dedup ids of jobs that end. An id becomes free, or goes to the successor that waits for this end, or stays
 -- taken for its window.
 -- release_dedup(ids, done, window) decides, before the first write; `window` replaces the windows in the records.
--- write_dedup() writes that, after the removals, and admits parked jobs (see keyed). It returns the earliest due time of the
--- jobs that became due by it, among them the callback of a batch; nil = there are none. write_dedup_and_wake() also adds the
--- wake token for them.
+-- `done`: they were acked, so an id stays taken for its window; jobs that end otherwise free it at once.
+-- write_ends() writes what the ends of jobs, and new tickets, change elsewhere. It comes after the removals:
+--   1. the dedup ids, and the successors that they wait for;
+--   2. parked jobs: those that keyed.take has refused, and those that get a ticket now (keyed.admit);
+--   3. it tells of the callback of a batch that has become due (`fired`).
+-- It returns the earliest due time of the jobs that became due by it; nil = there are none. write_ends_and_wake() also adds
+-- the wake token for them.
 -- Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that waits for the end of a
 -- window) or `@end`.
 --- KEYS   ready held scheduled urgent expiry dedup windows wake
 --- NEEDS  has_urgent uses nothing now paused keyed fired
---- GIVES  has_dedup release_dedup write_dedup write_dedup_and_wake
+--- GIVES  has_dedup release_dedup write_ends write_ends_and_wake
 local has_dedup = uses_any('dedup')
-local release_dedup, write_dedup, write_dedup_and_wake = nothing, nothing, nothing
+local release_dedup, write_ends, write_ends_and_wake = nothing, nothing, nothing
 if has_dedup then
   --@include lib/add/write_in_parts
   --@include lib/add/place_jobs (gives: place, write_places)
@@ -97,7 +101,7 @@ if has_dedup then
       redis.call('ZCARD', windows)
     end
   end
-  write_dedup = function()
+  write_ends = function()
     local passed, earliest = {}, nil
     for i = 1, #changed do
       local name = changed[i]
@@ -125,22 +129,22 @@ if has_dedup then
   end
 end
 if keyed then
-  local write_owners = write_dedup
-  write_dedup = function()
+  local write_owners = write_ends
+  write_ends = function()
     local due = write_owners()
     return keyed.admit() and math.min(due or now, now) or due
   end
 end
 if uses_any('batches') then
-  local write_others = write_dedup
-  write_dedup = function() -- fired: the callback of a batch has become due
+  local write_others = write_ends
+  write_ends = function() -- fired: the callback of a batch has become due
     local due = write_others()
     return fired and math.min(due or fired, fired) or due
   end
 end
-if write_dedup ~= nothing then
-  write_dedup_and_wake = function() -- a consumer waits for the job that is due
-    local due = write_dedup()
+if write_ends ~= nothing then
+  write_ends_and_wake = function() -- a consumer waits for the job that is due
+    local due = write_ends()
     if due and due <= now and paused ~= 'out' and paused ~= 'all' and redis.call('LLEN', wake) == 0 then
       redis.call('RPUSH', wake, '1')
     end

@@ -1,13 +1,13 @@
--- write_decision(decision, given, checked, ids, delays, delay_ms) writes the records of a decision: `ids` are the numbers of those that
--- are added, `checked` what check_records has found. It returns when the first job is due that must wait, and if one can be delivered.
+-- write_decision(decision, given, features, ids, delays, delay_ms) writes the records of a decision: `ids` are the numbers of those that
+-- are added, `features` what check_records has found. It returns when the first job is due that must wait, and if one can be delivered.
 --- KEYS   ready held scheduled urgent tally expiry parked
 --- NEEDS  now drop_bodies has_urgent keyed own_place place split_body uses
 --- GIVES  write_decision
 --@include lib/add/priority_of
-local function write_decision(decision, given, checked, ids, delays, delay_ms)
+local function write_decision(decision, given, features, ids, delays, delay_ms)
   local soonest, token, ends_of, held_pairs, leave_ready, later = nil, false, {}, {}, {}, {}
   local has_ttls, rewritten, moved, orphans, dedup_pairs = uses_any('ttls'), decision.rewritten, decision.moved, decision.orphans, decision.dedup_pairs
-  local priorities, bodies, ttl_ends = checked.priorities, checked.bodies, checked.ttl_ends
+  local priorities, bodies, ttl_ends = features.priorities, features.bodies, features.ttl_ends
   local function place_by_ttl(id, at, priority) -- not later than the end of its ttl
     local ends = has_ttls and tonumber(redis.call('ZSCORE', expiry, id))
     local when = ends and math.min(ends, at) or at
@@ -58,10 +58,10 @@ local function write_decision(decision, given, checked, ids, delays, delay_ms)
         end
       end
     end
-    local added, added_due, added_names, dedup_values = decision.added, decision.added_due, decision.added_names, decision.dedup_values
+    local added, added_due, added_names, value_forms = decision.added, decision.added_due, decision.added_names, decision.value_forms
     for i = 1, #added do
       dedup_pairs[#dedup_pairs + 1] = added_names[i]
-      dedup_pairs[#dedup_pairs + 1] = dedup_values[i] and string.format(dedup_values[i], ids[i]) or ids[i]
+      dedup_pairs[#dedup_pairs + 1] = value_forms[i] and string.format(value_forms[i], ids[i]) or ids[i]
       add_new(ids[i], added[i], added_due[i], priorities and priorities[i] or 0)
     end
   end
@@ -73,10 +73,10 @@ local function write_decision(decision, given, checked, ids, delays, delay_ms)
     if #bodies == size then
       without_large_body[#without_large_body + 1] = id
     end
-    checked.has_policies = checked.has_policies or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
-    checked.has_results = checked.has_results or string.find(string.match(content, '^[^\n]*'), ';k=', 1, true)
+    features.has_policies = features.has_policies or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
+    features.has_results = features.has_results or string.find(string.match(content, '^[^\n]*'), ';k=', 1, true)
     local priority = priority_of(content)
-    checked.priorities = checked.priorities or priority > 0 and {} or nil
+    features.priorities = features.priorities or priority > 0 and {} or nil
     if moved[id] or orphans[id] then
       leave_ready[#leave_ready + 1] = id
       place_by_ttl(id, moved[id] or orphans[id], priority)

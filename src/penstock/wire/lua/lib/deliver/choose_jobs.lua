@@ -1,7 +1,8 @@
 -- choose_jobs(n, expired, done, all_valid) returns a delivery of at most n jobs. Nothing is written but the places of due jobs with
--- a priority (see raise_urgent). The order: ended leases; jobs with a priority, the highest first; then due jobs and the head of ready,
--- merged by one time (due time, or creation), ties by number. Each 16th job that the queue delivers is one of at most the priority 0,
--- 1, ... 8 in turn, if there is one (protocol/priorities.md, Order). Parked and expired candidates are left out. About 100 of the
+-- a priority (see raise_urgent). The order: 1. ended leases; 2. jobs with a priority, the highest first; 3. due jobs and the head of
+-- ready, merged by one time (due time, or creation), ties by number. So that low priorities do not starve, each 16th delivery of the
+-- queue passes over jobs with a priority above k, if it finds others; k goes 0, 1, ... 8, and begins again (protocol/priorities.md,
+-- Order). Parked and expired candidates are left out. About 100 of the
 -- expired ones are added to `expired` if find_expired has reached its limit. `done` end in this same call; all of them are first
 -- deliveries if all_valid. For next_event it notes first_end and first_due, the first times of active and scheduled; is_changed, if this call
 -- may change them; has_read_all, if no job is left in ready.
@@ -40,20 +41,26 @@ local function choose_jobs(n, expired, done, all_valid)
   if #done > 0 and (is_changed or not all_valid) then
     leaves_out = true
     for i = 1, #done do
-      expired.set[done[i]] = true
+      expired.left_out[done[i]] = true -- left out as the expired ones are, but not removed as such
     end
   end
   if keyed then
     keyed.recheck_limit = n + 100
   end
-  local page, most_passed = math.min(100, n + listed + #done), math.max(100, 1000 - listed)
-  local bytes, passed, skipped = 0, 0, 0
+  local search = {
+    n = n,
+    page = math.min(100, n + listed + #done), -- entries that are read at once
+    most_unusable = math.max(100, 1000 - listed), -- most jobs that end, have expired or have no record
+    has_due = has_due, -- jobs of scheduled are due
+    leaves_out = leaves_out, -- expired jobs, or jobs that end in this call, may be in ready
+    bytes = 0, unusable = 0, undelivered = 0, -- of the jobs so far; undelivered: those that were read and are not delivered
+  }
   if n > 0 and has_ended then
     --@include lib/deliver/choose_ended
-    bytes, passed, skipped = choose_ended(delivery, n, expired, page, most_passed)
+    choose_ended(delivery, expired, search)
   end
   --@include lib/deliver/choose_waiting
-  choose_waiting(delivery, n, expired, page, most_passed - passed, bytes, skipped, leaves_out, has_due)
+  choose_waiting(delivery, expired, search)
   if #expired.ids > listed then
     release_dedup({unpack(expired.ids, listed + 1)}, false)
   end

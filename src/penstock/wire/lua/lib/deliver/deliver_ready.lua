@@ -1,7 +1,9 @@
--- Deliver the jobs that choose_ready chose. An earlier write passes on a full server, and checks the type of held.
+-- Deliver the jobs that choose_ready chose. The caller has written to held: an HDEL, which passes on a full server and checks its type.
+-- held_pairs is {0, number, value, number, value, ...}: HSET takes it from the second place on. Then each place before a number is
+-- overwritten by its score, which makes it {score, number, score, number, ...} for ZADD.
 --- KEYS   ready held active
 --- NEEDS  held_pairs took cut now lease tag score_of
-local active_pairs, score = held_pairs, string.format('%.0f', score_of(now + lease, tag)) -- a malformed tag ends the call here
+local active_pairs, score = held_pairs, string.format('%.0f', score_of(now + lease, tag))
 redis.call('HSET', held, unpack(held_pairs, 2))
 for i = 1, took * 2, 2 do
   active_pairs[i] = score
@@ -9,4 +11,5 @@ end
 active_pairs[took * 2 + 1] = nil
 --@include lib/deliver/add_active
 add_active(active_pairs)
-redis.call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))
+--@include lib/read/number_after
+redis.call('XTRIM', ready, 'MINID', number_after(cut))

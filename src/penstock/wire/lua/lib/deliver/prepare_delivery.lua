@@ -1,7 +1,7 @@
 -- prepare_delivery(delivery, lease, overrides, provisional) adds to a delivery what is written for its jobs: active_pairs, once_pairs,
 -- held_pairs and new_counters; and soonest, the earliest end of their leases. `overrides`: the lease replaces the jobs' own, except 0;
 -- `provisional`: notes of suspects get a question mark. The last checks of types are here.
---- KEYS   once dead tally
+--- KEYS   once dead tally expiry
 --- NEEDS  change delivered has_dedup now owner release_dedup score_of tag uses
 --- SETS   uses
 --- GIVES  prepare_delivery
@@ -15,16 +15,16 @@ local function prepare_delivery(delivery, lease, overrides, provisional)
     local fmt, byte = string.format, string.byte
     local note = '@' .. fmt('%.0f', now) .. ' ' .. owner .. '\n'
     local doubted = provisional and string.gsub(note, ' ', '? ', 1)
-    local plain = fmt('%.0f', score_of(now + lease, tag))
-    local at, usual = 1, false
-    local head, own, ttl, last, written = nil, nil, nil, nil, nil
-    local soonest = math.huge
+    local plain = fmt('%.0f', score_of(now + lease, tag)) -- the score of jobs with neither lease nor ttl; usual: there is one
+    local at, usual, soonest = 1, false, math.huge
+    local head, own, ttl = nil, nil, nil -- of the last job with a lease or a ttl: the fields l and t, and one character; both as numbers
+    local last_end, last_score = nil, nil -- the end of the last lease that was computed, and its score
     for i = 1, #ids do
       local id, record = ids[i], records[i]
       local third, score = byte(record, 3), plain
       if third == 108 or third == 116 then
         if not head or string.sub(record, 1, #head) ~= head then -- mostly equal to the job before
-          head = string.match(record, '^.[;lt=%d]*[^;lt=%d]') -- the fields l and t, and one character
+          head = string.match(record, '^.[;lt=%d]*[^;lt=%d]')
           own, ttl = lease_and_ttl(record)
           own = overrides and own ~= 0 and lease or own
         end
@@ -35,11 +35,11 @@ local function prepare_delivery(delivery, lease, overrides, provisional)
           once_pairs[#once_pairs + 1] = id
         else
           local till = math.min(now + lease_span(own, ttl, lease), stop or math.huge)
-          if till ~= last then
-            last, written = till, fmt('%.0f', score_of(till, tag))
+          if till ~= last_end then
+            last_end, last_score = till, fmt('%.0f', score_of(till, tag))
             soonest = math.min(soonest, till)
           end
-          score = written
+          score = last_score
         end
       else
         usual = true
@@ -67,7 +67,7 @@ local function prepare_delivery(delivery, lease, overrides, provisional)
     change('delivered', (delivered or 0) + #ids)
   end
   if ended then
-    local dying, put_back = ended.dying, ended.put_back
+    local dying, put_back = ended.dying, ended.to_park
     for i = 1, #put_back, 2 do
       new_counters[#new_counters + 1], new_counters[#new_counters + 2] = put_back[i], put_back[i + 1]
     end
@@ -76,9 +76,12 @@ local function prepare_delivery(delivery, lease, overrides, provisional)
       ending[#ending + 1] = dying[i]
     end
   end
-  if #new_counters + #ending > 0 then
+  if #new_counters + #ending + #delivery.dropped > 0 then
     redis.call('HLEN', tally)
     redis.call('ZCARD', dead)
+    redis.call('ZCARD', expiry)
+  end
+  if #new_counters + #ending > 0 then
     use('counters')
   end
   if ended and #ended.marks > 0 then

@@ -10,9 +10,9 @@ local function screen(ids, expired)
   local added, ends = 0, expired.has_more and #ids > 0 and redis.call('ZMSCORE', expiry, unpack(ids)) or {}
   for i = 1, #ends do
     local id = ids[i]
-    if ends[i] and tonumber(ends[i]) <= now and not expired.set[id] then
+    if ends[i] and tonumber(ends[i]) <= now and not expired.left_out[id] then
       local at = #expired.ids + 1
-      expired.set[id], expired.ids[at], expired.others[#expired.others + 1] = at, id, id
+      expired.left_out[id], expired.ids[at], expired.others[#expired.others + 1] = at, id, id
       added = added + 1
     end
   end

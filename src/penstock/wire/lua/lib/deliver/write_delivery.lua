@@ -1,14 +1,14 @@
 -- write_delivery(delivery, expired, limit) writes what choose_jobs and prepare_delivery have computed, and removes the expired jobs, and
--- at most so many dead letters above their bounds. It returns whether it wrote, and when a successor is due (see write_dedup). HDEL
--- comes first: it passes on a full server, and checks the type of held.
+-- at most `limit` dead letters above their bounds. It returns whether it has begun to write (an HDEL, which comes first: it passes on a
+-- full server, and checks the type of held), and when a successor is due (see write_ends, which may write in either case).
 --- KEYS   ready held active scheduled urgent once dead tally expiry meta
---- NEEDS  count_members forget has_urgent notify_ended now remove_expired write_dedup drop_bodies keep_results
+--- NEEDS  count_members forget has_urgent notify_ended now remove_expired write_ends drop_bodies keep_results
 --- GIVES  write_delivery
 local function write_delivery(delivery, expired, limit)
   local ids, due, dropped, ended, once_pairs = delivery.ids, delivery.due, delivery.dropped, delivery.ended, delivery.once_pairs
   local held_pairs, kept_pairs, active_pairs, new_counters = delivery.held_pairs, delivery.kept_pairs, delivery.active_pairs, delivery.new_counters
   if #ids + #due + #expired.ids + #expired.once + #dropped == 0 and not delivery.cut and not ended then
-    return false, write_dedup()
+    return false, write_ends()
   end
   local call = redis.call
   call('HDEL', held, '-')
@@ -18,8 +18,8 @@ local function write_delivery(delivery, expired, limit)
   if #kept_pairs > 0 then
     call('HSET', held, unpack(kept_pairs))
   end
-  for i = 1, ended and #ended.put_back or 0, 2 do -- before new deliveries: after a damaged restore a job may be one of both
-    call('ZREM', active, ended.put_back[i])
+  for i = 1, ended and #ended.to_park or 0, 2 do -- before new deliveries: after a damaged restore a job may be one of both
+    call('ZREM', active, ended.to_park[i])
   end
   if #active_pairs > 0 then
     --@include lib/deliver/add_active
@@ -54,8 +54,8 @@ local function write_delivery(delivery, expired, limit)
   end
   remove_expired(expired)
   if delivery.cut then
-    local cut = delivery.cut
-    call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))
+    --@include lib/read/number_after
+    call('XTRIM', ready, 'MINID', number_after(delivery.cut))
   end
-  return true, write_dedup()
+  return true, write_ends()
 end

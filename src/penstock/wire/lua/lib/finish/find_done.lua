@@ -1,11 +1,18 @@
--- Choose the jobs that an ack ends: each delivery that may be ended, and by id also waiting jobs (ACKJOB of
--- Disque). Gives done (their numbers), and freed (the number of waiting ones).
+-- find_done(checked) chooses the jobs that an ack ends, from the result of check_receipts: each delivery that may be ended, and by id
+-- also waiting jobs (ACKJOB of Disque), whose codes become 1. It returns their numbers, and how many of them were waiting.
 --- KEYS   ready scheduled once tally expiry parked
---- NEEDS  all_valid ids count codes uses
---- GIVES  done freed acked
-local done, freed = all_valid and ids or {}, 0
-if count > 0 and not all_valid then
-  for i = 1, count do
+--- NEEDS  uses
+--- GIVES  find_done
+local function find_done(checked)
+  local ids, codes = checked.ids, checked.codes
+  if checked.all_valid then
+    if uses ~= '' then
+      redis.call('ZCARD', expiry) -- check its type before the first write
+    end
+    return ids, 0
+  end
+  local done, freed = {}, 0
+  for i = 1, checked.count do
     if codes[i] == -2 then
       if redis.call('ZSCORE', scheduled, ids[i]) or redis.call('ZSCORE', parked, ids[i]) then
         codes[i], freed = 1, freed + 1
@@ -17,16 +24,13 @@ if count > 0 and not all_valid then
       done[#done + 1] = ids[i]
     end
   end
+  if #done > 0 then -- check types before the first write
+    redis.call('ZCARD', once)
+    redis.call('HLEN', tally)
+    redis.call('ZCARD', expiry)
+    redis.call('XLEN', ready)
+    redis.call('ZCARD', scheduled)
+    redis.call('ZCARD', parked)
+  end
+  return done, freed
 end
--- check types before the first write
-if not all_valid and #done > 0 then
-  redis.call('ZCARD', once)
-  redis.call('HLEN', tally)
-  redis.call('ZCARD', expiry)
-  redis.call('XLEN', ready)
-  redis.call('ZCARD', scheduled)
-  redis.call('ZCARD', parked)
-elseif all_valid and uses ~= '' then
-  redis.call('ZCARD', expiry)
-end
-local acked = #done

@@ -3,7 +3,7 @@
 -- (protocol/results.md, Reading and waiting). Call it behind the first write, as a full server must not refuse it. When no
 -- mark is left it drops `awaited` of `uses`.
 --- KEYS   held active scheduled once expiry finished meta wake parked tickets
---- NEEDS  has_urgent uses now nothing
+--- NEEDS  has_urgent uses now seen nothing
 --- SETS   uses
 --- GIVES  keyed notify_ended
 --@include lib/keyed/keyed

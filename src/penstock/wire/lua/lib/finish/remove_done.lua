@@ -1,10 +1,10 @@
--- Remove the finished jobs from all structures. HDEL comes first: it passes on a full server. `removed` counts a job
--- that was named twice once.
+-- Remove the finished jobs from all structures; `checked` is the result of check_receipts. HDEL comes first: it passes on a full server.
+-- `removed` counts a job that was named twice once.
 --- KEYS   ready held active scheduled once expiry
---- NEEDS  all_valid done drop_bodies common_score uses freed forget notify_ended count_members
+--- NEEDS  checked done drop_bodies uses freed forget notify_ended count_members
 --- GIVES  removed
-local removed = 0
-if all_valid then
+local removed, common_score = 0, checked.common_score
+if checked.all_valid then
   --@include lib/finish/remove_deliveries
   drop_bodies(done)
   if uses_any('ttls') then

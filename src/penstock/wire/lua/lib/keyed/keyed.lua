@@ -1,14 +1,8 @@
--- The limits per key (protocol/keys.md): a keyed job is delivered only with a ticket. `keyed` is nil if the queue has no limits.
--- keyed.take(id, record) tells if the job has or gets a ticket; else it is parked, and the caller sees to its record. keyed.read(ids)
--- comes before it, unless the jobs are new. keyed.give_back(ids) takes the tickets of jobs that have ended, and takes them out of
--- parked; keyed.postpone(ids) does so with jobs that wait for a later time, unless the queue is ordered. keyed.admit() comes last: it
--- writes what keyed.take has decided, gives tickets to the lowest parked jobs of the keys that keyed.free named, one for each that was
--- freed, and up to 100 more in total. A script that delivers sets keyed.recheck_limit: after the limits were loosened, keyed.admit()
--- frees one job of further keys, so that about as many keys are looked at (at least 100 of `recheck`). The field `recheck` of meta has
--- the hash at which the next call continues, and 1 if an earlier key still has jobs that could be admitted. keyed.admit() returns
--- true if jobs became due, or if keys remain to be rechecked.
+-- `keyed` has the functions of the limits per key (protocol/keys.md); nil if the queue has no limits. They decide while a script
+-- reads. keyed.admit(), which is called last, writes what was decided, and gives free tickets to parked jobs. A hash is that of a key: the
+-- score of its jobs in tickets and parked.
 --- KEYS   held active scheduled once meta wake parked tickets
---- NEEDS  has_urgent uses now nothing
+--- NEEDS  has_urgent uses now seen nothing
 --- GIVES  keyed
 local keyed = nil
 if uses_any('tickets') then
@@ -26,6 +20,7 @@ if uses_any('tickets') then
   local has_ticket, used, lost, given, waiting = {}, {}, {}, {}, {}
   local key = ';q=(' .. string.rep('%x', 13) .. ')'
   local first_key = '^[1+]' .. key
+  -- keyed.free(hash, count): note that so many tickets of a key may be free. Admit looks only at keys that were named here.
   local function free(hash, count)
     if not freed[hash] then
       hashes[#hashes + 1], freed[hash] = hash, 0
@@ -33,12 +28,14 @@ if uses_any('tickets') then
     freed[hash] = freed[hash] + count
   end
   --@include lib/add/priority_of
-  local function pass_ticket(id, hash) -- ordered: a lower number comes before a job that has the ticket and is ready, not before a later try
+  -- Give the ticket of the key to this parked job of an ordered queue, if it has a lower number than the job that has the ticket, and that
+  -- one is ready: not delivered, and not waiting for a later try.
+  local function pass_ticket(id, hash)
     local holder = holders[hash]
     if holder == nil then
       holder = call('ZRANGE', tickets, hash, hash, 'BYSCORE', 'LIMIT', '0', '1')[1] or false
       holder = holder and not used[holder] and not call('ZSCORE', active, holder) and not call('ZSCORE', once, holder)
-        and tonumber(call('ZSCORE', scheduled, holder) or 0) <= tonumber(string.sub(holder, 1, -12)) and holder
+        and tonumber(call('ZSCORE', scheduled, holder) or 0) <= now and holder
       holders[hash] = holder
     end
     if holder and id < holder then
@@ -47,12 +44,15 @@ if uses_any('tickets') then
     end
   end
   keyed.free = free
+  -- keyed.read(ids): note which of these jobs have tickets. It comes before keyed.take, unless the jobs are new.
   keyed.read = function(ids)
     local scores = #ids > 0 and call('ZMSCORE', tickets, unpack(ids)) or {}
     for i = 1, #ids do
       has_ticket[ids[i]] = scores[i] and not used[ids[i]]
     end
   end
+  -- keyed.take(id, record): return true if the job has a ticket, gets one, or needs none. Otherwise it will be parked: false. Then the caller
+  -- moves its record to held, and leaves it out.
   keyed.take = function(id, record)
     if has_ticket[id] or most == math.huge then
       used[id] = true
@@ -83,6 +83,7 @@ if uses_any('tickets') then
     end
     return false
   end
+  -- keyed.give_back(ids): take the tickets of these jobs, which have ended, and take them out of parked.
   keyed.give_back = function(ids)
     local scores, others = #ids > 0 and call('ZMSCORE', tickets, unpack(ids)) or {}, {}
     for i = 1, #ids do
@@ -100,9 +101,25 @@ if uses_any('tickets') then
     end
   end
   keyed.is_ordered = is_ordered
+  -- keyed.postpone(ids): take the tickets of jobs that wait for a later time. On an ordered queue they keep them.
   keyed.postpone = is_ordered and nothing or keyed.give_back
+  -- The time from which an admitted job is due: now, but not that of a single wrong reading of TIME (see clock).
+  local line_end = now - seen > 2592000000 and seen + 1000 or now
+  -- keyed.line_up({number, due, ...}): jobs that are put back at once and have a ticket come behind those that wait. It changes their due times.
+  keyed.line_up = function(returned)
+    local ids = {}
+    for i = 1, #returned, 2 do
+      ids[#ids + 1] = returned[i]
+    end
+    local scores = #ids > 0 and call('ZMSCORE', tickets, unpack(ids)) or {}
+    for i = 1, #ids do
+      returned[2 * i] = scores[i] and math.max(returned[2 * i], line_end) or returned[2 * i]
+    end
+  end
   --@include lib/add/write_in_parts
   local next_hash, has_remainder = match(settings[3] or '', '^(%d+) ([01])$')
+  -- After a limit was loosened: free one job of each of the next `count` keys with parked jobs. The field `recheck` of meta has the hash of the
+  -- next key, and 1 if an earlier key still has jobs that could be admitted.
   local function free_keys_to_recheck(count)
     for _ = 1, count do
       local first = call('ZRANGE', parked, next_hash, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
@@ -113,6 +130,9 @@ if uses_any('tickets') then
       free(first[2], 1)
     end
   end
+  -- keyed.recheck_limit: keys at which a call looks, at least 100 of them for `recheck`. Scripts that deliver set it; 0 = none.
+  -- keyed.admit(): write what was decided, and give tickets to the lowest parked jobs of the freed keys: one for each that was freed, and up to 100
+  -- more in total. Those jobs are due at line_end. It returns true if jobs became due, or if keys remain to be rechecked.
   keyed.recheck_limit = 0
   keyed.admit = function()
     local is_rechecking = next_hash and keyed.recheck_limit > 0
@@ -137,7 +157,7 @@ if uses_any('tickets') then
         local at = #due + 1
         moved[#moved + 1] = ids[j]
         local priority = has_urgent and priority_of(call('HGET', held, ids[j]) or '') or 0
-        due[at], due[at + 1] = fmt('%.0f', math.min(now, tonumber(string.sub(ids[j], 1, -12))) - priority * 4398046511104), ids[j]
+        due[at], due[at + 1] = fmt('%.0f', line_end - priority * 4398046511104), ids[j]
         granted[at], granted[at + 1] = hash, ids[j]
       end
     end

@@ -1,14 +1,19 @@
 -- Look at 100 tickets and 100 parked jobs, from where the last sweep stopped (`walked` in meta): drop the tickets of jobs that
--- are gone, drop parked jobs without a record, and admit jobs of keys that have room.
---- KEYS   ready held dead expiry meta parked tickets
---- NEEDS  keyed forget
+-- are gone, drop parked jobs without a record, and admit jobs of keys that have room. Where no job waits for a later try with its
+-- ticket, one that is due more than 30 days ahead was admitted at a wrong time: it is due now.
+--- KEYS   ready held scheduled dead expiry meta parked tickets
+--- NEEDS  keyed forget now
 if keyed then
   local walked = redis.call('HGET', meta, 'walked') or '0 0'
   local at, behind = string.match(walked, '^(%d+) (%d+)$')
   local page, jobs = redis.call('ZRANGE', tickets, at, at + 99), redis.call('ZRANGE', parked, behind, behind + 99, 'WITHSCORES')
-  local lost, dropped = {}, {}
+  local due = #page > 0 and not keyed.is_ordered and redis.call('ZMSCORE', scheduled, unpack(page)) or {}
+  local lost, dropped, late = {}, {}, {}
   for i = 1, #page do
     local id = page[i]
+    if (tonumber(due[i]) or 0) > now + 2592000000 and tonumber(due[i]) < 9007199254740991 then
+      late[#late + 1], late[#late + 2] = now, id
+    end
     local is_held = redis.call('HEXISTS', held, id) == 1
     if is_held and (redis.call('ZSCORE', dead, id) or redis.call('ZSCORE', parked, id)) or not is_held and #redis.call('XRANGE', ready, id, id) == 0 then
       lost[#lost + 1] = id
@@ -23,6 +28,9 @@ if keyed then
   end
   if #lost > 0 then
     redis.call('ZREM', tickets, unpack(lost))
+  end
+  if #late > 0 then
+    redis.call('ZADD', scheduled, unpack(late))
   end
   if #dropped > 0 then
     redis.call('ZREM', parked, unpack(dropped))

@@ -1,10 +1,10 @@
 -- Check the types of all keys that write_return writes, before jobs are put back or buried.
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
 ---        tickets
---- NEEDS  nothing now paused uses
+--- NEEDS  nothing now paused seen uses
 --- SETS   uses
 --- GIVES  release_dedup keyed wake_empty drop_bodies has_urgent forget notify_ended count_members keep_results wake_drained
----        write_dedup
+---        write_ends
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', dead)
 redis.call('HLEN', tally)

@@ -1,14 +1,15 @@
--- return_jobs(decide, counter) gives back the deliveries that may be ended, and returns the reply; `counter` of meta
--- counts them. decide(id, nacked, crashed, released, why) returns when the job may be delivered again (nil = it is
--- dead now), its counters behind the number of deliveries, and the letter and the value of a mark that changes.
--- A job that cancel has marked ends.
+-- return_jobs(checked, has_receipt, decide, keeps_place, counter) gives back the deliveries that may be ended, as check_receipts and code_each have
+-- found them, and returns the reply; `counter` of meta counts them. decide(id, nacked, crashed, released, why) returns when the job may
+-- be delivered again (nil = it is dead now), its counters behind the number of deliveries, and the letter and the value of a mark that
+-- changes. A job that cancel has marked ends. keeps_place: jobs with tickets are due as `decide` says, else not before now.
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
 ---        tickets
---- NEEDS  nonce count codes where ids counts nothing now paused uses alarm change changes has_receipt
+--- NEEDS  nonce nothing now paused seen uses alarm change changes
 --- SETS   uses alarm
 --- GIVES  return_jobs
 --@include lib/return/void_receipts
-local function return_jobs(decide, counter)
+local function return_jobs(checked, has_receipt, decide, keeps_place, counter)
+  local count, ids, codes, where, counts = checked.count, checked.ids, checked.codes, checked.where, checked.counts
   local returned, dying, cancelled, new_counters, marks, done = {}, {}, {}, {}, {}, 0
   local is_cancelled = {}
   if uses_any('marks') and count > 0 then
@@ -47,9 +48,12 @@ local function return_jobs(decide, counter)
       end
     end
   end
-  --@include lib/return/prepare_return (gives: release_dedup)
+  --@include lib/return/prepare_return (gives: release_dedup, keyed)
   release_dedup(dying, false)
   release_dedup(cancelled, false)
+  if keyed and not keeps_place then
+    keyed.line_up(returned)
+  end
   --@include lib/return/write_return
   --@include lib/return/wake_returned
   if done > 0 then

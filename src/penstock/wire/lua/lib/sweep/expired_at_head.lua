@@ -1,9 +1,9 @@
--- expired_at_head(ids, set) looks at the expired jobs at the head of ready. It returns a number before which ready has only expired
+-- expired_at_head(ids, places) looks at the expired jobs at the head of ready. It returns a number before which ready has only expired
 -- jobs ('-' = none), how many they are, and the other expired jobs. It reads few entries, because no other job is between
--- consecutive numbers, such as those of one call.
+-- consecutive numbers, such as those of one call. places: number -> place in ids.
 --- KEYS   ready
 --- GIVES  expired_at_head
-local function expired_at_head(ids, set)
+local function expired_at_head(ids, places)
   local trim_to, head_count, others = '-', 0, {}
   if #ids > 0 then
     local sub, ahead, rising, bytes, over = string.sub, {}, {}, 0, false
@@ -15,7 +15,7 @@ local function expired_at_head(ids, set)
       local entries, at = redis.call('XRANGE', ready, trim_to, '+', 'COUNT', 16), nil
       over = #entries < 16
       for i = 1, #entries do
-        local place = set[entries[i][1]]
+        local place = places[entries[i][1]]
         if not place then
           over = true
           break

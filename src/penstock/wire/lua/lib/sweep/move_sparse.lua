@@ -18,6 +18,7 @@ if not paused and now - surveyed >= 600000 and redis.call('XLEN', ready) >= 64 t
     end
   end
   if nodes >= 64 and nodes * 4096 > 2 * jobs * (size + 300) then
+    --@include lib/read/number_after
     local records, due, from, over = {}, {}, '-', false
     while not over and moved_jobs < 1000 and moved_bytes < 1048576 do
       local step = moved_jobs == 0 and 1 or math.min(100, 1000 - moved_jobs, math.floor((1048576 - moved_bytes) * moved_jobs / (moved_bytes + 1)) + 1)
@@ -30,8 +31,7 @@ if not paused and now - surveyed >= 600000 and redis.call('XLEN', ready) >= 64 t
         due[moved_jobs * 2 - 1], due[moved_jobs * 2] = string.format('%.0f', math.min(now, tonumber(string.sub(id, 1, -12)))), id
       end
       if #entries > 0 then
-        local last = entries[#entries][1]
-        from = string.sub(last, 1, -11) .. string.format('%.0f', string.sub(last, -10) + 1)
+        from = number_after(entries[#entries][1])
       end
     end
     redis.call('HSET', held, unpack(records))

@@ -1,5 +1,7 @@
--- remove_expired(expired) removes the jobs that find_expired has found from every state, and counts them. It trims those at the head
--- of ready, which are in no other state: a deletion by number costs several times as much. bodies_left: noted by an earlier call.
+-- remove_expired(expired) removes the jobs that find_expired has found from every state, and counts them. Afterwards expired.ids and
+-- expired.once are those that it has removed: abandoned batches keep theirs. It trims jobs at the head of ready, which are in no other
+-- state: a deletion by number costs several times as much. If an earlier call has left large bodies to drop (bodies_left), it goes on
+-- with them, also if nothing has expired.
 --- KEYS   ready held active scheduled once dead tally expiry batches meta
 --- NEEDS  now uses bodies_left keep_results drop_bodies forget notify_ended count_members
 --- GIVES  remove_expired

@@ -1,0 +1,257 @@
+"""Commands that move or remove jobs: those with some ids, or all that options choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Annotated, Literal, NamedTuple
+
+from penstock import Outcome, Queue, Settled, StateName
+from penstock.cli import output
+from penstock.cli.app import Session, command
+from penstock.cli.chosen import ChosenJobs, YesOption
+from penstock.cli.ids import whole_ids
+from penstock.cli.jobs import QueueArgument
+from penstock.cli.output import Failed
+from penstock.cli.parameters import Argument, BadUsage
+from penstock.core.jobs.logs import counted
+
+__all__ = ["cancel", "delete", "postpone", "promote", "redrive"]
+
+JOBS_PER_STEP = 1000
+"""Most jobs that one call looks at or changes."""
+IdsArgument = Annotated[list[str] | None, Argument("ID")]
+CHANGED_OUTCOMES = (Outcome.DONE, Outcome.CANCELLED)
+
+
+class _Action(NamedTuple):
+    """An action on jobs, and the words for it.
+
+    Attributes:
+        run: takes the queue and some ids.
+        key: of the number of changed jobs, in JSON.
+        done: what was done, after a number of jobs.
+        question: the verb of a question before it; empty = nothing is asked.
+    """
+
+    run: Callable[[Queue, list[str]], Settled | int]
+    key: str
+    done: str
+    question: str = ""
+
+
+@command("redrive")
+def redrive(
+    session: Session,
+    queue: QueueArgument,
+    chosen: ChosenJobs,
+    ids: IdsArgument = None,
+    limit: int | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Make dead letters ready jobs again.
+
+    Their attempts are counted from zero again. A dead letter stays dead if another job has its
+    dedup id now.
+
+    Args:
+        ids: ids of dead letters. Default: all, oldest first.
+        limit: at most this many, the oldest first; of those that options choose, the newest.
+        dry_run: only print how many jobs the options choose.
+
+    Examples:
+        penstock redrive emails --limit 100
+        penstock redrive emails --group 0c51f2a94e7b
+        penstock redrive emails P7DpjNzE-53DE
+    """
+    if ids and (limit is not None or chosen or dry_run):
+        raise BadUsage("--limit, --dry-run and options that choose jobs don't go with ids")
+    if chosen or dry_run:
+        action = _Action(Queue.redrive, "redriven", "redriven")
+        _settle_chosen(session, queue, "dead", chosen, action, limit=limit, dry_run=dry_run)
+        return
+    with session.queue(queue) as target:
+        count = target.redrive(whole_ids(target, ids) if ids else None, limit=limit)
+    session.answer({"queue": queue, "redriven": count}, f"{counted(count, 'dead letter')} redriven")
+    if ids and count < len(ids):
+        failed = f"{len(ids) - count} of {len(ids)} could not be redriven"
+        raise Failed(f"{failed}: `penstock show ID` shows the state of a job")
+
+
+@command("cancel")
+def cancel(
+    session: Session,
+    queue: QueueArgument,
+    chosen: ChosenJobs,
+    ids: IdsArgument = None,
+    state: Literal["ready", "scheduled", "parked", "active"] | None = None,
+    dry_run: bool = False,
+    yes: YesOption = False,
+) -> None:
+    """Cancel jobs. Waiting jobs are removed at once; the workers of active jobs end them.
+
+    Args:
+        ids: ids of jobs; the beginning of an id is enough.
+        state: cancel the jobs in this state that the other options choose.
+        dry_run: only print how many jobs that would be.
+        yes: do not ask for confirmation.
+
+    Examples:
+        penstock cancel emails P7DpjNzE-53DE
+        penstock cancel emails --state scheduled --handler digest --dry-run
+    """
+    action = _Action(Queue.cancel, "cancelled", "cancelled", "Cancel")
+    if _has_ids(ids, state, chosen, dry_run=dry_run):
+        _settle(session, queue, ids or [], action)
+    else:
+        _settle_chosen(session, queue, state, chosen, action, dry_run=dry_run, yes=yes)
+
+
+@command("delete")
+def delete(
+    session: Session,
+    queue: QueueArgument,
+    chosen: ChosenJobs,
+    ids: IdsArgument = None,
+    state: StateName | None = None,
+    if_undelivered: bool = False,
+    dry_run: bool = False,
+    yes: YesOption = False,
+) -> None:
+    """Remove jobs in any state, without a trace. A worker that runs one can't finish it.
+
+    Args:
+        ids: ids of jobs; the beginning of an id is enough.
+        state: delete the jobs in this state that the other options choose.
+        if_undelivered: remove only jobs that were never delivered.
+        dry_run: only print how many jobs the options choose.
+        yes: do not ask for confirmation.
+
+    Examples:
+        penstock delete emails P7DpjNzE-53DE --if-undelivered
+        penstock delete emails --state dead --group 0c51f2a94e7b
+    """
+    run = partial(Queue.delete, if_undelivered=if_undelivered)
+    action = _Action(run, "deleted", "deleted", "Delete")
+    if _has_ids(ids, state, chosen, dry_run=dry_run):
+        _settle(session, queue, ids or [], action)
+    else:
+        _settle_chosen(session, queue, state, chosen, action, dry_run=dry_run, yes=yes)
+
+
+@command("promote")
+def promote(
+    session: Session,
+    queue: QueueArgument,
+    chosen: ChosenJobs,
+    ids: IdsArgument = None,
+    state: Literal["scheduled", "active"] | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Make jobs ready to be delivered now.
+
+    Use it for jobs that are delayed, wait for their next attempt, or are held by a consumer.
+
+    Args:
+        ids: ids of jobs; the beginning of an id is enough.
+        state: promote the jobs in this state that the other options choose.
+        dry_run: only print how many jobs that would be.
+
+    Examples:
+        penstock promote emails P7DpjNzE-53DE
+        penstock promote emails --state scheduled --handler digest
+    """
+    action = _Action(Queue.promote, "promoted", "brought forward")
+    if _has_ids(ids, state, chosen, dry_run=dry_run):
+        _settle(session, queue, ids or [], action)
+    else:
+        _settle_chosen(session, queue, state, chosen, action, dry_run=dry_run)
+
+
+@command("postpone")
+def postpone(
+    session: Session, queue: QueueArgument, ids: Annotated[list[str], Argument("ID")]
+) -> None:
+    """Set ready jobs aside. They come back when their lease time is over.
+
+    Args:
+        ids: ids of jobs; the beginning of an id is enough.
+
+    Examples:
+        penstock postpone emails P7DpjNzE-53DE
+    """
+    _settle(session, queue, ids, _Action(Queue.postpone, "postponed", "postponed"))
+
+
+def _has_ids(
+    ids: Sequence[str] | None, state: StateName | None, chosen: ChosenJobs, *, dry_run: bool
+) -> bool:
+    """Return True if jobs are named by their ids, False if options choose them.
+
+    Raises:
+        BadUsage: neither, or both.
+    """
+    if ids and (state or chosen or dry_run):
+        raise BadUsage("--state, --dry-run and options that choose jobs don't go with ids")
+    if not ids and state is None:
+        raise BadUsage("give ids, or --state and options that choose among the jobs in it")
+    return bool(ids)
+
+
+def _settle(session: Session, queue: str, ids: Sequence[str], action: _Action) -> None:
+    """Act on jobs, and print the outcome of each."""
+    with session.queue(queue) as target:
+        names = list(dict.fromkeys(whole_ids(target, ids)))
+        settled = action.run(target, names)
+    assert isinstance(settled, Settled)
+    outcomes = dict(zip(names, settled, strict=True))
+    document = {
+        "queue": queue,
+        action.key: settled.done,
+        "jobs": [{"id": name, "outcome": outcome.value} for name, outcome in outcomes.items()],
+    }
+    session.answer(document, f"{counted(settled.done, 'job')} {action.done}")
+    failed = [f"{name} {one}" for name, one in outcomes.items() if one not in CHANGED_OUTCOMES]
+    if failed:
+        listed = ", ".join(failed)
+        raise Failed(f"{len(failed)} of {len(names)} could not be {action.done}: {listed}")
+
+
+def _settle_chosen(
+    session: Session,
+    queue: str,
+    state: StateName | None,
+    chosen: ChosenJobs,
+    action: _Action,
+    *,
+    limit: int | None = None,
+    dry_run: bool = False,
+    yes: bool = False,
+) -> None:
+    """Find the jobs of a state that match, ask, and act on these in steps."""
+    with session.queue(queue) as target:
+        ids = _find_ids(target, state, chosen, limit)
+        count, of_queue = 0, f"{counted(len(ids), 'job')} in state {state}"
+        if ids and action.question and not (yes or dry_run):
+            output.confirm(f"{action.question} {of_queue} of {queue}?")
+        for start in range(0, 0 if dry_run else len(ids), JOBS_PER_STEP):
+            settled = action.run(target, ids[start : start + JOBS_PER_STEP])
+            count += settled if isinstance(settled, int) else settled.done
+    document = {
+        "queue": queue, "state": state, "matched": len(ids), action.key: count, "dry_run": dry_run,
+    }  # fmt: skip
+    changed = f"{counted(count, 'job')} {action.done}"
+    if dry_run:
+        shown = f"{of_queue} would be {action.done}"
+    else:
+        shown = changed if count == len(ids) else f"{changed}, of {len(ids):,} that matched"
+    session.answer(document, shown)
+
+
+def _find_ids(
+    queue: Queue, state: StateName | None, chosen: ChosenJobs, limit: int | None
+) -> list[str]:
+    """Return the ids of matching jobs, the newest first: jobs that are added later are none."""
+    search = queue.jobs(state, newest=True, body=0, n=JOBS_PER_STEP, **chosen.options)
+    return list(dict.fromkeys(view.id for view in islice(search, limit)))

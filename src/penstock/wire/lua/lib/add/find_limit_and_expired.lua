@@ -1,0 +1,21 @@
+-- Find how many jobs may wait (limit, nil = no bound), and the expired jobs, which may take up room; and if a wake token is there.
+-- check_capacity compares the two. It also includes what removes expired jobs.
+--- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
+---        tickets
+--- NEEDS  now bound max_length nothing paused seen score_of sweep_limit uses
+--- SETS   uses
+--- GIVES  keyed limit wake_empty drop_bodies expired has_urgent remove_expired write_ends write_ends_and_wake
+local limit = tonumber(max_length)
+if tonumber(bound) and (not limit or tonumber(bound) < limit) then
+  limit = tonumber(bound)
+end
+local wake_empty = redis.call('LLEN', wake) == 0
+--@include lib/finish/drop_bodies
+--@include lib/finish/forget
+--@include lib/finish/notify_ended
+--@include lib/batches/count_members
+--@include lib/dedup/release_dedup
+--@include lib/results/keep_results
+--@include lib/sweep/find_expired
+local expired = find_expired(sweep_limit)
+--@include lib/sweep/remove_expired

@@ -1,0 +1,142 @@
+"""What is wrong now: the rules, one by one."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+import pytest
+
+from penstock.core.enqueuing.schedules import ScheduleView
+from penstock.core.jobs.views import QueueStats, Settings
+from penstock.core.jobs.workers import WorkerView
+from penstock.core.nodes.node_views import NodeView, PrimaryView
+from penstock.core.nodes.problems import ProblemBounds, find_problems
+
+NOW = 1_800_000_000.0
+BOUNDS = ProblemBounds(300, 0)
+
+
+def stats(name: str = "q", **figures: Any) -> QueueStats:
+    """Return the figures of a queue; those not given are 0."""
+    needed = {one.name: 0 for one in fields(QueueStats) if one.default is MISSING}
+    needed.pop("nodes")
+    told: dict[str, Any] = {**needed, "oldest": None, "settings": Settings(), "name": name}
+    return QueueStats(**{**told, **figures})
+
+
+def worker(*queues: str) -> WorkerView:
+    """Return a worker of these queues."""
+    return WorkerView("0" * 16, "w", "Worker", "h", 1, "1", queues, 8, NOW, NOW)
+
+
+def schedule(**more: Any) -> ScheduleView:
+    """Return a schedule that is due in a minute."""
+    told: dict[str, Any] = {
+        "name": "hourly", "spec": "every 1h", "cron": None, "tz": None, "every": 3600.0,
+        "overlap": False, "missed": "one", "next": NOW + 60, "last": None, "last_run": None,
+        "last_state": None, "runs": 0, "skipped": 0, "paused": False,
+    }  # fmt: skip
+    return ScheduleView(**{**told, **more})
+
+
+def found(
+    *queues: QueueStats,
+    workers: tuple[WorkerView, ...] = (),
+    nodes: tuple[NodeView, ...] = (),
+    schedules: dict[str, list[ScheduleView]] | None = None,
+    bounds: ProblemBounds = BOUNDS,
+) -> list[tuple[str, str | None, str]]:
+    """Return kind, queue and text of the problems."""
+    problems = find_problems(queues, workers, nodes, schedules or {}, bounds, NOW)
+    assert all(one.remedy.startswith("penstock ") for one in problems)
+    return [(one.kind, one.queue, one.text) for one in problems]
+
+
+FULL = Settings(max_length=5)
+UNTAKEN = "no worker: 8,000 jobs could be delivered, the first one since 23.0 min"
+FULL_TEXT = "full: 5 jobs wait, the limit is 5"
+PAUSED_TEXT = "deliveries are paused, and 1 job could be delivered"
+QUEUES: list[tuple[dict[str, Any], str | None, str]] = [
+    ({}, None, ""),
+    ({"ready": 9, "oldest": 300.0}, None, ""),
+    ({"ready": 8000, "oldest": 1380.0}, "worker", UNTAKEN),
+    ({"dead": 1}, "dead", "1 dead letter"),
+    ({"settings": FULL, "ready": 2, "scheduled": 3, "dependent": 1}, None, ""),
+    ({"settings": FULL, "ready": 2, "scheduled": 4, "dependent": 1}, "full", FULL_TEXT),
+    ({"settings": Settings(paused="out")}, None, ""),
+    ({"settings": Settings(paused="in"), "ready": 1}, None, ""),
+    ({"settings": Settings(paused="all"), "ready": 1, "oldest": 999.0}, "paused", PAUSED_TEXT),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("figures, kind, text", QUEUES)
+def test_queues(figures: dict[str, Any], kind: str | None, text: str) -> None:
+    """A queue has a problem beyond its bounds, none at them."""
+    assert found(stats(**figures)) == ([] if kind is None else [(kind, "q", text)])
+
+
+def test_a_wait_with_a_worker() -> None:
+    """The worker is too slow, or stuck: another problem than no worker."""
+    [(kind, _, text)] = found(stats(ready=2, oldest=301.0), workers=(worker("a", "q"),))
+    assert (kind, text) == ("wait", "2 jobs could be delivered, the first one since 5.0 min")
+
+
+def test_bounds() -> None:
+    """Both can be chosen."""
+    queue = stats(ready=2, oldest=31.0, dead=10)
+    assert found(queue, bounds=ProblemBounds(31, 10)) == []
+    assert [kind for kind, *_ in found(queue, bounds=ProblemBounds(30, 9))] == ["worker", "dead"]
+
+
+def test_missing_handlers() -> None:
+    """One problem for each handler that workers do not have; other queues have none."""
+    lacking = [
+        replace(worker("q"), name=name, unknown={"q": names, "other": ("x",)})
+        for name, names in (("a", ("new", "")), ("b", ("new",)))
+    ]
+    new = "jobs of handler 'new' are given back by a and 1 more: no such handler"
+    nameless = "jobs without a handler's name are given back by a: no such handler"
+    assert found(stats(), workers=(*lacking, worker("q"))) == [
+        ("handler", "q", new),
+        ("handler", "q", nameless),
+    ]
+
+
+def test_schedules() -> None:
+    """A tick is late, or the last job is dead; a paused one has no tick."""
+
+    def of(**more: Any) -> list[tuple[str, str | None, str]]:
+        return found(stats(), schedules={"q": [schedule(**more)]})
+
+    assert of() == of(next=None, paused=True) == of(next=NOW - 300) == []
+    text = "schedule 'hourly' is 301 s late: no worker of the queue runs"
+    assert of(next=NOW - 301) == [("schedule", "q", text.replace("301 s", "5.0 min"))]
+    text = "the last job of schedule 'hourly' is dead"
+    assert of(last_state="dead") == [("schedule", "q", text)]
+
+
+def test_nodes() -> None:
+    """A node is down or nearly full; of a cluster each primary by itself."""
+    assert found(nodes=(NodeView("a", "a:1", 1, 75, 100), NodeView("b", "b:1", 1, 9, 0))) == []
+    assert found(nodes=(NodeView("a", "a:1", error="refused"),)) == [
+        ("node", None, "a:1 does not answer: refused")
+    ]
+    parts = (
+        PrimaryView("p:1", 10, 100),
+        PrimaryView("p:2", 76, 100),
+        PrimaryView("p:3", error="x"),
+    )
+    assert found(nodes=(NodeView("a", "a:1", 10, 86, 200, primaries=parts),)) == [
+        ("node", None, "p:3 does not answer: x"),
+        ("memory", None, "p:2 uses 76 B of its 100 B"),
+    ]
+
+
+def test_the_most_urgent_come_first() -> None:
+    """Nodes before queues, and dead letters behind jobs that nobody takes."""
+    queues = (stats("b", dead=1), stats("a", dead=2), stats("c", ready=1, oldest=400.0))
+    kinds = [
+        (kind, queue) for kind, queue, _ in found(*queues, nodes=(NodeView("n", "n", error="x"),))
+    ]
+    assert kinds == [("node", None), ("worker", "c"), ("dead", "a"), ("dead", "b")]

@@ -1,0 +1,428 @@
+"""The oracle: what the clients of a world were told and have seen, and what must be true of it.
+
+It is written from the promises of README and PROTOCOL.md. Of the product it asks only what a worker
+believes about the end of a lease.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from penstock import AsyncJob
+from penstock.core.jobs.job import term_of
+from tests.simulation.loop import EPOCH, Process
+from tests.simulation.world import World
+
+__all__ = ["BURIED", "LOST", "REPEATED", "RESULT", "Entry", "Ledger", "Run"]
+
+SERVER_TICK = 0.001
+"""Seconds between two times of a server: scripts count whole milliseconds."""
+NOTICE_SECONDS = 8.0
+"""Most seconds after which a worker notices that a lease has ended. Its heartbeat may wait for a
+silent server meanwhile: two calls, each with 2 s to connect and 2 s to reply."""
+LOST = "may be lost"
+REPEATED = "may be there twice"
+RESULT = "may have lost its result"
+BURIED = "may be a dead letter"
+
+
+@dataclass
+class Entry:
+    """A job that a producer has tried to add, or a handler has handed over.
+
+    Attributes:
+        name: unique.
+        deed: what its handler does.
+        key: the key; "" = none.
+        dedup_id: the dedup id; "" = none.
+        ttl: seconds after which it expires; None = never.
+        is_callback: whether it is the callback of a batch.
+        members: the jobs of this batch.
+        parent: the job that hands it over.
+        child: the job that it hands over.
+        attempted_at: when it was tried.
+        settled_at: when the producer knew what has become of it; None = it does not.
+        is_accepted: whether the producer was told that it was added.
+        is_confirmed: whether its producer waits for a replica.
+        is_refused: whether the producer was told that it was not added.
+        is_cancelled: whether somebody has tried to cancel it.
+        ids: the ids under which it was seen.
+        done: how often a handler has returned.
+        is_dead: whether it has become a dead letter.
+        excuses: promises that do not hold for it, by what has happened: `LOST` and others.
+    """
+
+    name: str
+    deed: str
+    key: str = ""
+    dedup_id: str = ""
+    ttl: float | None = None
+    is_callback: bool = False
+    members: list[Entry] = field(default_factory=list)
+    parent: Entry | None = None
+    child: Entry | None = None
+    attempted_at: float = 0.0
+    settled_at: float | None = None
+    is_accepted: bool = False
+    is_confirmed: bool = False
+    is_refused: bool = False
+    is_cancelled: bool = False
+    ids: set[str] = field(default_factory=set)
+    runs: int = 0
+    done: int = 0
+    is_dead: bool = False
+    excuses: set[str] = field(default_factory=set)
+
+    def is_over(self, now: float) -> bool:
+        """Whether the job may have ended, as far as the ledger knows."""
+        if self.done or self.is_dead or self.is_cancelled or LOST in self.excuses:
+            return True
+        return self.ttl is not None and now >= self.attempted_at + self.ttl
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether the job is known to be there: it was accepted, or its parent was acknowledged."""
+        parent = self.parent
+        if parent is None:
+            return self.is_accepted
+        # A parent that can end otherwise may have done so after its handler returned.
+        can_end = parent.is_cancelled or parent.is_dead or parent.ttl is not None
+        return bool(parent.done) and not (can_end or parent.excuses)
+
+
+@dataclass(eq=False)
+class Run:
+    """A run of a handler.
+
+    Attributes:
+        entry: its job.
+        job: the delivery.
+        process: where it runs.
+        began_at: when it began.
+    """
+
+    entry: Entry
+    job: AsyncJob
+    process: Process
+    began_at: float
+
+    @property
+    def until(self) -> float:
+        """The end of the lease as its worker knows it, which is never after that of the server."""
+        return term_of(self.job).until
+
+    @property
+    def is_unaware(self) -> bool:
+        """Whether its worker is awake, and has not noticed the end of a lease."""
+        return self.process.is_alive and not (self.process.was_stopped or self.job.lost)
+
+
+class Ledger:
+    """The ledger of a world.
+
+    Args:
+        world: the world.
+
+    Attributes:
+        entries: the jobs by name.
+        running: the runs under way.
+        ticks: the ids of the jobs of each tick.
+        deliveries: the times of all deliveries that a handler has seen.
+        broken: promises that were found broken.
+        latest_notice: most seconds for which a handler ran on after the end of its lease.
+        paused_at: the time since when nothing is delivered; None = there is no pause.
+        refuses_since: the time since when producers are refused; None = they are not.
+        has_lost: whether a server has lost settings or counts of deliveries.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.entries: dict[str, Entry] = {}
+        self.running: list[Run] = []
+        self.broken: list[str] = []
+        self.latest_notice = 0.0
+        self.ticks: dict[int, set[str]] = {}
+        self.deliveries: list[float] = []
+        self.accepted_of_key: dict[str, list[str]] = defaultdict(list)
+        self.begun_of_key: dict[str, list[str]] = defaultdict(list)
+        self.paused_at: float | None = None
+        self.refuses_since: float | None = None
+        self.has_lost = False
+        self._excused: Counter[str] = Counter()
+        self._lapsed_at = 0.0
+
+    @property
+    def _now(self) -> float:
+        return self._world.clock.now
+
+    def complain(self, text: str) -> None:
+        """Note a broken promise."""
+        self._world.note("BROKEN", text)
+        self.broken.append(text)
+
+    # -- producers -------------------------------------------------------------------------
+
+    def attempt(self, entry: Entry) -> None:
+        """Note a job that a producer is about to add."""
+        self.entries[entry.name] = entry
+        entry.attempted_at = self._now
+        entry.excuses.update(+self._excused)
+        self._world.note("adds", entry.name, entry.deed, entry.key)
+
+    def accept(self, entry: Entry, job_id: str) -> None:
+        """Note that a producer was told that its job is in."""
+        entry.is_accepted, entry.settled_at = True, self._now
+        self._see(entry, job_id)
+        if entry.key:
+            self.accepted_of_key[entry.key].append(entry.name)
+        if self.refuses_since is not None and entry.attempted_at > self.refuses_since:
+            self.complain(f"{entry.name} was added while producers are refused")
+        for other in self._others_of_dedup_id(entry):
+            if other.is_accepted and not other.is_over(self._now):
+                self.complain(f"{entry.name} was added beside {other.name} of its dedup id")
+
+    def _others_of_dedup_id(self, entry: Entry) -> list[Entry]:
+        if not entry.dedup_id:
+            return []
+        entries = self.entries.values()
+        return [one for one in entries if one.dedup_id == entry.dedup_id and one is not entry]
+
+    def accept_duplicate(self, entry: Entry, job_id: str) -> None:
+        """Note that a producer was told that another job stands for its job."""
+        entry.settled_at = self._now
+        self._world.note("duplicate", entry.name)
+        if not entry.dedup_id:
+            self.complain(f"{entry.name} is a duplicate, and has no dedup id")
+        for other in self.entries.values():
+            if _without_node(job_id) in other.ids and other.dedup_id != entry.dedup_id:
+                self.complain(f"{entry.name} is a duplicate of {other.name}, which has another id")
+
+    def refuse(self, entry: Entry, error: Exception, *, is_known: bool) -> None:
+        """Note that a call has raised.
+
+        Args:
+            entry: the job.
+            error: what was raised.
+            is_known: whether the error says that the job was not added.
+        """
+        self._world.note("refused", entry.name, type(error).__name__)
+        entry.settled_at, entry.is_refused = self._now, is_known
+
+    def hand_over(self, parent: Entry) -> Entry:
+        """Return the job that a handler hands over, each time the same."""
+        if parent.child is None:
+            child = parent.child = Entry(f"{parent.name}.next", "ok", parent=parent)
+            self.attempt(child)
+            for entry in self.entries.values():
+                if parent in entry.members:
+                    entry.members.append(child)
+        return parent.child
+
+    def _see(self, entry: Entry, job_id: str) -> None:
+        entry.ids.add(_without_node(job_id))
+        if len(entry.ids) > 1 and REPEATED not in entry.excuses:
+            self.complain(f"one enqueue of {entry.name} made several jobs: {sorted(entry.ids)}")
+
+    # -- what is no promise any more -------------------------------------------------------
+
+    @contextmanager
+    def excusing(self, *excuses: str) -> Iterator[None]:
+        """Excuse the jobs that were tried before, and those that are tried meanwhile."""
+        for entry in self.entries.values():
+            entry.excuses.update(excuses)
+        self._excused.update(excuses)
+        try:
+            yield
+        finally:
+            self._excused.subtract(excuses)
+
+    @contextmanager
+    def wiping(self) -> Iterator[None]:
+        """Note that a queue is removed, and has no settings meanwhile."""
+        self._lapse()
+        self.has_lost = True
+        self._excuse_since(self._now, REPEATED)
+        with self.excusing(LOST, RESULT, BURIED):
+            yield
+
+    def lose_since(self, since: float, *, but_confirmed: bool = False) -> None:
+        """Note that a server has forgotten what it did since then.
+
+        Jobs that were added then are lost, and those of an unknown fate may be added again. What
+        was delivered then is delivered again: also a job at most once.
+
+        Args:
+            since: the time.
+            but_confirmed: whether jobs that a replica has confirmed are there.
+        """
+        self._lapse()
+        self.has_lost = True
+        self._excuse_since(since, REPEATED)
+        for entry in self._unsettled_at(since):
+            if not (but_confirmed and entry.is_confirmed and entry.is_accepted):
+                entry.excuses.add(LOST)
+        for entry in self.entries.values():
+            if entry.deed == "once":
+                entry.excuses.add(REPEATED)
+
+    def step_clock(self, seconds: float) -> None:
+        """Note that a server's clock was set: forward, all that has a time ends early.
+
+        Set back, the time of a queue goes on, so nothing is excused.
+        """
+        self.paused_at = None  # it is compared with the time of the queue
+        if seconds > 0:
+            self._lapse()
+            self._excuse_since(self._now, REPEATED, BURIED)
+            for entry in self.entries.values():
+                entry.excuses.update((RESULT, LOST) if entry.ttl else (RESULT,))
+
+    def _excuse_since(self, since: float, *excuses: str) -> None:
+        """Excuse the jobs of which no producer knew at this time what has become of them."""
+        for entry in self._unsettled_at(since):
+            entry.excuses.update(excuses)
+
+    def _unsettled_at(self, since: float) -> list[Entry]:
+        entries = self.entries.values()
+        return [one for one in entries if one.settled_at is None or one.settled_at >= since]
+
+    def _lapse(self) -> None:
+        """Note that a server may have forgotten its deliveries and its pause."""
+        self._lapsed_at = self._now
+        self.paused_at = self.refuses_since = None
+
+    def is_forgotten(self, run: Run) -> bool:
+        """Return whether a server may have forgotten a delivery, and no renewal has shown that."""
+        if run.job.at_most_once:
+            return run.began_at <= self._lapsed_at
+        longest = max(term_of(run.job).lease, run.job.lease)
+        return run.until - longest < self._lapsed_at
+
+    # -- handlers --------------------------------------------------------------------------
+
+    def begin(self, name: str, job_id: str, job: AsyncJob, process: Process) -> Run:
+        """Note that a handler begins."""
+        entry = self.entries.get(name)
+        if entry is None:
+            self.complain(f"{name} runs, and nothing has added it")
+            entry = self.entries[name] = Entry(name, "?")
+        self._world.note("begins", name, process.name)
+        self._see(entry, job_id)
+        run = Run(entry, job, process, self._now)
+        self.note_delivery(job)
+        self._check_holders(run)
+        self._check_time(run)
+        for member in entry.members:
+            if member.is_promised and not (
+                member.is_over(self._now) or member.deed == "always fails"
+            ):
+                self.complain(f"the callback {name} runs before {member.name} has ended")
+        if entry.deed == "once" and entry.runs and REPEATED not in entry.excuses:
+            self.complain(f"{name} was delivered twice, at most once was promised")
+        if entry.is_refused and REPEATED not in entry.excuses:
+            self.complain(f"{name} runs, and its producer was told that it was not added")
+        if entry.key and name not in self.begun_of_key[entry.key]:
+            self.begun_of_key[entry.key].append(name)
+        entry.runs += 1
+        self.running.append(run)
+        return run
+
+    def _check_holders(self, new: Run) -> None:
+        """Check that no other worker holds the job, or another one of its key."""
+        entry, process = new.entry, new.process
+        if self.is_forgotten(new):
+            return
+        for run in self.running:
+            if run.until <= self._now + SERVER_TICK or self.is_forgotten(run):
+                continue
+            if run.entry is entry:
+                self.complain(
+                    f"{entry.name} runs in {process.name} while {run.process.name} holds it"
+                )
+            elif entry.key and run.entry.key == entry.key:
+                self.complain(f"{entry.name} runs beside {run.entry.name} of its key")
+
+    def _check_time(self, run: Run) -> None:
+        """Check that the job was delivered before the end of its ttl."""
+        entry, job = run.entry, run.job
+        if entry.ttl is not None and job.delivered >= job.created + entry.ttl + SERVER_TICK:
+            self.complain(f"{entry.name} was delivered after the end of its ttl")
+
+    def note_delivery(self, job: AsyncJob) -> None:
+        """Note the delivery of a job."""
+        self.deliveries.append(job.delivered)
+        if self.paused_at is not None and job.delivered > self.paused_at + SERVER_TICK:
+            self.complain(f"{job.id} was delivered during a pause")
+
+    def end(self, run: Run, *, is_done: bool) -> None:
+        """Note that a handler has ended."""
+        self._world.note("ends", run.entry.name, run.process.name, is_done)
+        self.running.remove(run)
+        run.entry.done += is_done
+        late = self._now - run.until
+        if run.is_unaware and late > 0:
+            self.latest_notice = max(self.latest_notice, late)
+            if late > NOTICE_SECONDS:
+                self.complain(f"{run.entry.name} ran on for {late:.1f} s, and its lease had ended")
+
+    def tick(self, at: float, job: AsyncJob) -> None:
+        """Note the job of a tick."""
+        self._world.note("tick", at)
+        self.note_delivery(job)
+        ids = self.ticks.setdefault(round(at), set())
+        ids.add(job.id)
+        if len(ids) > 1 and at - EPOCH > self._lapsed_at:
+            self.complain(f"the tick of {at} was added twice")
+
+    def check_ticks(self, began: float, ended: float, every: float) -> None:
+        """Check that each tick in this time has run."""
+        first = -(-began // every) * every
+        while first < ended:
+            if round(first) not in self.ticks:
+                self.complain(f"the tick of {first} has not run")
+            first += every
+
+    def bury(self, name: str) -> None:
+        """Note a dead letter."""
+        entry = self.entries[name]
+        entry.is_dead = True
+        if entry.deed != "always fails" and BURIED not in entry.excuses:
+            self.complain(f"{name} is a dead letter, and its handler has not given it up")
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def left(self) -> list[str]:
+        """Return the jobs that have not ended, and should.
+
+        A job that is delivered at most once may get lost with its delivery.
+        """
+        return [
+            entry.name
+            for entry in self.entries.values()
+            if entry.is_promised and not entry.is_over(self._now) and entry.deed != "once"
+        ]
+
+    def check_orders(self) -> None:
+        """Check that the jobs of each key have begun in their order."""
+        for key, accepted in self.accepted_of_key.items():
+            begun = [name for name in self.begun_of_key[key] if name in accepted]
+            wanted = [name for name in accepted if name in begun]
+            if begun != wanted:
+                self.complain(f"the jobs of key {key} began as {begun}, not as {wanted}")
+
+    def check_rate(self, count: int, seconds: float, burst: int) -> None:
+        """Check that at most `burst` deliveries came at once, and `count` in so many seconds."""
+        gap, arrival = seconds / count, 0.0
+        for at in sorted(self.deliveries):
+            arrival = max(arrival, at) + gap
+            if arrival > at + burst * gap + SERVER_TICK and not self.has_lost:
+                self.complain(f"the delivery at {at:.3f} exceeds the rate")
+                return
+
+
+def _without_node(job_id: str) -> str:
+    """Return an id without its node: a client learns late that a flushed node has another id."""
+    return job_id[11:]

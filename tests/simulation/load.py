@@ -1,0 +1,348 @@
+"""The load of a system: what its producers, its handlers and its operator do."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock import (
+    AsyncPenstock,
+    AsyncQueue,
+    Done,
+    Handlers,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    OutOfMemory,
+    PenstockError,
+    QueueClosed,
+    QueueFull,
+    QueuePaused,
+    ResultGone,
+    ResultTimeout,
+    RetryPolicy,
+    Snooze,
+)
+from tests.simulation.faults import LONGEST_DELAY
+from tests.simulation.ledger import LOST, RESULT, Entry, Ledger
+from tests.simulation.loop import current_process
+from tests.simulation.plan import FAULT_SECONDS, Plan
+from tests.simulation.world import World
+
+__all__ = ["LEASE", "PARTITIONS", "RATE", "SCHEDULE", "SECONDS_OF_DEED", "TICK_SECONDS", "Load"]
+
+QUEUE = "work"
+LEASE = 3.0
+PARTITIONS = 3
+DEEDS = (
+    *("ok", "ok", "ok", "nap", "long", "longest"),
+    *("fails once", "always fails", "snoozes", "once"),
+)
+SECONDS_OF_DEED = {"nap": 0.5, "long": 2.5 * LEASE, "longest": 6 * LEASE}
+KEYS = ("", "", "a", "b")
+DEDUP_IDS = ("", "x", "y", "z")
+MORTAL_DEEDS = ("ok", "nap", "long", "fails once", "snoozes")
+"""Of jobs with a dedup id: they end, and free it."""
+SCHEDULE, TICK_SECONDS = "often", 5.0
+POLICY = RetryPolicy(max_attempts=3, base=0.2, cap=1.0)
+"""Of jobs that always fail. The others have no limit: a crash counts as an attempt."""
+PATIENT = RetryPolicy(max_attempts=0, base=0.2, cap=1.0)
+DOCUMENTED = (PenstockError, RedisConnectionError, RedisTimeoutError)
+"""The errors that a call may raise."""
+REFUSALS = (OutOfMemory, QueueClosed, QueueFull, QueuePaused)
+"""Errors of an enqueue that say that nothing was added."""
+LONGEST_PAUSE = 8.0
+"""Most seconds for which the operator pauses the queue."""
+
+
+class Rate(NamedTuple):
+    """A rate: so many jobs in so many seconds, and so many at once."""
+
+    count: int
+    seconds: float
+    burst: int
+
+
+RATE = Rate(6, 1.0, 4)
+
+
+class Load:
+    """The load of a system.
+
+    Args:
+        world: the world.
+        plan: what the system consists of.
+        ledger: gets what happens.
+    """
+
+    def __init__(self, world: World, plan: Plan, ledger: Ledger) -> None:
+        self.world = world
+        self.plan = plan
+        self.ledger = ledger
+        self.until = world.clock.now + FAULT_SECONDS
+        self._serial = 0
+        self._follow: Any = None
+
+    def has(self, feature: str) -> bool:
+        """Return whether the plan has a feature."""
+        return feature in self.plan.features
+
+    def client(self, name: str) -> AsyncPenstock:
+        """Return a client that connects at its first call: the server may be down."""
+        return self.world.client(name, *self.plan.servers)
+
+    def queue(self, client: AsyncPenstock) -> AsyncQueue:
+        """Return the queue."""
+        return client.queue(QUEUE, partitions=PARTITIONS if self.has("partitions") else None)
+
+    # -- producers -------------------------------------------------------------------------
+
+    async def produce(self, name: str) -> None:
+        """Add jobs until the faults end."""
+        draws, clock = self.world.draws, self.world.clock
+        client = self.client(name)
+        try:
+            queue = self.queue(client)
+            await self.configure(queue)
+            while clock.now < self.until:
+                await asyncio.sleep(draws.expovariate(1.0))
+                with suppress(*DOCUMENTED):
+                    await self._act(queue, name)
+        finally:
+            await client.close()
+
+    async def configure(self, queue: AsyncQueue) -> None:
+        """Store the settings and the schedule, however often that fails."""
+        settings: dict[str, Any] = {"lease": LEASE, "max_crashes": 0, "result_ttl": 600}
+        if self.has("keys"):
+            settings["ordered"] = True
+        if self.has("bounded"):
+            settings["max_length"] = 6
+        if self.has("rate"):
+            settings |= {"rate": f"{RATE.count}/{RATE.seconds:.0f}s", "burst": RATE.burst}
+        while True:
+            with suppress(*DOCUMENTED):
+                await queue.configure(**settings)
+                if self.has("schedule"):
+                    await queue.schedules.add(SCHEDULE, job={"tick": True}, every=TICK_SECONDS)
+                return
+            await asyncio.sleep(0.1)
+
+    async def configure_anew(self) -> None:
+        """Configure the queue with a client of its own."""
+        client = self.client("operator")
+        try:
+            await self.configure(self.queue(client))
+        finally:
+            await client.close()
+
+    async def _act(self, queue: AsyncQueue, name: str) -> None:
+        draws = self.world.draws
+        if self.has("batches") and draws.random() < 0.1:
+            await self._add_batch(queue, name)
+            return
+        entry = self._draw_entry(name)
+        added = await self._enqueue(queue, entry)
+        if added is None:
+            return
+        if draws.random() < 0.1:
+            await self._cancel(queue, entry, added)
+        elif draws.random() < 0.1:
+            await self._await_result(queue, entry, added)
+
+    async def _enqueue(self, queue: Any, entry: Entry) -> str | None:
+        """Add a job; return its id, or None if it was refused or is a duplicate."""
+        try:
+            added = await queue.enqueue({"name": entry.name}, **self._options_of(entry))
+        except DOCUMENTED as error:
+            self.ledger.refuse(entry, error, is_known=isinstance(error, REFUSALS))
+            return None
+        if added.duplicate:
+            self.ledger.accept_duplicate(entry, added.id)
+            return None
+        self.ledger.accept(entry, added.id)
+        return str(added.id)
+
+    async def _add_batch(self, queue: AsyncQueue, name: str) -> None:
+        then = self._entry(name, "ok")
+        then.is_callback = True
+        async with queue.batch(then={"name": then.name}, on="finished") as batch:
+            deeds = ["ok", "nap", "always fails"]
+            if self.has("hand-over"):
+                deeds[0] = "hands over"
+            for deed in deeds:
+                member = self._entry(name, deed)
+                then.members.append(member)
+                await self._enqueue(batch, member)
+        self.ledger.accept(then, batch.id)
+        if self.world.draws.random() < 0.3:
+            await self._watch_batch(queue, then, batch.id)
+            await self._await_result(queue, then, batch.id)
+
+    async def _watch_batch(self, queue: AsyncQueue, then: Entry, batch_id: str) -> None:
+        """Look at the counts of a batch."""
+        status = await queue.batches.get(batch_id)
+        self.world.note("batch", then.name, status)
+        if status is not None:
+            ended = status.done + status.failed + status.dead
+            joined = sum(member.is_accepted for member in then.members)
+            excused = any(member.excuses for member in then.members)
+            if not excused and not max(joined, ended) <= status.total <= len(then.members):
+                self.ledger.complain(f"the batch of {then.name} has {status}")
+
+    def _draw_entry(self, producer: str) -> Entry:
+        draws = self.world.draws
+        deeds = (*DEEDS, "hands over", "hands over") if self.has("hand-over") else DEEDS
+        entry = self._entry(producer, draws.choice(deeds))
+        if self.has("keys") and entry.deed != "once":
+            # A producer's own key: the order of two producers is not known to either.
+            key = draws.choice(KEYS)
+            entry.key = key and f"{producer}-{key}"
+        elif self.has("dedup") and entry.deed in MORTAL_DEEDS:
+            entry.dedup_id = draws.choice(DEDUP_IDS)
+        if self.has("ttl") and entry.deed != "once" and draws.random() < 0.3:
+            entry.ttl = draws.uniform(0.5, 15.0)
+        return entry
+
+    def _entry(self, producer: str, deed: str) -> Entry:
+        self._serial += 1
+        entry = Entry(f"{producer}.{self._serial}", deed)
+        self.ledger.attempt(entry)
+        return entry
+
+    def _options_of(self, entry: Entry) -> dict[str, Any]:
+        draws, options = self.world.draws, dict[str, Any]()
+        options["retry"] = POLICY if entry.deed == "always fails" else PATIENT
+        if entry.deed == "once":
+            options["lease"] = 0
+        if entry.ttl is not None:
+            options["ttl"] = entry.ttl
+        if self.has("replicas") and entry.deed != "once" and draws.random() < 0.5:
+            options["replicas"], entry.is_confirmed = 1, True
+        if self.has("bounded") and draws.random() < 0.3:
+            options["block"] = draws.uniform(0.5, 5.0)
+        if entry.key:
+            options["key"] = entry.key
+            return options
+        if entry.dedup_id:
+            options["dedup_id"] = entry.dedup_id
+        if draws.random() < 0.2:
+            options["delay"] = draws.uniform(0.1, 5.0)
+        if draws.random() < 0.2:
+            options["priority"] = draws.randint(1, 9)
+        return options
+
+    async def _cancel(self, queue: AsyncQueue, entry: Entry, job_id: str) -> None:
+        entry.is_cancelled = True
+        with suppress(*DOCUMENTED):
+            (outcome,) = await queue.cancel([job_id])
+            self.world.note("cancels", entry.name, outcome)
+
+    async def _await_result(self, queue: AsyncQueue, entry: Entry, job_id: str) -> None:
+        try:
+            value = await queue.result(job_id, timeout=60)
+        except JobFailed:
+            if entry.deed != "always fails" and not entry.excuses:
+                self.ledger.complain(f"the result of {entry.name} is a failure")
+        except ResultGone:
+            is_hinted = self.has("two nodes")  # an ack that another node keeps has no result
+            if not (is_hinted or entry.excuses & {LOST, RESULT}):
+                self.ledger.complain(f"the result of {entry.name} is gone")
+        except JobExpired:
+            if entry.ttl is None:
+                self.ledger.complain(f"{entry.name} has expired, and has no ttl")
+        except (ResultTimeout, JobCancelled, RedisConnectionError, RedisTimeoutError) as error:
+            self.world.note("no result", entry.name, type(error).__name__)
+        else:
+            self.world.note("result", entry.name, value)
+            if value != entry.name:
+                self.ledger.complain(f"the result of {entry.name} is {value!r}")
+
+    # -- handlers --------------------------------------------------------------------------
+
+    def handlers(self) -> Handlers:
+        """Return the handlers of a worker."""
+        handlers = Handlers()
+        self._follow = handlers.default(self._handle).options(retry=PATIENT)
+        return handlers
+
+    async def _handle(self, job: Any) -> Any:
+        if "tick" in job.body:
+            self.ledger.tick(job.scheduled_for, job)
+            return None
+        name = job.body["name"]
+        process = current_process()
+        assert process is not None
+        run = self.ledger.begin(name, job.id, job, process)
+        deed, is_done = run.entry.deed, False
+        try:
+            await asyncio.sleep(SECONDS_OF_DEED.get(deed, 0.02) * self.world.draws.uniform(0.5, 1))
+            if deed == "always fails" or (deed == "fails once" and run.entry.runs == 1):
+                raise ValueError(deed)
+            if deed == "snoozes" and run.entry.runs == 1:
+                return Snooze(0.5)
+            is_done = True
+        finally:
+            self.ledger.end(run, is_done=is_done)
+        if deed == "hands over":
+            child = self.ledger.hand_over(run.entry)
+            return Done(name, then=[self._follow.job({"name": child.name})])
+        return name
+
+    # -- the operator ----------------------------------------------------------------------
+
+    async def operate(self) -> None:
+        """Pause, purge and clear the queue, each once at some time, if the plan has it."""
+        acts = {"pause": self._pause, "purge": self._purge, "clear": self._clear}
+        client = self.client("operator")
+        try:
+            queue = self.queue(client)
+            await asyncio.gather(*(act(queue) for name, act in acts.items() if self.has(name)))
+        finally:
+            await client.close()
+
+    async def _sleep_some(self) -> None:
+        await asyncio.sleep(self.world.draws.uniform(5.0, FAULT_SECONDS))
+
+    async def _pause(self, queue: AsyncQueue) -> None:
+        await self._sleep_some()
+        draws, server = self.world.draws, next(iter(self.world.network.servers.values()))
+        side = draws.choice(("in", "out", "all"))
+        with suppress(*DOCUMENTED):
+            await queue.pause(side)
+            self.world.note("pauses", side)
+            self.ledger.paused_at = server.time() if side != "in" else None
+            self.ledger.refuses_since = self.world.clock.now if side != "out" else None
+        await asyncio.sleep(draws.uniform(0.5, LONGEST_PAUSE))
+        self.ledger.paused_at = self.ledger.refuses_since = None
+        self.world.note("resumes")
+        while True:
+            with suppress(*DOCUMENTED):
+                return await queue.resume()
+            await asyncio.sleep(0.1)
+
+    async def _purge(self, queue: AsyncQueue) -> None:
+        """Remove the jobs that wait. A request that is late may do so after its answer."""
+        await self._sleep_some()
+        self.world.note("purges")
+        with self.ledger.excusing(LOST):
+            with suppress(*DOCUMENTED):
+                await queue.purge()
+            await asyncio.sleep(LONGEST_DELAY)
+        self.world.note("has purged")
+
+    async def _clear(self, queue: AsyncQueue) -> None:
+        """Remove the queue, and configure it again. A request that is late may do so again."""
+        await self._sleep_some()
+        self.world.note("clears")
+        with self.ledger.wiping():
+            with suppress(*DOCUMENTED):
+                await queue.clear()
+            await self.configure(queue)
+            await asyncio.sleep(LONGEST_DELAY)
+            await self.configure(queue)
+        self.world.note("has cleared")

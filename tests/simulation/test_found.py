@@ -1,0 +1,69 @@
+"""Faults that the simulation has found, each as the shortest story that shows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tests.simulation.server import Session
+from tests.simulation.world import World
+
+
+def test_scripts_that_are_flushed_behind_their_loading() -> None:
+    """The client loads the script again; no caller hears of it.
+
+    Another client may send SCRIPT FLUSH at any time, and a server may restart.
+    """
+    with World(1) as world:
+        server = world.add_server("a")
+        flushed: list[bytes] = []
+        execute = server.execute
+
+        def execute_and_flush(session: Session, command: Sequence[bytes]) -> None:
+            execute(session, command)
+            if command[:2] == [b"SCRIPT", b"LOAD"] and flushed.count(command[2]) < 2:
+                flushed.append(command[2])
+                server.flush_scripts()
+
+        server.execute = execute_and_flush
+
+        async def enqueue() -> int:
+            async with world.client("p", "a") as ps:
+                queue = ps.queue("q")
+                await queue.configure(lease=5)
+                await queue.enqueue(b"1")
+                return (await queue.stats()).enqueued
+
+        async def run() -> int:
+            return int(await world.process("p").spawn(enqueue()))
+
+        assert world.run(run()) == 1
+        assert flushed
+
+
+def test_a_wait_that_outlasts_the_ends_of_other_jobs() -> None:
+    """It looks every few seconds, also when the stream of ends has ended by its time to live."""
+    with World(1) as world:
+        server = world.add_server("a")
+
+        async def enqueue() -> None:
+            async with world.client("p", "a") as ps:
+                queue = ps.queue("q")
+                await queue.configure(lease=600, result_ttl=600)
+                for body in (b"1", b"2"):
+                    await queue.result((await queue.enqueue(body)).id, timeout=None)
+
+        async def consume() -> None:
+            async with world.client("c", "a") as ps:
+                for seconds in (1, 300):
+                    [job] = await ps.queue("q").reserve(block=None)
+                    await asyncio.sleep(seconds)
+                    await job.ack()
+
+        async def run() -> None:
+            consumer = world.process("c").spawn(consume())
+            await world.process("p").spawn(enqueue())
+            await consumer
+
+        world.run(run())
+        assert server.commands < 1000
