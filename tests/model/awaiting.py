@@ -21,8 +21,15 @@ class Awaiting(SideBySide):
 
     def __init__(self) -> None:
         super().__init__()
-        self.awaited: dict[Number, int] = {}  # when a client looked at the job last
+        self.awaited: dict[Number, int | None] = {}  # a client looked then; None: too long ago
         self.read: set[bytes] = set()  # entries of the stream
+
+    def set_model_clock(self) -> None:
+        """Set the model's clock; marks that lapse now may be gone even if the clock steps back."""
+        super().set_model_clock()
+        for number, looked_at in self.awaited.items():
+            if looked_at is not None and self.model.now - looked_at >= LIFE_MS:
+                self.awaited[number] = None
 
     def unended(self) -> set[Number]:
         """Return the jobs that have not ended, on the server."""
@@ -66,7 +73,7 @@ class Awaiting(SideBySide):
         assert told <= {*self.awaited}, "a job is told that no client awaits"
         self.set_model_clock()
         ended = {number for number in self.awaited if number not in unended}
-        lately = {one for one in ended if self.model.now - self.awaited[one] < LIFE_MS}
+        lately = {number for number in ended if self.awaited[number] is not None}
         assert lately <= told, "the end of an awaited job is not told"
         for number in told | ended:
             del self.awaited[number]
