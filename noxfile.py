@@ -143,7 +143,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests on fakeredis and one server, in four minutes; arguments go to pytest.
+    """Run the tests on fakeredis and one server, in five minutes; arguments go to pytest.
 
     `-- --whole` runs every case, PENSTOCK_TEST_BACKENDS chooses the back ends.
     """
