@@ -246,6 +246,12 @@ def test_confirmations_that_are_refused(text: str, run_cli: Cli) -> None:
     assert f"argument --at-most-once: {text!r}: must be such as 2 or" in refused.err
 
 
+def queues_of_running(health: str) -> list[str]:
+    """Return the queues of the jobs that a worker runs, by its health port."""
+    _, document = ask(health.replace("/health", "/status"))
+    return [running["queue"] for running in document["running"]]
+
+
 def test_one_process_is_this_one(worker: Worker, told: Told) -> None:
     """Without --processes it runs here: signals are the worker's, options override the app's."""
     told.do("options", "long", queue="emails")
@@ -262,7 +268,7 @@ def test_one_process_is_this_one(worker: Worker, told: Told) -> None:
     assert f"queues={{'emails': 8, 'low': 1}}, {given}" in others[1]
     status, document = ask(health.replace("/health", "/status"))
     assert (status, document["name"], document["healthy"]) == (200, "mine", True)
-    assert [running["queue"] for running in document["running"]] == ["emails"]
+    wait_until(lambda: queues_of_running(health) == ["emails"], "the first of two jobs has ended")
     program.send(signal.SIGHUP)  # its terminal is closed
     told.until("heard")
     program.send(signal.SIGTERM)

@@ -254,7 +254,9 @@ def test_pressure_waits_without_blmove(
     with PressureQueue("q", server.url) as consumer, PressureQueue("q", server.url) as producer:
         consumer.create()
         waiting = spawn(consumer.get, timeout=20)
-        wait_for(lambda: calls_of(server, "llen") > 3)
+        wait_for(lambda: calls_of(server, "blmove", "rejected_calls") > 0)
+        looks = calls_of(server, "llen")
+        wait_for(lambda: calls_of(server, "llen") > looks + 3)
         producer.put(b"later")
         assert waiting.result() == b"later"
     assert calls_of(server, "blmove", "rejected_calls") == 1
