@@ -231,13 +231,16 @@ def spark(session: nox.Session) -> None:
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """Run the tests of the web page in Chromium; arguments go to pytest.
+    """Run the tests of the web page and of the documentation site in Chromium.
+
+    Arguments go to pytest.
 
     PENSTOCK_SCREENSHOTS=docs/images also writes the screenshots of the docs.
     """
     if not any(map(shutil.which, ("chromium", "chromium-browser", "chrome"))):
-        session.error("the web page is tested in Chromium (Debian: chromium): there is none")
-    session.install(".", *groups("browser"))
+        session.error("pages are tested in Chromium (Debian: chromium): there is none")
+    session.install(".[cli,web]", *groups("browser", "docs"))
+    build_site(session)
     run_tests(session, "tests/browser", *HEAVY_WORKERS, *session.posargs)
 
 
@@ -293,7 +296,12 @@ def format_(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation site into build/site; a warning or a broken link is an error."""
     session.install("-e", ".[cli,web]", *groups("docs"))
-    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
+    build_site(session, *session.posargs)
+
+
+def build_site(session: nox.Session, *args: str) -> None:
+    """Build the documentation site into build/site; a warning is an error."""
+    session.run("mkdocs", "build", "--strict", *args, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session

@@ -316,7 +316,7 @@ class PipelinedJobs(Jobs):
             self.calls += 1
             producer = () if call.adds_to is None else (self.producer,)
             pipe.execute_command(
-                "EVALSHA", call.script.sha, *call.head, self.calls, *producer, *call.args
+                "EVALSHA", call.script.sha, *call.head, self.calls, *producer, *call.sent_args
             )
         replies: list[list[Any]] = pipe.execute()
         return [call.parse(reply) for call, reply in zip(calls, replies, strict=True)]

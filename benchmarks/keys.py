@@ -8,7 +8,9 @@ from benchmarks.bed import Bed
 from benchmarks.contenders import Jobs, KeyedJobs, Streams
 from benchmarks.cost import LIFE, STEPS, Samples, life, stock, weigh
 from benchmarks.figures import Budget, Table, median, pairwise
+from benchmarks.key_rates import add_key_rates
 from benchmarks.plan import IN_FLIGHT, Plan
+from benchmarks.shares import add_shares
 
 __all__ = ["keys"]
 
@@ -37,6 +39,8 @@ def keys(bed: Bed, plan: Plan) -> Table:
     )
     _add_costs(table, _rounds(bed, plan))
     _add_hot(table, bed, plan)
+    add_shares(table, bed, plan)
+    add_key_rates(table, bed, plan)
     return table
 
 

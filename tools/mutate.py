@@ -9,7 +9,8 @@ HEAD. Then these tests run, the quickest first, until one fails:
 
 1. touched: the tests that execute the changed line and know its file (tests/support/touched.py);
    for Lua the vectors of the scripts that have it
-2. short: the others of a short run that execute the line, as many as take 20 seconds
+2. short: the others of a short run that execute the line, as many as take 20 seconds; for Lua those
+   that call such a script, and those of the protocol
 3. whole: with `--whole`, every case of those tests; every test if none is known
 
 The first run records which test executes which line, with coverage.py, in build/mutate; it belongs
@@ -44,7 +45,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tools.mutate_equivalent import EQUIVALENT
+from tests.support.touched import find_scripts, find_touched
+from tools.mutate_equivalent import EQUIVALENT, reason_at
 from tools.mutate_record import Record, twin_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,7 +113,9 @@ class Fault:
 
     def reason(self, source: bytes) -> str:
         """Return why it changes no behaviour; empty if it may."""
-        return EQUIVALENT.get(self.named(source), "")
+        before = source[: self.start].rpartition(b"\n")[2]
+        path, line, change = self.named(source)
+        return EQUIVALENT.get((path, line, change)) or reason_at(before, change)
 
     def named(self, source: bytes) -> tuple[str, str, str]:
         """Return the path below the package, the line, and the change."""
@@ -384,15 +388,18 @@ class Bench:
             recording = {RECORD: f"{parts}/{place.name}"}
             variables = {**environment(self.root), **recording}
             subprocess.run(run, cwd=self.root, check=False, env=variables)
-            seconds = Counter[str]()
+            seconds, scripts = Counter[str](), dict[str, list[str]]()
             for file in Path(parts).glob("*.json"):
-                seconds.update(json.loads(file.read_text("utf-8")))
+                notes = json.loads(file.read_text("utf-8"))
+                seconds.update(notes["seconds"])
+                scripts.update(notes["scripts"])
                 file.unlink()
             place.parent.mkdir(parents=True, exist_ok=True)
             whole = Coverage(str(place), config_file=False)
             whole.combine([parts], strict=True)
             whole.save()
-        place.with_suffix(".json").write_text(json.dumps(seconds), encoding="utf-8")
+        notes = {"seconds": seconds, "scripts": scripts}
+        place.with_suffix(".json").write_text(json.dumps(notes), encoding="utf-8")
 
     def open(self, record: Record) -> None:
         """Collect the tests."""
@@ -414,11 +421,14 @@ class Bench:
 
     def _stages(self, fault: Fault, *, whole: bool) -> Iterator[tuple[str, list[str]]]:
         """Yield the tests of each stage: those that execute the line if that is known."""
-        executing = self._record.find_executing(fault.path, fault.line, self.root)
         knows = self._known(fault.path)
+        if fault.path.endswith(".lua"):
+            executing = self._record.find_calling(find_scripts(fault.path, self.root))
+        else:
+            executing = self._record.find_executing(fault.path, fault.line, self.root)
         everything = self._record.sort(self._forks.tests)
         short = [test for test in everything if test in self._record.seconds]
-        candidates = executing or (everything if fault.path.endswith(".lua") else short)
+        candidates = everything if fault.path.endswith(".lua") else executing or short
         near = [test for test in candidates if knows(test)]
         yield "touched", near
         others = [test for test in executing if not knows(test)]
@@ -435,8 +445,6 @@ class Bench:
     @lru_cache(None)  # noqa: B019 - there is one bench
     def _known(self, path: str) -> Callable[[str], bool]:
         """Return a function that tells if a test knows a file."""
-        from tests.support.touched import find_touched
-
         touched = find_touched({path, twin_of(path)}, self.root)
         if touched.scripts:
             names = "|".join(map(re.escape, touched.scripts))

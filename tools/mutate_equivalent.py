@@ -5,9 +5,15 @@ By path below the package, line, and fault: the reason.
 
 from __future__ import annotations
 
-__all__ = ["EQUIVALENT"]
+import re
+
+__all__ = ["EQUIVALENT", "reason_at"]
 
 LUA = "wire/lua/"
+STEP = (
+    "local step = math.min(100, 1000 - moved_jobs, "
+    "math.floor((1048576 - moved_bytes) * moved_jobs / (moved_bytes + 1)) + 1)"
+)
 PAIRS = ("if #changes > 0 then", "0 -> 1")
 EQUIVALENT = {
     (
@@ -70,4 +76,67 @@ EQUIVALENT = {
         "local from = find(block, '\\n', 1, true)",
         "1 -> 0",
     ): "Lua begins with the first character then, too",
+    (
+        f"{LUA}lib/sweep/expired_at_head.lua",
+        "local sub, ahead, rising, bytes, over = string.sub, {}, {}, 0, false",
+        "0 -> 1",
+    ): "only how many of the jobs one XTRIM removes; an XDEL removes the others",
+    (
+        f"{LUA}lib/sweep/move_sparse.lua",
+        "if not paused and now - surveyed >= 600000 and redis.call('XLEN', ready) >= 64 then",
+        "64 -> 63",
+    ): "63 jobs have fewer than 64 nodes",
+    (
+        f"{LUA}lib/checks/check_role.lua",
+        "local taken_by, left, lost = nil, 0, false",
+        "0 -> 1",
+    ): "it is read with taken_by only, which sets it",
+    (
+        f"{LUA}lib/deliver/choose_jobs.lua",
+        "local leaves_out, listed = #expired.ids > 0, #expired.ids",
+        "> -> >=",
+    ): "only slower",
+    (f"{LUA}schedules.lua", "if first[2] then", "2 -> 1"): "a member has a score",
+    (
+        f"{LUA}retime.lua",
+        "if old < 9007199254740991 then",
+        "9007199254740991 -> 9007199254740990",
+    ): "no due time lies between",
+    (
+        f"{LUA}lib/dedup/decide_dedup.lua",
+        "if sub(record, behind, behind + #same_window - 1) ~= same_window then",
+        "1 -> 2",
+    ): "only slower",
+    (
+        f"{LUA}lib/checks/check_first_deliveries.lua",
+        "if all_valid and till ~= '' and count > 4 then -- perhaps all jobs of one reserve",
+        "all_valid and till ~= '' and count > 4 -> false",
+    ): "only slower",
+    (
+        f"{LUA}lib/read/append_rows.lua",
+        (
+            "local step = i == 0 and bytes == 0 and 1 or "
+            "math.min(100, math.floor((1048576 - bytes) * i / (bytes + 1)) + 1)"
+        ),
+        "0 -> 1",
+    ): "only how many entries a step reads",
+    (f"{LUA}lib/sweep/expired_at_head.lua", "if #ids > 0 then", "> -> >="): "only slower",
+    (
+        f"{LUA}scan.lua",
+        "local size = looked > 0 and bytes / looked or 1048575",
+        "> -> >=",
+    ): "only how many entries a step reads",
+    **{
+        (f"{LUA}lib/sweep/move_sparse.lua", STEP, change): "only how many entries a step reads"
+        for change in ("100 -> 101", "100 -> 99", "1048576 -> 1048577", "1048576 -> 1048575")
+    },
 }
+FROM_FIRST = re.compile(rb"string\.(?:sub|byte|find)\((?:[^(),]|\([^()]*\))*, (?:'[^']*', )?$")
+"""A call of a function of strings, up to the argument that says where it begins to read."""
+
+
+def reason_at(before: bytes, change: str) -> str:
+    """Return why a change of what stands behind this text on a line changes no behaviour."""
+    if change == "1 -> 0" and FROM_FIRST.search(before):
+        return "Lua begins with the first character then, too"
+    return ""

@@ -87,11 +87,27 @@ class _Recorder:
         self._coverage.set_option("run:disable_warnings", ["module-not-measured"])
         self._place = Path(f"{place}.{os.getpid()}.json")
         self._seconds = defaultdict[str, float](float)
+        self._test = ""
+        self._scripts = defaultdict[str, set[str]](set)
+        self._note_calls()
         self._coverage.start()
+
+    def _note_calls(self) -> None:
+        """Note the script of each call that is made from now on, and the test that makes it."""
+        from penstock.core.calls.call import Call
+
+        usual = Call.__init__
+
+        def noting(call: Call[Any], script: Any, *args: Any, **named: Any) -> None:
+            self._scripts[self._test].add(script.name)
+            usual(call, script, *args, **named)
+
+        Call.__init__ = noting  # type: ignore[assignment, method-assign]  # it stands in for it
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._coverage.switch_context(item.nodeid)
+        self._test = item.nodeid
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -100,7 +116,9 @@ class _Recorder:
     def pytest_unconfigure(self) -> None:
         self._coverage.stop()
         self._coverage.save()
-        self._place.write_text(json.dumps(self._seconds), encoding="utf-8")
+        scripts = {test: sorted(names) for test, names in self._scripts.items() if test}
+        notes = {"seconds": self._seconds, "scripts": scripts}
+        self._place.write_text(json.dumps(notes), encoding="utf-8")
 
 
 class _Forks:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import Path
 
 __all__ = ["Record", "twin_of"]
 
+PROTOCOL = "tests/protocol/"
 UNKNOWN_SECONDS = 600.0
 """Stands for the time of a test that is not in the record."""
 
@@ -22,10 +23,12 @@ class Record:
     Attributes:
         contexts: by path and line, the tests that execute the line.
         seconds: by test, how long it takes.
+        scripts: by test, the names of the scripts that its clients call.
     """
 
     contexts: dict[str, dict[int, list[str]]]
     seconds: dict[str, float]
+    scripts: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, place: Path) -> Record:
@@ -35,7 +38,8 @@ class Record:
         data = CoverageData(str(place))
         data.read()
         contexts = {path: data.contexts_by_lineno(path) for path in data.measured_files()}
-        return cls(contexts, json.loads(place.with_suffix(".json").read_text("utf-8")))
+        notes = json.loads(place.with_suffix(".json").read_text("utf-8"))
+        return cls(contexts, notes["seconds"], notes["scripts"])
 
     def find_executing(self, path: str, line: int, root: Path) -> list[str]:
         """Return the tests that execute a line, or that line of the generated file, by their time.
@@ -47,6 +51,18 @@ class Record:
         if twin_of(path) != path:
             found |= {*self._executing(twin_of(path), twin_line(path, line, root))}
         return self.sort(found)
+
+    def find_calling(self, scripts: Iterable[str]) -> list[str]:
+        """Return the tests that call one of the scripts, by their time; those of the protocol, too.
+
+        Those run scripts without a client.
+        """
+        wanted = {*scripts}
+        return self.sort(
+            test
+            for test in self.seconds
+            if test.startswith(PROTOCOL) or not wanted.isdisjoint(self.scripts.get(test, ()))
+        )
 
     def _executing(self, path: str, line: int) -> list[str]:
         contexts = self.contexts.get(path, {})

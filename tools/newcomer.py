@@ -83,7 +83,7 @@ def type_page(text: str, url: str, directory: Path) -> None:
             if after and after[1] == "text" and not text[fence.end() : after.start()].strip():
                 _compare(code, printed, after[2])
         elif language == "sh":
-            for line in code.splitlines():
+            for line in code.replace("\\\n", " ").splitlines():
                 _run_line(line, url, directory)
         elif language != "text":
             title = language or "a block without a language"

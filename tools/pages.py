@@ -1,5 +1,7 @@
-"""Hooks of the documentation site (mkdocs.yml): links out of docs/, the help of commands, and the
-glossary, whose source is CONTRIBUTING.md.
+"""Hooks of the documentation site (mkdocs.yml): pages from outside docs/, the help of commands, the
+glossary, whose source is CONTRIBUTING.md, and diagrams of states, as tables.
+
+The site has all files of the repository to which its pages lead, so its links are relative.
 """
 
 from __future__ import annotations
@@ -7,6 +9,8 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +18,22 @@ from penstock.cli.app import loaded, main_parser
 from penstock.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-SOURCE = "https://penstock.example/source"
-"""Where the files of the repository are: as `project.urls` in pyproject.toml."""
-LINK = re.compile(r"\]\(((?:\.\./)+)([^)#]+)(#[^)]*)?\)")
+TOP = {
+    "README.md": "overview.md",
+    "PROTOCOL.md": "protocol.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+"""Files beside docs/ and their pages."""
+LEXERS = {".py": "python", ".mjs": "js", ".service": "ini", "": "docker"}
+"""Kinds of files in examples/ that have a page, and how it colours them; others are downloads."""
+LEFT_OUT = {"__init__.py", "package-lock.json"}
+CODE_OR_LINK = re.compile(
+    r"(?P<code>^```.*?^```$|`[^`\n]+`)|\]\((?![a-z]+:)(?P<target>[^)#\s]+)(?P<anchor>#[^)\s]+)?\)",
+    flags=re.MULTILINE | re.DOTALL,
+)
+DIAGRAM = re.compile(r"^```mermaid\nstateDiagram-v2\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 COMMANDS_HERE = "<!-- commands -->"
 GLOSSARY_HERE = "<!-- glossary -->"
 EXPLAINED = {
@@ -37,31 +54,114 @@ EXPLAINED = {
 """Words that show their meaning on every page; the others are too common."""
 
 
-def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Make links to files outside docs/ absolute, insert the help of commands and the glossary.
+def on_files(files: Any, *, config: Any) -> Any:
+    """Add the pages and downloads whose files are outside docs/."""
+    from mkdocs.structure.files import File  # the tests of this module do without it
 
-    Each page ends with a link to the glossary and with the meanings of its words.
+    for path in outside():
+        uri = site_uri(path)
+        text = page_of_example(path) if uri != path and path.startswith("examples/") else None
+        source = {"abs_src_path": str(ROOT / path)} if text is None else {"content": text}
+        files.append(File.generated(config, uri, **source))
+    for folder in sorted({posixpath.dirname(path) for path in examples()} | {"examples"}):
+        files.append(File.generated(config, site_uri(folder), content=page_of_folder(folder)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Adapt the links and diagrams, insert the help of commands and the glossary.
+
+    Each page of docs/ ends with a link to the glossary and with the meanings of its words.
 
     Raises:
-        FileNotFoundError: a link leads to no file.
+        FileNotFoundError: a link leads to no file of the site.
     """
-    place = ROOT / "docs" / Path(page.file.src_uri).parent
+    uri = page.file.src_uri
+    source = next((path for path in outside() if site_uri(path) == uri), f"docs/{uri}")
+    if source.startswith("examples/") or uri.startswith("examples/"):
+        return markdown
+    markdown = DIAGRAM.sub(lambda found: "\n".join(transitions(found[1])), markdown)
+    markdown = CODE_OR_LINK.sub(lambda found: adapted(found, source), markdown)
+    if not source.startswith("docs/"):
+        page.meta["search"] = {"boost": 0.5}
+        return markdown
     if COMMANDS_HERE in markdown:
         markdown = markdown.replace(COMMANDS_HERE, commands())
     markdown = markdown.replace(GLOSSARY_HERE, "\n".join(glossary()))
-    markdown = LINK.sub(lambda found: absolute(found, place), markdown)
-    words = posixpath.relpath("glossary.md", posixpath.dirname(page.file.src_uri))
+    words = posixpath.relpath("glossary.md", posixpath.dirname(uri))
     return f"{markdown}\n\n---\n\nWords: [glossary]({words})\n\n{abbreviations()}"
 
 
-def absolute(found: re.Match[str], place: Path) -> str:
-    """Return a link of a page in this directory: absolute if its file is outside docs/."""
-    target = Path(os.path.normpath(place / found[1] / found[2]))
-    if not target.exists():
-        raise FileNotFoundError(f"{found[0]}: {target} does not exist")
-    if target.is_relative_to(ROOT / "docs"):
+@cache
+def outside() -> tuple[str, ...]:
+    """Return the files outside docs/ that are part of the site."""
+    protocol = sorted(f"protocol/{path.name}" for path in (ROOT / "protocol").glob("*.md"))
+    return (*TOP, *protocol, *examples())
+
+
+@cache
+def examples() -> tuple[str, ...]:
+    """Return the files of examples/ that are part of the site."""
+    found = (path for path in (ROOT / "examples").rglob("*") if path.is_file())
+    names = (path.relative_to(ROOT) for path in found if path.name not in LEFT_OUT)
+    ours = (name for name in names if not {"__pycache__", "node_modules"} & {*name.parts})
+    return tuple(sorted(name.as_posix() for name in ours))
+
+
+def site_uri(path: str) -> str:
+    """Return the place in the site of a file or folder of the repository."""
+    if path in TOP:
+        return TOP[path]
+    if not path.startswith("examples"):
+        return path.removeprefix("docs/")
+    if (ROOT / path).is_dir():
+        return f"{path}/index.md"
+    return f"{path}.md" if posixpath.splitext(path)[1] in LEXERS else path
+
+
+def adapted(found: re.Match[str], source: str) -> str:
+    """Return a link of this file as it is in the site; code stays as it is."""
+    if found["code"]:
         return found[0]
-    return f"]({SOURCE}/{target.relative_to(ROOT)}{found[3] or ''})"
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(source), found["target"]))
+    is_part = target.startswith(("docs/", "examples")) or target in outside()
+    if not is_part or not (ROOT / target).exists():
+        raise FileNotFoundError(f"{source}: {found[0]}: {target} is no file of the site")
+    link = posixpath.relpath(site_uri(target), posixpath.dirname(site_uri(source)) or ".")
+    return f"]({link}{found['anchor'] or ''})"
+
+
+def page_of_example(path: str) -> str:
+    """Return the page of a program, with its text."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    lexer = LEXERS[posixpath.splitext(path)[1]]
+    return f"# {posixpath.basename(path)}\n\n`{path}`\n\n```{lexer}\n{text.rstrip()}\n```\n"
+
+
+def page_of_folder(folder: str) -> str:
+    """Return the page of a folder of examples/, with a list of all files below it."""
+    lines = [f"# {'Examples' if folder == 'examples' else folder}", ""]
+    for path in examples():
+        if path.startswith(f"{folder}/"):
+            link = posixpath.relpath(site_uri(path), folder)
+            lines.append(f"- [{posixpath.relpath(path, folder)}]({link}){purpose(path)}")
+    return "\n".join(lines) + "\n"
+
+
+def purpose(path: str) -> str:
+    """Return the first line of the docstring of a program, behind a colon; or nothing."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    found = re.match(r'(?:#.*\n)*"""(.*?)(?:"""|\n\n)', text, flags=re.DOTALL)
+    return f": {' '.join(found[1].split())}" if found and path.endswith(".py") else ""
+
+
+def transitions(diagram: str) -> Iterator[str]:
+    """Yield the table of a diagram of states in Mermaid's language, which needs no script."""
+    names = {name: text for text, name in re.findall(r'state "(.*)" as (\w+)', diagram)}
+    yield from ("| from | to | by |", "|---|---|---|")
+    for before, after, by in re.findall(r"^\s+(\S+) --> (\S+): (.*)$", diagram, re.MULTILINE):
+        start = "(new)" if before == "[*]" else names.get(before, before)
+        yield f"| {start} | {'(gone)' if after == '[*]' else names.get(after, after)} | {by} |"
 
 
 def glossary() -> list[str]:
@@ -80,7 +180,7 @@ def abbreviations() -> str:
 
 def commands() -> str:
     """Return the help of each command, as Markdown."""
-    os.environ["COLUMNS"] = "100"  # argparse wraps at the width of the terminal
+    os.environ["COLUMNS"] = "82"  # argparse wraps at the width of the terminal
     parts = [f"```text\n{main_parser().format_help()}```"]
     helps = {name: loaded(name).parser().format_help() for name in COMMANDS}
     parts += [f"## {name}\n\n```text\n{text}```" for name, text in helps.items()]

@@ -195,7 +195,11 @@ def _script(found: Script) -> Iterator[str]:
         yield from _wrapped(f"KEYS ({len(found.keys)}): {keys}")
     rest = f" `[{' '.join(found.rest)}...]`" if found.rest else ""
     yield ""
-    yield "ARGV: " + " ".join(f"`{name}`" for name in found.args) + rest
+    args = [f"`{name}`" for name in found.args]
+    if found.lane_args < len(args):
+        args[found.lane_args] = f"({args[found.lane_args]}"
+        args[-1] += ")"
+    yield f"ARGV: {' '.join(args)}{rest}"
     yield ""
     for name, text in arguments(found):
         names = ", ".join(f"`{part}`" for part in name.split(", "))

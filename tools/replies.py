@@ -38,9 +38,9 @@ NUMBERS = frozenset({
     "acked", "active", "chunks", "closed", "code", "codes", "count", "created", "dead",
     "dependent", "done", "expired", "failed", "found", "gets", "given", "index", "jobs", "kept",
     "lease", "left", "length", "looked", "more", "next", "now", "oldest", "once", "outcome",
-    "parked", "promised", "puts", "ready", "removed", "repeat", "replicas", "room", "scheduled",
-    "sealed", "seen", "skip", "staged", "total", "trimmed", "unscheduled", "unswept", "untils",
-    "what",
+    "parked", "promised", "puts", "ready", "redriven", "removed", "repeat", "replicas", "room",
+    "scheduled", "sealed", "seen", "skip", "staged", "total", "trimmed", "unscheduled", "unswept",
+    "untils", "what",
 })  # fmt: skip
 """Fields that are integers; the others are bytes."""
 APART = {

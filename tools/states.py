@@ -148,6 +148,10 @@ class Event(str, enum.Enum):
     RELEASE_LAST = "release, releases used up"
     RELEASE_CANCELLED = "release, marked by cancel"
     RELEASE_CLOSED = "release, closed"
+    SUSPEND = "suspend, receipt"
+    SUSPEND_OLD = "suspend, older receipt"
+    SUSPEND_ID = "suspend, by id"
+    SUSPEND_CANCELLED = "suspend, marked by cancel"
     BURY = "bury, receipt"
     BURY_OLD = "bury, older receipt"
     BURY_ID = "bury, by id"
@@ -169,7 +173,7 @@ class Event(str, enum.Enum):
     EVICT = "evict"
     STATS = "stats"
     PEEK = "peek"
-    LOOK = "show, scan, survey, pending, lookup, beat"
+    LOOK = "show, scan, survey, pending, lookup, beat, note, read_notes"
     BATCH = "assigned, fetch, dismiss"
     PAUSE = "configure, paused"
     CLOSE = "configure, closed"
@@ -270,6 +274,10 @@ release, by id            | 0    -2    -2    -2   -2    -2    1>S* 1>S* 1>S* 1>S
 release, releases used up | 0    -1    -1    2    2     2     3>D  3>D  -1   3>D!  -2   -2   2    2
 release, marked by cancel | 0    -1    -1    2    2     2     4>N  4>N  -1   4>N   -2   -2   2    2
 release, closed           | 0    -1    -1    2    2     2     1>S* 1>S* -1   1>S!  -2   -2   2    2
+suspend, receipt          | 0    -1    -1    2    2     2     1>S* 1>S* -1   1>S!  -2   -2   2    2
+suspend, older receipt    | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
+suspend, by id            | 0    -2    -2    -2   -2    -2    1>S* 1>S* 1>S* 1>S!  -2   -2   -2   -2
+suspend, marked by cancel | 0    -1    -1    2    2     2     4>N  4>N  -1   4>N   -2   -2   2    2
 bury, receipt             | 0    -1    -1    2    2     2     1>D  1>D  -1   1>D!  -2   -2   2    2
 bury, older receipt       | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
 bury, by id               | 0    1>D   1>D!  1>D  1>D   1>D!  1>D  1>D  1>D  1>D!  -2   -2   -2   -2
@@ -291,7 +299,7 @@ clear                     | .    >N    >N    >N   >N    >N    >N   >N   >N   >N 
 evict                     | .    .     .     .    .     .     .    .    .    .     >N   >N   >N   >N
 stats                     | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 peek                      | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
-show, scan, survey, pending, lookup, beat | . . . . . . . . . . . . . .
+show, scan, survey, pending, lookup, beat, note, read_notes | . . . . . . . . . . . . . .
 assigned, fetch, dismiss  | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 configure, paused         | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 configure, closed         | .    .     .     .    .     .     .    .    .    .     .    .    .    .

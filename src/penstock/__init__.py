@@ -25,18 +25,11 @@ from penstock.core.enqueuing.batches import BatchStatus
 from penstock.core.enqueuing.dedup import Dedup, DedupUntil, OnDuplicate
 from penstock.core.enqueuing.new_jobs import NewJob, NewJobs
 from penstock.core.jobs.job import BulkEnqueued, Enqueued
-from penstock.core.jobs.marks import Failure, Progress
+from penstock.core.jobs.marks import Death, Failure, Progress
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.views import (
-    DedupStatus,
-    Holder,
-    JobView,
-    QueuePage,
-    QueueStats,
-    ScanPage,
-    Settings,
-)
+from penstock.core.jobs.queue_stats import Holder, QueuePage, QueueStats, Settings
+from penstock.core.jobs.views import DedupStatus, JobView, ScanPage
 from penstock.core.nodes.servers import EvictionWarning
 from penstock.core.values.checks import OnUnknown, PauseSide, PurgeState, RoleName, StateName
 from penstock.core.values.codec import Codec
@@ -55,6 +48,7 @@ from penstock.errors import (
     CheckpointTaken,
     ConfigurationError,
     DeliveryNotReplicated,
+    DuplicateStep,
     IncompleteEnqueue,
     IncompleteSettle,
     JobCancelled,
@@ -66,6 +60,7 @@ from penstock.errors import (
     NodesMissed,
     NodesUnavailable,
     NoSuchDatabase,
+    NotesLost,
     NotPermitted,
     NotRedis,
     NotReplicated,
@@ -89,6 +84,10 @@ from penstock.errors import (
     ServerUnreachable,
     StaleCall,
     StaleReceipt,
+    StepError,
+    StepNotKept,
+    StepOverlap,
+    StepsChanged,
     TooLate,
     UndecodableBody,
     UnsupportedServer,
@@ -117,6 +116,7 @@ if TYPE_CHECKING:
     from penstock.core.nodes.problems import Problem
     from penstock.worker import (
         AsyncBoundHandler,
+        AsyncSteps,
         AsyncWorker,
         BoundHandler,
         Done,
@@ -126,6 +126,7 @@ if TYPE_CHECKING:
         Result,
         Retry,
         Snooze,
+        Steps,
         Worker,
         WorkerStatus,
         size_monitor,
@@ -143,6 +144,7 @@ __all__ = [
     "AsyncQueueBatches",
     "AsyncQueueSchedules",
     "AsyncRole",
+    "AsyncSteps",
     "AsyncWorker",
     "BadArgument",
     "BadJobId",
@@ -157,12 +159,14 @@ __all__ = [
     "CheckpointTaken",
     "Codec",
     "ConfigurationError",
+    "Death",
     "Dedup",
     "DedupStatus",
     "DedupUntil",
     "DeliveryNotReplicated",
     "Done",
     "Drain",
+    "DuplicateStep",
     "Durable",
     "EnqueueEvent",
     "Enqueued",
@@ -197,6 +201,7 @@ __all__ = [
     "NotPermitted",
     "NotRedis",
     "NotReplicated",
+    "NotesLost",
     "OnDuplicate",
     "OnUnknown",
     "OutOfMemory",
@@ -245,6 +250,11 @@ __all__ = [
     "StaleCall",
     "StaleReceipt",
     "StateName",
+    "StepError",
+    "StepNotKept",
+    "StepOverlap",
+    "Steps",
+    "StepsChanged",
     "TooLate",
     "UndecodableBody",
     "UnsupportedServer",
@@ -287,6 +297,7 @@ _LATER = {
     **dict.fromkeys(
         (
             "AsyncBoundHandler",
+            "AsyncSteps",
             "AsyncWorker",
             "BoundHandler",
             "Done",
@@ -296,6 +307,7 @@ _LATER = {
             "Result",
             "Retry",
             "Snooze",
+            "Steps",
             "Worker",
             "WorkerStatus",
             "size_monitor",

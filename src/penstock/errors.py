@@ -33,6 +33,7 @@ __all__ = [
     "CheckpointTaken",
     "ConfigurationError",
     "DeliveryNotReplicated",
+    "DuplicateStep",
     "IncompleteEnqueue",
     "IncompleteSettle",
     "JobCancelled",
@@ -47,6 +48,7 @@ __all__ = [
     "NotPermitted",
     "NotRedis",
     "NotReplicated",
+    "NotesLost",
     "OutOfMemory",
     "OutcomeUnknown",
     "PenstockError",
@@ -67,6 +69,10 @@ __all__ = [
     "ServerUnreachable",
     "StaleCall",
     "StaleReceipt",
+    "StepError",
+    "StepNotKept",
+    "StepOverlap",
+    "StepsChanged",
     "TooLate",
     "UndecodableBody",
     "UnsupportedServer",
@@ -310,7 +316,10 @@ class QueuePaused(PenstockError):
 
 
 class OutOfMemory(PenstockError):
-    """The server has reached maxmemory and refused the enqueue; nothing was written."""
+    """The server has reached maxmemory and refused the enqueue; nothing was written.
+
+    After a lost reply this is the answer to a repeat: see protocol/durability.md.
+    """
 
 
 class BodyTooLarge(PenstockError):
@@ -359,6 +368,43 @@ class JobNotActive(PenstockError):
 
 class TooLate(PenstockError):
     """The lease can't be extended: more than half of the job's ttl has passed."""
+
+
+class NotesLost(PenstockError):
+    """The server has other notes of the job than this run: a failover has lost some. It is ended.
+
+    The step of this call has run, and was not noted. The next attempt goes on behind the last note.
+    """
+
+
+class StepError(PenstockError):
+    """A step of a handler can't be taken, see the subclasses; also one of a job with lease 0.
+
+    If the handler does not catch it, the job becomes a dead letter at once, as another attempt
+    would end likewise. Correct the handler, then redrive the job: it keeps the values of its steps.
+    """
+
+
+class DuplicateStep(StepError):
+    """A run uses the name of a step twice; the second step has not begun.
+
+    In a loop, put the id of the item into the name.
+    """
+
+
+class StepsChanged(StepError):
+    """The notes of the job are not those of this handler, or of this version; no step has begun."""
+
+
+class StepOverlap(StepError):
+    """A step begins while another one of the run has not ended: inside of it, or beside it."""
+
+
+class StepNotKept(StepError):
+    """The value of a step can't be kept: it is not JSON, or too large, or one of too many.
+
+    Return less, such as the address of the value. The effects of the step's function have happened.
+    """
 
 
 class UndecodableBody(PenstockError, ValueError):

@@ -10,7 +10,7 @@ import pytest
 from penstock import AsyncPenstock, AsyncQueue
 from penstock.client._async.transport.flow_run import AsyncFlowRun
 from penstock.core import flows
-from penstock.core.flows import waiting
+from penstock.core.flows import effects
 from penstock.worker import idle, state
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
@@ -105,7 +105,7 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> As
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn off the periodic look of waiting calls: a call that returns was woken by a token."""
-    for module in (waiting, state, idle):
+    for module in (effects, state, idle):
         monkeypatch.setattr(module, "POLL_INTERVAL", 3 * PATIENCE)
 
 

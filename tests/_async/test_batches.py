@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import (
+    AsyncJob,
     AsyncPenstock,
     AsyncQueue,
     AsyncWorker,
@@ -241,6 +242,218 @@ async def test_a_dead_member_that_comes_back(q: AsyncQueue) -> None:
     assert await figures(q, batch.id) == ("waiting", 1, 0, 0, 0)
     await (await taken(q)).ack()
     assert (await taken(q)).body == "callback"
+
+
+async def test_a_batch_that_fails_adds_a_job_once(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """It comes when only dead letters are left, with the body of the callback; not once more when
+    these are deleted. The callback runs if they come back and are done.
+    """
+    ran: list[Any] = []
+    handlers = Handlers()
+
+    @handlers.handler
+    async def part(number: int) -> None:
+        if number == 1 and not ran:
+            raise Reject("broken")
+
+    @handlers.handler
+    async def publish(gallery: str) -> None:
+        ran.append(("published", gallery))
+
+    @handlers.handler
+    async def apologize(job: AsyncJob, gallery: str) -> None:
+        assert job.death is not None
+        dead = [one.body["number"] async for one in q.jobs("dead", batch=job.death.id)]
+        ran.append((gallery, job.death.error, job.death.id, dead))
+
+    async def finish() -> str:
+        ran.clear()
+        async with q.batch(then=publish.job("summer"), on_failure=apologize) as batch:
+            await batch.enqueue_many(part.jobs(range(3)))
+        await AsyncWorker(ps, q, handlers, concurrency=1, burst=True).run()
+        assert ran == [("summer", "batch: 1 of 3 jobs are dead letters", batch.id, [1])]
+        status = await q.batches.get(batch.id)
+        assert status is not None
+        assert (status.on, status.state, status.is_stuck) == ("success", "waiting", True)
+        return batch.id
+
+    await finish()
+    await q.redrive()
+    await AsyncWorker(ps, q, handlers, concurrency=1, burst=True).run()
+    assert ran[1:] == [("published", "summer")]
+    batch = await finish()
+    await q.delete([one.id async for one in q.jobs("dead", batch=batch)])
+    await AsyncWorker(ps, q, handlers, concurrency=1, burst=True).run()
+    assert len(ran) == 1
+    assert (await figures(q, batch))[0] == "failed"
+
+
+async def test_a_job_that_hands_over_to_a_batch(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """The ack adds the batch with its callback; a delivery that fails before adds none."""
+    ran: list[Any] = []
+    handlers = Handlers()
+    await q.configure(backoff_base=0.001, backoff_cap=0.001)
+
+    @handlers.handler
+    async def resize(path: str) -> None:
+        ran.append(path)
+
+    @handlers.handler
+    async def publish(name: str) -> None:
+        ran.append(name)
+
+    @handlers.handler
+    async def upload(job: AsyncJob, name: str) -> Any:
+        found = Done(batch=resize.jobs(["a", "b", "c"]), then=publish.job(name))
+        if job.attempt == 1:
+            raise OSError("lost the connection behind the batch")
+        return found
+
+    await upload.enqueue(q, "summer")
+    await AsyncWorker(ps, q, handlers, concurrency=1, burst=True).run()
+    await q.promote([one.id for one in await q.peek(state="scheduled")])
+    await AsyncWorker(ps, q, handlers, concurrency=1, burst=True).run()
+    assert ran == ["a", "b", "c", "summer"]
+    assert (await q.stats()).acked == 5
+    assert await q.batches.list() == []
+
+
+@pytest.mark.parametrize("on", ["success", "finished"])
+async def test_a_batch_in_a_batch(ps: AsyncPenstock, q: AsyncQueue, on: Any) -> None:
+    """A callback that is handed over by a job of a batch belongs to that; so does its death."""
+    handlers, ran = Handlers(), list[str]()
+
+    @handlers.handler
+    async def step(name: str) -> None:
+        ran.append(name)
+
+    @handlers.handler
+    async def spread(name: str) -> Any:
+        return Done(batch=[step.job(name), step.job("cancelled")], then=step.job("inner"))
+
+    async with q.batch(then=step.job("outer"), on=on) as batch:
+        await batch.enqueue(spread.job("a"))
+    await AsyncWorker(ps, q, handlers, concurrency=1, max_jobs=1).run()
+    found = await q.batches.list()
+    assert [(one.total, one.done, one.open) for one in found] == [(2, 1, 1), (2, 0, 2)]
+    [inner] = [one.id for one in found if one.id != batch.id]
+    assert (await q.show(inner)).batch == batch.id  # type: ignore[union-attr]  # it is there
+    await q.cancel([one.id async for one in q.jobs() if one.body == {"name": "cancelled"}])
+    await AsyncWorker(ps, q, handlers, concurrency=1, burst=True).run()
+    assert ran == (["a", "outer"] if on == "finished" else ["a"])
+    if on == "success":
+        assert await figures(q, batch.id) == ("waiting", 2, 1, 0, 1)
+
+
+async def test_a_batch_of_many_jobs_after_another(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A thousand are added, with a large body, some delayed; more, or too large ones, fail."""
+    handlers = Handlers()
+
+    @handlers.handler
+    async def step(number: int, text: str = "") -> None:
+        """Do nothing."""
+
+    @handlers.handler
+    async def spread(count: int, size: int) -> Any:
+        jobs = [*step.jobs(range(count - 1)), step.options(delay=60).job(count, "x" * size)]
+        return Done(batch=jobs, then=step.job(-1), on="finished")
+
+    await spread.enqueue(q, 1000, 10_000)
+    await AsyncWorker(ps, q, handlers, max_jobs=1).run()
+    [status] = await q.batches.list()
+    assert (status.on, status.total, status.open) == ("finished", 1000, 1000)
+    await q.purge("ready")
+    await q.promote([one.id for one in await q.peek(10, state="scheduled")])
+    await AsyncWorker(ps, q, handlers, burst=True).run()
+    assert await q.batches.list() == []
+    for count, size in ((1001, 1), (2, 1_048_577)):
+        added = await spread.enqueue(q, count, size)
+        await AsyncWorker(ps, q, handlers, burst=True).run()
+        view = await q.show(added.id)
+        assert view is not None
+        assert view.error.startswith("BadArgument: ")
+        await q.delete([added.id])
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"batch": ["a"], "then": Handlers().handler("x")(lambda: None).job()}, "list of jobs"),
+        ({"batch": []}, "must be the callback"),
+        ({"batch": [], "then": Handlers().handler("x")(lambda: None).job(), "on": "x"}, "on='x'"),
+        ({"on_failure": "told"}, "on_failure='told': is of a batch: pass batch="),
+        ({"on": "finished"}, "on='finished': is of a batch: pass batch="),
+    ],
+)
+def test_bad_batches_of_a_result(options: Any, reason: str) -> None:
+    """The error names the argument."""
+    with pytest.raises(BadArgument, match=reason):
+        Done(**options)
+
+
+async def test_a_batch_without_jobs_whose_callback_is_elsewhere(
+    ps: AsyncPenstock, q: AsyncQueue
+) -> None:
+    """It is refused as that of a batch with jobs; in the queue of the job the callback follows."""
+    handlers, ran = Handlers(), list[str]()
+
+    @handlers.handler("join", queue="other")
+    async def other() -> None:
+        ran.append("other")
+
+    @handlers.handler("join", queue="q")
+    async def own() -> None:
+        ran.append("own")
+
+    @handlers.handler
+    async def spread(which: str) -> Any:
+        return Done(batch=[], then=(own if which == "own" else other).job())
+
+    for which in ("own", "other"):
+        await spread.enqueue(q, which)
+    await AsyncWorker(ps, q, handlers, concurrency=1, burst=True).run()
+    assert ran == ["own"]
+    [failed] = await q.peek(state="scheduled")
+    assert "a batch that follows a job lies in its queue, 'q'" in failed.error
+    assert (await ps.queue("other").stats()).enqueued == 0
+
+
+async def test_a_condition_of_a_newer_client(q: AsyncQueue, raw: Raw) -> None:
+    """A letter that is unknown reads as `s`."""
+    async with q.batch(then="report") as batch:
+        await batch.enqueue(1)
+    [number] = raw.hkeys("penstock:{q}:batches")
+    raw.hset("penstock:{q}:batches", number, "y 1 0 0 0 0")
+    [status] = await q.batches.list()
+    raw.hset("penstock:{q}:batches", number, "s 1 0 0 0 0")
+    assert (status.on, status.state) == ("success", "waiting")
+
+
+async def test_a_batch_without_dead_letters_that_fails(q: AsyncQueue) -> None:
+    """The death of the callback adds the job, as a member was cancelled."""
+    async with q.batch(then="report", on_failure="told") as batch:
+        added = await batch.enqueue(1)
+    await q.cancel([added.id])
+    told = await taken(q)
+    assert (told.body, told.headers["handler"]) == ("report", "told")
+    assert (told.death.id, told.death.error) == (batch.id, "batch: 1 of 1 jobs have failed")
+    await told.ack()
+
+
+@pytest.mark.parametrize(
+    "on, on_failure, reason",
+    [
+        ("finished", "told", "that callback runs in any case"),
+        ("success", Handlers().handler("told")(lambda: None).job(), "must be a handler, not a job"),
+        ("success", 7, "must be a handler, or the name of one"),
+    ],
+)
+async def test_bad_handlers_of_a_failure(
+    q: AsyncQueue, on: Any, on_failure: Any, reason: str
+) -> None:
+    """Nothing is added."""
+    with pytest.raises(BadArgument, match=reason):
+        q.batch(then="report", on=on, on_failure=on_failure)
 
 
 async def test_handlers_decide(ps: AsyncPenstock, q: AsyncQueue) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio  # async only
 import inspect
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -1017,6 +1017,17 @@ async def report() -> None:
     """Do nothing."""
 
 
+async def test_a_share_is_that_of_each_node(three: Nodes, q: AsyncQueue) -> None:
+    """One job of a key is in the line of each node, and a call takes the others, too."""
+    await q.configure(share=1)
+    for _ in range(2):
+        await one_on_each(three, key="customer:7")
+    assert (await q.stats()).parked == 3
+    jobs = [job for _ in range(3) for job in await q.reserve(30, block=0)]
+    assert Counter(parse_id(job.id).node for job in jobs).most_common()[-1][1] == 2
+    assert len(jobs) == 6
+
+
 async def test_limits_hold_on_each_node(three: Nodes, q: AsyncQueue) -> None:
     """Limits per key, priorities and rates are those of each node."""
     await q.configure(per_key=1)
@@ -1037,6 +1048,16 @@ async def test_limits_hold_on_each_node(three: Nodes, q: AsyncQueue) -> None:
         await one_on_each(three)
     jobs = await q.reserve(30, block=0)
     assert len({parse_id(job.id).node for job in jobs}) == len(jobs) == 3
+
+
+async def test_slots_are_those_of_each_node(three: Nodes, q: AsyncQueue) -> None:
+    """Three nodes with two slots deliver six jobs at once."""
+    await q.configure(max_active=2)
+    for _ in range(3):
+        await one_on_each(three)
+    jobs = [job for _ in range(4) for job in await q.reserve(30, block=0)]
+    assert Counter(parse_id(job.id).node for job in jobs).most_common()[-1][1] == 2
+    assert len(jobs) == 6
 
 
 async def test_an_order_is_kept_on_each_node(three: Nodes, q: AsyncQueue) -> None:

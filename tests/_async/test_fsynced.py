@@ -27,6 +27,7 @@ from penstock.core.nodes.servers import ServerFacts, Syncing
 from penstock.embedded import EmbeddedServer, ServerBinary
 from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import Raw, load_scripts
+from tests.support.replicated import reach_replicas
 from tests.support.twins import wait_for
 from tests.support.waitaof import WaitAof
 
@@ -343,7 +344,7 @@ async def test_disks_of_replicas(make_server: Server, binary: ServerBinary) -> N
     ):
         for replica in (copy, other):
             replica.replicaof(*map(str, primary.address))
-        wait_for(lambda: raw.set("ping", "x") and raw.wait(2, 100) == 2)
+        reach_replicas(raw, 2)
         wait_for(lambda: not copy.info("persistence")["aof_rewrite_in_progress"])
         with knowing(primary, binary, keeping=1) as url:
             await confirmed_by_one(url, copy)

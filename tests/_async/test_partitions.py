@@ -40,6 +40,7 @@ from penstock.wire.keys import (
     queue_crc,
     registry_key,
 )
+from tests.protocol.vectors import placed
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant, method_of
 from tests.support.twins import aspawn, await_for
@@ -163,7 +164,7 @@ async def test_an_ordinary_queue_takes_keys(ps: AsyncPenstock) -> None:
 
 async def test_the_vectors_of_partitions() -> None:
     """The vectors fix names, keys, slots and checksums of partitions for other languages."""
-    vectors = json.loads(VECTORS.read_text())
+    vectors = placed(json.loads(VECTORS.read_text()), 0)
     for one in vectors["names"]:
         keys = QueueKeys(one["name"], one["prefix"], one["partition"])
         assert keys["ready"].decode() == one["ready"]
@@ -657,6 +658,30 @@ async def test_limits_per_key_hold_for_the_whole_queue(q: AsyncQueue) -> None:
         jobs = [job for _ in range(COUNT) for job in await q.reserve(30, block=0)]
         assert sorted(job.body for job in jobs) == [[key, number] for key in "abcdef"]
         assert (await q.stats()).parked == 6 * (2 - number)
+        await q.ack(jobs)
+
+
+async def test_a_share_is_that_of_each_partition(q: AsyncQueue) -> None:
+    """Jobs of a key share a partition: one is in the line, and calls take the others by turns."""
+    assert (await q.configure(share=1)).share == 1
+    keys = list("abcdef") * 3
+    await q.enqueue_many(keys, key=lambda body: body)
+    assert (await q.stats()).parked == 12
+    first = [job.body for job in await q.reserve(6, block=0)]
+    assert (await q.stats()).parked == 18 - 6 - (await q.stats()).ready
+    rest = [job.body for _ in range(2 * COUNT) for job in await q.reserve(30, block=0)]
+    assert sorted(first + rest) == sorted(keys)
+    assert (await q.stats()).parked == 0
+
+
+async def test_slots_are_shared_by_the_partitions(q: AsyncQueue) -> None:
+    """Each has its part, rounded down, and at least one; settings show the whole."""
+    for most, part in ((2 * COUNT + 1, 2), (1, 1)):
+        assert (await q.configure(max_active=most)).max_active == most
+        assert (await q.stats()).settings.max_active == most
+        await q.enqueue_many(range(20 * COUNT), key=str)
+        jobs = [job for _ in range(2 * COUNT) for job in await q.reserve(30, block=0)]
+        assert len(jobs) == part * COUNT
         await q.ack(jobs)
 
 

@@ -33,8 +33,8 @@ from penstock.wire.scripts import script
 from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import load_scripts, numbers
 from tests.support.proxy import Proxy
-from tests.support.replicated import Replicated, replicated
-from tests.support.twins import aspawn, await_for, wait_for
+from tests.support.replicated import Replicated, reach_replicas, replicated
+from tests.support.twins import aspawn, await_for
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ async def test_too_few(trio: Replicated, tq: AsyncQueue) -> None:
     stats = await tq.stats()
     assert (stats.ready, stats.scheduled, stats.enqueued, stats.withdrawn) == (0, 0, 4, 3)
     assert [numbers(trio.raw, tq.ops, kind) for kind in ("ready", "held", "expiry")] == [[]] * 3
-    assert trio.raw.wait(2, 10_000) == 2
+    trio.settle()
     assert trio.bodies() == [[]] * 3
     assert (await tq.enqueue("after it", durable=Durable(2, timeout=10))).replicas == 2
 
@@ -373,7 +373,7 @@ async def test_a_replica_that_is_paused_for_too_long(trio: Replicated, tq: Async
     assert caught.value.withdrawn is True
     assert caught.value.got < 2
     trio.replicas[1].resume()
-    wait_for(lambda: trio.raw.wait(2, 100) == 2)
+    trio.settle()
     assert trio.bodies() == [[b'"x"']] * 3
 
 
@@ -676,7 +676,7 @@ async def test_a_repeated_ack_waits_for_the_first_one(
     ):
         copy.replicaof(*map(str, primary.address))
         load_scripts(raw)
-        wait_for(lambda: raw.set("ping", "x") and raw.wait(1, 100) == 1)
+        reach_replicas(raw, 1)
         async with AsyncPenstock(door.url, owner="tester") as client:
             q = client.queue("q")
             (job,) = await held(q)

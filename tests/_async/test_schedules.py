@@ -16,6 +16,7 @@ from penstock import (
     QueueClosed,
     QueueFull,
     QueuePaused,
+    Retry,
     ScheduleView,
 )
 from penstock.core.values.partitions import partition_of
@@ -289,6 +290,42 @@ async def test_overlap(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     assert ((await q.schedules.list())[0].runs, (await q.stats()).dead) == (2, 1)
 
 
+async def test_a_job_that_waits_for_its_retry_runs_at_the_tick(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw
+) -> None:
+    """Tick and retry become one run: an hourly job does not come hours late after an outage."""
+    await q.schedules.add("s", every=HOUR, job="x")
+    await q.schedules.run("s")
+    handlers, ran = Handlers(), list[float | None]()
+
+    @handlers.default
+    async def fail_twice(job: Any) -> None:
+        ran.append(job.scheduled_for)
+        if len(ran) < 3:
+            raise Retry(6 * 3600)
+
+    for runs in range(1, 4):
+        await work(ps, handlers)
+        assert len(ran) == runs
+        set_tick(raw, q, "s", 5)
+    found, stats = await one(q), await q.stats()
+    assert (found.runs, found.skipped, len({*ran})) == (1, 2, 1)
+    assert (stats.promoted, stats.nacked, stats.acked, stats.enqueued) == (2, 2, 1, 1)
+
+
+async def test_a_job_that_was_snoozed_keeps_its_time(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw
+) -> None:
+    """It has not failed: its handler has chosen the time."""
+    await q.schedules.add("s", every=HOUR, job="x")
+    await q.schedules.run("s")
+    [job] = await q.reserve(1, block=0)
+    await job.release(delay=6 * 3600)
+    set_tick(raw, q, "s", 5)
+    await work(ps, handlers_for([]))
+    assert ((await one(q)).skipped, (await one(q)).last_state) == (1, "scheduled")
+
+
 async def test_a_lost_job_stops_nothing(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     """A purge of the waiting job does not stop the schedule, and the next tick is not skipped."""
     await q.schedules.add("s", every=HOUR, job="x")
@@ -392,8 +429,12 @@ async def test_a_deploy_of_two_versions(
     ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The newer version wins, whatever starts last, until the schedule is forced back."""
+    caplog.set_level("INFO", "penstock")
     await work(ps, declaring("1h", []))
+    assert "has replaced another value" not in caplog.text
     await work(ps, declaring("2h", []))
+    text = "schedule 'report' of queue 'q' has replaced another value of this name, of an earlier"
+    assert text in caplog.text
     await work(ps, declaring("1h", []))
     assert (await one(q)).spec == "every 2h"
     assert "schedule 'report' stays as it is: a later version has replaced" in caplog.text

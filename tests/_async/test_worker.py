@@ -9,7 +9,8 @@ import re
 
 # sync only: import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref  # async only
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -87,6 +88,21 @@ async def test_a_handler_that_returns_finishes_its_job(ps: AsyncPenstock, q: Asy
     assert worker.status().stats.counts == {"done": 25}
     assert worker.state == "stopped"
     assert not worker.healthy()
+
+
+async def test_a_handler_does_not_shorten_its_lease(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """The worker counts on the lease that it knows: another one would get the job unnoticed."""
+    await q.enqueue("x", lease=30)
+    seconds: list[float] = []
+
+    async def handler(job: AsyncJob) -> None:
+        seconds.append(await job.extend(0.001))
+        seconds.append(await job.extend(90))
+        seconds.append(await job.extend(1))
+
+    await run(ps, handler)
+    assert seconds[0] > 20
+    assert all(left > 80 for left in seconds[1:])
 
 
 async def test_a_handler_that_raises_has_failed(
@@ -358,11 +374,11 @@ async def test_a_handler_that_no_worker_has(ps: AsyncPenstock, q: AsyncQueue, ra
     assert worker.status().stats.counts == {"dead": 1}
 
 
-FORGOTTEN: dict[str, Callable[[Any], Result]] = {
-    "Done": lambda handler: Done(then=[handler.job(1)]),
-    "Retry": lambda _: Retry(60),
-    "Snooze": lambda _: Snooze(60),
-    "Reject": lambda _: Reject("no"),
+FORGOTTEN: dict[str, tuple[type[Result], Any]] = {
+    "Done": (Done, 1),
+    "Retry": (Retry, 60),
+    "Snooze": (Snooze, 60),
+    "Reject": (Reject, "no"),
 }
 
 
@@ -376,7 +392,8 @@ async def test_a_forgotten_return(
 
     @handlers.handler
     async def forgetful(number: int) -> None:
-        FORGOTTEN[kind](forgetful)
+        made, argument = FORGOTTEN[kind]
+        made(argument)
 
     await forgetful.enqueue(q, 1)
     text = f"{kind}(...) was made in handler 'forgetful', and neither returned nor raised"
@@ -390,6 +407,47 @@ async def test_a_forgotten_return(
         worker = await run(ps, handlers)
     assert [one.filename for one in caught] == [__file__]
     assert worker.status().stats.counts == {"done": 1}
+
+
+async def test_a_forgotten_result_of_an_own_class(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A class with an `__init__` of its own counts as made by the handler that calls it."""
+    handlers = Handlers(strict=True)
+
+    class Later(Retry):
+        def __init__(self, minutes: int) -> None:
+            super().__init__(after=60 * minutes)
+
+    @handlers.handler
+    async def forgetful() -> None:
+        Later(1)
+
+    await forgetful.enqueue(q)
+    worker = await run(ps, handlers)
+    assert worker.status().stats.counts == {"retried": 1}
+
+
+# [async only
+async def test_results_behind_the_end_of_a_run(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A task that outlives the run of its handler does not pile up the results that it makes."""
+    handlers, gate, tasks = Handlers(), asyncio.Event(), list[asyncio.Task[Any]]()
+
+    async def later() -> Any:
+        await gate.wait()
+        return weakref.ref(Snooze(1))
+
+    @handlers.handler
+    async def begin() -> None:
+        tasks.append(asyncio.create_task(later()))
+
+    await begin.enqueue(q)
+    await run(ps, handlers)
+    gate.set()
+    [task] = tasks
+    made = await task
+    assert made() is None
+
+
+# async only]
 
 
 async def test_results_that_are_used(ps: AsyncPenstock, q: AsyncQueue) -> None:
@@ -424,6 +482,50 @@ async def test_results_that_are_used(ps: AsyncPenstock, q: AsyncQueue) -> None:
     worker = await run(ps, handlers)
     assert worker.status().stats.counts == {"done": 4, "rejected": 1, "snoozed": 2}
     Done()  # in no handler
+
+
+async def test_results_for_later_and_those_of_other_functions(
+    ps: AsyncPenstock, q: AsyncQueue
+) -> None:
+    """A result that something refers to may be used later; other functions may drop theirs."""
+    handlers = Handlers(strict=True)
+    kept = [Done(0)]
+    gate = asyncio.Event()  # async only
+
+    @handlers.handler
+    async def stored() -> None:
+        kept.append(Done(1))
+
+    @handlers.handler
+    async def returns_stored() -> Any:
+        return kept[0]
+
+    def probe() -> bool:
+        return Reject("not so") == Reject("so")
+
+    @handlers.handler
+    async def compared() -> bool:
+        return probe()
+
+    # [async only
+    @handlers.handler
+    async def beside() -> None:
+        async def make() -> Any:
+            await gate.wait()
+            return Snooze(1)
+
+        tasks = [asyncio.create_task(make()) for _ in range(3)]
+        gate.set()
+        await asyncio.gather(*tasks)
+
+    await beside.enqueue(q)
+    # async only]
+    for handler in (stored, returns_stored, compared):
+        await handler.enqueue(q)
+    worker = await run(ps, handlers)
+    counts = worker.status().stats.counts
+    assert counts == {"done": 4}  # async only
+    # sync only: assert counts == {"done": 3}
 
 
 async def test_a_handler_that_settles_its_job(ps: AsyncPenstock, q: AsyncQueue) -> None:

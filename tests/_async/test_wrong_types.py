@@ -177,6 +177,9 @@ async def test_the_first_job_meets_another_type(
             "windows",
             "finished",
             "tickets",
+            "turns",
+            "paces",
+            "holds",
             "members",
             "batches",
         )

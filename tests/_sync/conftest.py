@@ -11,7 +11,7 @@ import pytest
 from penstock import Penstock, Queue
 from penstock.client._sync.transport.flow_run import FlowRun
 from penstock.core import flows
-from penstock.core.flows import waiting
+from penstock.core.flows import effects
 from penstock.worker import idle, state
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
@@ -107,7 +107,7 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wa
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn off the periodic look of waiting calls: a call that returns was woken by a token."""
-    for module in (waiting, state, idle):
+    for module in (effects, state, idle):
         monkeypatch.setattr(module, "POLL_INTERVAL", 3 * PATIENCE)
 
 

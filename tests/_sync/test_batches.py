@@ -13,6 +13,7 @@ from penstock import (
     BatchClosed,
     Done,
     Handlers,
+    Job,
     Penstock,
     Queue,
     Reject,
@@ -242,6 +243,214 @@ def test_a_dead_member_that_comes_back(q: Queue) -> None:
     assert figures(q, batch.id) == ("waiting", 1, 0, 0, 0)
     taken(q).ack()
     assert taken(q).body == "callback"
+
+
+def test_a_batch_that_fails_adds_a_job_once(ps: Penstock, q: Queue) -> None:
+    """It comes when only dead letters are left, with the body of the callback; not once more when
+    these are deleted. The callback runs if they come back and are done.
+    """
+    ran: list[Any] = []
+    handlers = Handlers()
+
+    @handlers.handler
+    def part(number: int) -> None:
+        if number == 1 and not ran:
+            raise Reject("broken")
+
+    @handlers.handler
+    def publish(gallery: str) -> None:
+        ran.append(("published", gallery))
+
+    @handlers.handler
+    def apologize(job: Job, gallery: str) -> None:
+        assert job.death is not None
+        dead = [one.body["number"] for one in q.jobs("dead", batch=job.death.id)]
+        ran.append((gallery, job.death.error, job.death.id, dead))
+
+    def finish() -> str:
+        ran.clear()
+        with q.batch(then=publish.job("summer"), on_failure=apologize) as batch:
+            batch.enqueue_many(part.jobs(range(3)))
+        Worker(ps, q, handlers, concurrency=1, burst=True).run()
+        assert ran == [("summer", "batch: 1 of 3 jobs are dead letters", batch.id, [1])]
+        status = q.batches.get(batch.id)
+        assert status is not None
+        assert (status.on, status.state, status.is_stuck) == ("success", "waiting", True)
+        return batch.id
+
+    finish()
+    q.redrive()
+    Worker(ps, q, handlers, concurrency=1, burst=True).run()
+    assert ran[1:] == [("published", "summer")]
+    batch = finish()
+    q.delete([one.id for one in q.jobs("dead", batch=batch)])
+    Worker(ps, q, handlers, concurrency=1, burst=True).run()
+    assert len(ran) == 1
+    assert figures(q, batch)[0] == "failed"
+
+
+def test_a_job_that_hands_over_to_a_batch(ps: Penstock, q: Queue) -> None:
+    """The ack adds the batch with its callback; a delivery that fails before adds none."""
+    ran: list[Any] = []
+    handlers = Handlers()
+    q.configure(backoff_base=0.001, backoff_cap=0.001)
+
+    @handlers.handler
+    def resize(path: str) -> None:
+        ran.append(path)
+
+    @handlers.handler
+    def publish(name: str) -> None:
+        ran.append(name)
+
+    @handlers.handler
+    def upload(job: Job, name: str) -> Any:
+        found = Done(batch=resize.jobs(["a", "b", "c"]), then=publish.job(name))
+        if job.attempt == 1:
+            raise OSError("lost the connection behind the batch")
+        return found
+
+    upload.enqueue(q, "summer")
+    Worker(ps, q, handlers, concurrency=1, burst=True).run()
+    q.promote([one.id for one in q.peek(state="scheduled")])
+    Worker(ps, q, handlers, concurrency=1, burst=True).run()
+    assert ran == ["a", "b", "c", "summer"]
+    assert q.stats().acked == 5
+    assert q.batches.list() == []
+
+
+@pytest.mark.parametrize("on", ["success", "finished"])
+def test_a_batch_in_a_batch(ps: Penstock, q: Queue, on: Any) -> None:
+    """A callback that is handed over by a job of a batch belongs to that; so does its death."""
+    handlers, ran = Handlers(), list[str]()
+
+    @handlers.handler
+    def step(name: str) -> None:
+        ran.append(name)
+
+    @handlers.handler
+    def spread(name: str) -> Any:
+        return Done(batch=[step.job(name), step.job("cancelled")], then=step.job("inner"))
+
+    with q.batch(then=step.job("outer"), on=on) as batch:
+        batch.enqueue(spread.job("a"))
+    Worker(ps, q, handlers, concurrency=1, max_jobs=1).run()
+    found = q.batches.list()
+    assert [(one.total, one.done, one.open) for one in found] == [(2, 1, 1), (2, 0, 2)]
+    [inner] = [one.id for one in found if one.id != batch.id]
+    assert q.show(inner).batch == batch.id  # type: ignore[union-attr]  # it is there
+    q.cancel([one.id for one in q.jobs() if one.body == {"name": "cancelled"}])
+    Worker(ps, q, handlers, concurrency=1, burst=True).run()
+    assert ran == (["a", "outer"] if on == "finished" else ["a"])
+    if on == "success":
+        assert figures(q, batch.id) == ("waiting", 2, 1, 0, 1)
+
+
+def test_a_batch_of_many_jobs_after_another(ps: Penstock, q: Queue) -> None:
+    """A thousand are added, with a large body, some delayed; more, or too large ones, fail."""
+    handlers = Handlers()
+
+    @handlers.handler
+    def step(number: int, text: str = "") -> None:
+        """Do nothing."""
+
+    @handlers.handler
+    def spread(count: int, size: int) -> Any:
+        jobs = [*step.jobs(range(count - 1)), step.options(delay=60).job(count, "x" * size)]
+        return Done(batch=jobs, then=step.job(-1), on="finished")
+
+    spread.enqueue(q, 1000, 10_000)
+    Worker(ps, q, handlers, max_jobs=1).run()
+    [status] = q.batches.list()
+    assert (status.on, status.total, status.open) == ("finished", 1000, 1000)
+    q.purge("ready")
+    q.promote([one.id for one in q.peek(10, state="scheduled")])
+    Worker(ps, q, handlers, burst=True).run()
+    assert q.batches.list() == []
+    for count, size in ((1001, 1), (2, 1_048_577)):
+        added = spread.enqueue(q, count, size)
+        Worker(ps, q, handlers, burst=True).run()
+        view = q.show(added.id)
+        assert view is not None
+        assert view.error.startswith("BadArgument: ")
+        q.delete([added.id])
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"batch": ["a"], "then": Handlers().handler("x")(lambda: None).job()}, "list of jobs"),
+        ({"batch": []}, "must be the callback"),
+        ({"batch": [], "then": Handlers().handler("x")(lambda: None).job(), "on": "x"}, "on='x'"),
+        ({"on_failure": "told"}, "on_failure='told': is of a batch: pass batch="),
+        ({"on": "finished"}, "on='finished': is of a batch: pass batch="),
+    ],
+)
+def test_bad_batches_of_a_result(options: Any, reason: str) -> None:
+    """The error names the argument."""
+    with pytest.raises(BadArgument, match=reason):
+        Done(**options)
+
+
+def test_a_batch_without_jobs_whose_callback_is_elsewhere(ps: Penstock, q: Queue) -> None:
+    """It is refused as that of a batch with jobs; in the queue of the job the callback follows."""
+    handlers, ran = Handlers(), list[str]()
+
+    @handlers.handler("join", queue="other")
+    def other() -> None:
+        ran.append("other")
+
+    @handlers.handler("join", queue="q")
+    def own() -> None:
+        ran.append("own")
+
+    @handlers.handler
+    def spread(which: str) -> Any:
+        return Done(batch=[], then=(own if which == "own" else other).job())
+
+    for which in ("own", "other"):
+        spread.enqueue(q, which)
+    Worker(ps, q, handlers, concurrency=1, burst=True).run()
+    assert ran == ["own"]
+    [failed] = q.peek(state="scheduled")
+    assert "a batch that follows a job lies in its queue, 'q'" in failed.error
+    assert ps.queue("other").stats().enqueued == 0
+
+
+def test_a_condition_of_a_newer_client(q: Queue, raw: Raw) -> None:
+    """A letter that is unknown reads as `s`."""
+    with q.batch(then="report") as batch:
+        batch.enqueue(1)
+    [number] = raw.hkeys("penstock:{q}:batches")
+    raw.hset("penstock:{q}:batches", number, "y 1 0 0 0 0")
+    [status] = q.batches.list()
+    raw.hset("penstock:{q}:batches", number, "s 1 0 0 0 0")
+    assert (status.on, status.state) == ("success", "waiting")
+
+
+def test_a_batch_without_dead_letters_that_fails(q: Queue) -> None:
+    """The death of the callback adds the job, as a member was cancelled."""
+    with q.batch(then="report", on_failure="told") as batch:
+        added = batch.enqueue(1)
+    q.cancel([added.id])
+    told = taken(q)
+    assert (told.body, told.headers["handler"]) == ("report", "told")
+    assert (told.death.id, told.death.error) == (batch.id, "batch: 1 of 1 jobs have failed")
+    told.ack()
+
+
+@pytest.mark.parametrize(
+    "on, on_failure, reason",
+    [
+        ("finished", "told", "that callback runs in any case"),
+        ("success", Handlers().handler("told")(lambda: None).job(), "must be a handler, not a job"),
+        ("success", 7, "must be a handler, or the name of one"),
+    ],
+)
+def test_bad_handlers_of_a_failure(q: Queue, on: Any, on_failure: Any, reason: str) -> None:
+    """Nothing is added."""
+    with pytest.raises(BadArgument, match=reason):
+        q.batch(then="report", on=on, on_failure=on_failure)
 
 
 def test_handlers_decide(ps: Penstock, q: Queue) -> None:

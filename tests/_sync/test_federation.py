@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -967,6 +967,17 @@ def report() -> None:
     """Do nothing."""
 
 
+def test_a_share_is_that_of_each_node(three: Nodes, q: Queue) -> None:
+    """One job of a key is in the line of each node, and a call takes the others, too."""
+    q.configure(share=1)
+    for _ in range(2):
+        one_on_each(three, key="customer:7")
+    assert q.stats().parked == 3
+    jobs = [job for _ in range(3) for job in q.reserve(30, block=0)]
+    assert Counter(parse_id(job.id).node for job in jobs).most_common()[-1][1] == 2
+    assert len(jobs) == 6
+
+
 def test_limits_hold_on_each_node(three: Nodes, q: Queue) -> None:
     """Limits per key, priorities and rates are those of each node."""
     q.configure(per_key=1)
@@ -987,6 +998,16 @@ def test_limits_hold_on_each_node(three: Nodes, q: Queue) -> None:
         one_on_each(three)
     jobs = q.reserve(30, block=0)
     assert len({parse_id(job.id).node for job in jobs}) == len(jobs) == 3
+
+
+def test_slots_are_those_of_each_node(three: Nodes, q: Queue) -> None:
+    """Three nodes with two slots deliver six jobs at once."""
+    q.configure(max_active=2)
+    for _ in range(3):
+        one_on_each(three)
+    jobs = [job for _ in range(4) for job in q.reserve(30, block=0)]
+    assert Counter(parse_id(job.id).node for job in jobs).most_common()[-1][1] == 2
+    assert len(jobs) == 6
 
 
 def test_an_order_is_kept_on_each_node(three: Nodes, q: Queue) -> None:

@@ -41,6 +41,7 @@ from penstock.wire.keys import (
     queue_crc,
     registry_key,
 )
+from tests.protocol.vectors import placed
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant, method_of
 from tests.support.twins import spawn, wait_for
@@ -164,7 +165,7 @@ def test_an_ordinary_queue_takes_keys(ps: Penstock) -> None:
 
 def test_the_vectors_of_partitions() -> None:
     """The vectors fix names, keys, slots and checksums of partitions for other languages."""
-    vectors = json.loads(VECTORS.read_text())
+    vectors = placed(json.loads(VECTORS.read_text()), 0)
     for one in vectors["names"]:
         keys = QueueKeys(one["name"], one["prefix"], one["partition"])
         assert keys["ready"].decode() == one["ready"]
@@ -658,6 +659,30 @@ def test_limits_per_key_hold_for_the_whole_queue(q: Queue) -> None:
         jobs = [job for _ in range(COUNT) for job in q.reserve(30, block=0)]
         assert sorted(job.body for job in jobs) == [[key, number] for key in "abcdef"]
         assert q.stats().parked == 6 * (2 - number)
+        q.ack(jobs)
+
+
+def test_a_share_is_that_of_each_partition(q: Queue) -> None:
+    """Jobs of a key share a partition: one is in the line, and calls take the others by turns."""
+    assert q.configure(share=1).share == 1
+    keys = list("abcdef") * 3
+    q.enqueue_many(keys, key=lambda body: body)
+    assert q.stats().parked == 12
+    first = [job.body for job in q.reserve(6, block=0)]
+    assert q.stats().parked == 18 - 6 - q.stats().ready
+    rest = [job.body for _ in range(2 * COUNT) for job in q.reserve(30, block=0)]
+    assert sorted(first + rest) == sorted(keys)
+    assert q.stats().parked == 0
+
+
+def test_slots_are_shared_by_the_partitions(q: Queue) -> None:
+    """Each has its part, rounded down, and at least one; settings show the whole."""
+    for most, part in ((2 * COUNT + 1, 2), (1, 1)):
+        assert q.configure(max_active=most).max_active == most
+        assert q.stats().settings.max_active == most
+        q.enqueue_many(range(20 * COUNT), key=str)
+        jobs = [job for _ in range(2 * COUNT) for job in q.reserve(30, block=0)]
+        assert len(jobs) == part * COUNT
         q.ack(jobs)
 
 

@@ -16,6 +16,7 @@ from penstock import (
     QueueClosed,
     QueueFull,
     QueuePaused,
+    Retry,
     ScheduleView,
     Worker,
 )
@@ -288,6 +289,38 @@ def test_overlap(ps: Penstock, q: Queue, raw: Raw) -> None:
     assert (q.schedules.list()[0].runs, q.stats().dead) == (2, 1)
 
 
+def test_a_job_that_waits_for_its_retry_runs_at_the_tick(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """Tick and retry become one run: an hourly job does not come hours late after an outage."""
+    q.schedules.add("s", every=HOUR, job="x")
+    q.schedules.run("s")
+    handlers, ran = Handlers(), list[float | None]()
+
+    @handlers.default
+    def fail_twice(job: Any) -> None:
+        ran.append(job.scheduled_for)
+        if len(ran) < 3:
+            raise Retry(6 * 3600)
+
+    for runs in range(1, 4):
+        work(ps, handlers)
+        assert len(ran) == runs
+        set_tick(raw, q, "s", 5)
+    found, stats = one(q), q.stats()
+    assert (found.runs, found.skipped, len({*ran})) == (1, 2, 1)
+    assert (stats.promoted, stats.nacked, stats.acked, stats.enqueued) == (2, 2, 1, 1)
+
+
+def test_a_job_that_was_snoozed_keeps_its_time(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """It has not failed: its handler has chosen the time."""
+    q.schedules.add("s", every=HOUR, job="x")
+    q.schedules.run("s")
+    [job] = q.reserve(1, block=0)
+    job.release(delay=6 * 3600)
+    set_tick(raw, q, "s", 5)
+    work(ps, handlers_for([]))
+    assert (one(q).skipped, one(q).last_state) == (1, "scheduled")
+
+
 def test_a_lost_job_stops_nothing(ps: Penstock, q: Queue, raw: Raw) -> None:
     """A purge of the waiting job does not stop the schedule, and the next tick is not skipped."""
     q.schedules.add("s", every=HOUR, job="x")
@@ -387,8 +420,12 @@ def test_a_worker_stores_the_schedules_of_its_handlers(
 
 def test_a_deploy_of_two_versions(ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture) -> None:
     """The newer version wins, whatever starts last, until the schedule is forced back."""
+    caplog.set_level("INFO", "penstock")
     work(ps, declaring("1h", []))
+    assert "has replaced another value" not in caplog.text
     work(ps, declaring("2h", []))
+    text = "schedule 'report' of queue 'q' has replaced another value of this name, of an earlier"
+    assert text in caplog.text
     work(ps, declaring("1h", []))
     assert one(q).spec == "every 2h"
     assert "schedule 'report' stays as it is: a later version has replaced" in caplog.text

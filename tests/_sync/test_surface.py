@@ -94,12 +94,12 @@ def test_an_unknown_choice_is_refused(q: Queue, value: str) -> None:
 
 ENQUEUE = (
     "self body delay at lease ttl headers max_length block replicas durable dedup_id dedup"
-    " retry key result_ttl priority"
+    " retry key result_ttl priority on_dead"
 )
 QUEUE = (
     "ack ack_and_reserve batch batches bury cancel clear close configure consume"
-    " dedup_status delete enqueue enqueue_many exclusive extend handler handlers job_type jobs nack"
-    " name ops partitions pause peek postpone promote purge recover redrive release reopen"
+    " dedup_status delete enqueue enqueue_many exclusive extend handler handlers hold job_type jobs"
+    " nack name ops partitions pause peek postpone promote purge recover redrive release reopen"
     " reserve result resume schedules show stats sweep"
 )
 
@@ -160,7 +160,7 @@ def test_a_call_of_another_library_is_answered(name: str, call: str) -> None:
     ],
 )
 def test_options_that_belong_together_are_one(call: Callable[..., Any], wanted: str) -> None:
-    """An enqueue has 15 options, two short forms and the body."""
+    """An enqueue has 16 options, two short forms and the body."""
     assert list(inspect.signature(call).parameters) == wanted.split()
 
 

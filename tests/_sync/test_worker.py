@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -84,6 +84,21 @@ def test_a_handler_that_returns_finishes_its_job(ps: Penstock, q: Queue) -> None
     assert worker.status().stats.counts == {"done": 25}
     assert worker.state == "stopped"
     assert not worker.healthy()
+
+
+def test_a_handler_does_not_shorten_its_lease(ps: Penstock, q: Queue) -> None:
+    """The worker counts on the lease that it knows: another one would get the job unnoticed."""
+    q.enqueue("x", lease=30)
+    seconds: list[float] = []
+
+    def handler(job: Job) -> None:
+        seconds.append(job.extend(0.001))
+        seconds.append(job.extend(90))
+        seconds.append(job.extend(1))
+
+    run(ps, handler)
+    assert seconds[0] > 20
+    assert all(left > 80 for left in seconds[1:])
 
 
 def test_a_handler_that_raises_has_failed(
@@ -355,11 +370,11 @@ def test_a_handler_that_no_worker_has(ps: Penstock, q: Queue, raw: Raw) -> None:
     assert worker.status().stats.counts == {"dead": 1}
 
 
-FORGOTTEN: dict[str, Callable[[Any], Result]] = {
-    "Done": lambda handler: Done(then=[handler.job(1)]),
-    "Retry": lambda _: Retry(60),
-    "Snooze": lambda _: Snooze(60),
-    "Reject": lambda _: Reject("no"),
+FORGOTTEN: dict[str, tuple[type[Result], Any]] = {
+    "Done": (Done, 1),
+    "Retry": (Retry, 60),
+    "Snooze": (Snooze, 60),
+    "Reject": (Reject, "no"),
 }
 
 
@@ -371,7 +386,8 @@ def test_a_forgotten_return(kind: str, strict: bool, ps: Penstock, q: Queue) -> 
 
     @handlers.handler
     def forgetful(number: int) -> None:
-        FORGOTTEN[kind](forgetful)
+        made, argument = FORGOTTEN[kind]
+        made(argument)
 
     forgetful.enqueue(q, 1)
     text = f"{kind}(...) was made in handler 'forgetful', and neither returned nor raised"
@@ -385,6 +401,23 @@ def test_a_forgotten_return(kind: str, strict: bool, ps: Penstock, q: Queue) -> 
         worker = run(ps, handlers)
     assert [one.filename for one in caught] == [__file__]
     assert worker.status().stats.counts == {"done": 1}
+
+
+def test_a_forgotten_result_of_an_own_class(ps: Penstock, q: Queue) -> None:
+    """A class with an `__init__` of its own counts as made by the handler that calls it."""
+    handlers = Handlers(strict=True)
+
+    class Later(Retry):
+        def __init__(self, minutes: int) -> None:
+            super().__init__(after=60 * minutes)
+
+    @handlers.handler
+    def forgetful() -> None:
+        Later(1)
+
+    forgetful.enqueue(q)
+    worker = run(ps, handlers)
+    assert worker.status().stats.counts == {"retried": 1}
 
 
 def test_results_that_are_used(ps: Penstock, q: Queue) -> None:
@@ -419,6 +452,33 @@ def test_results_that_are_used(ps: Penstock, q: Queue) -> None:
     worker = run(ps, handlers)
     assert worker.status().stats.counts == {"done": 4, "rejected": 1, "snoozed": 2}
     Done()  # in no handler
+
+
+def test_results_for_later_and_those_of_other_functions(ps: Penstock, q: Queue) -> None:
+    """A result that something refers to may be used later; other functions may drop theirs."""
+    handlers = Handlers(strict=True)
+    kept = [Done(0)]
+
+    @handlers.handler
+    def stored() -> None:
+        kept.append(Done(1))
+
+    @handlers.handler
+    def returns_stored() -> Any:
+        return kept[0]
+
+    def probe() -> bool:
+        return Reject("not so") == Reject("so")
+
+    @handlers.handler
+    def compared() -> bool:
+        return probe()
+
+    for handler in (stored, returns_stored, compared):
+        handler.enqueue(q)
+    worker = run(ps, handlers)
+    counts = worker.status().stats.counts
+    assert counts == {"done": 3}
 
 
 def test_a_handler_that_settles_its_job(ps: Penstock, q: Queue) -> None:

@@ -178,6 +178,9 @@ def test_the_first_job_meets_another_type(
             "windows",
             "finished",
             "tickets",
+            "turns",
+            "paces",
+            "holds",
             "members",
             "batches",
         )

@@ -35,3 +35,6 @@ def test_what_is_wrong(client: Penstock, cli: Cli, raw: Raw) -> None:
     assert """--queues 'it'"'"'s mail'""" in shown
     assert cli("check", "o*", "--most-dead", "1").code == 0
     assert cli("check", "i*", "--longest-wait", "1000").code == 0
+    result = cli("check", "it's mial")
+    assert (result.code, result.out) == (1, "")
+    assert 'no queue matches "it\'s mial": `penstock queues` lists the queues' in result.err

@@ -25,6 +25,7 @@ def cpu_of(arguments: list[str], **changes: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments, most",
     [

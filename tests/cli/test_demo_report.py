@@ -134,7 +134,7 @@ def test_the_files_that_are_missing_are_named(capsys: pytest.CaptureFixture[str]
     assert f"missing (25): {', '.join(names[:20])}, ...\n" in out
     assert "wrong (1): w\n" in out
     assert "no worker was killed" in out
-    assert "2.44 KiB  in 11 keys: came back; the server uses 986.33 KiB" in out
+    assert "2.44 KiB  in 11 keys: came back; server: 986.33 KiB" in out
 
 
 def test_there_are_thousands_of_files_by_default() -> None:

@@ -66,6 +66,7 @@ def read_until(command: subprocess.Popen[str], pattern: str) -> re.Match[str]:
     pytest.fail(f"no line like {pattern!r} in:\n{''.join(lines)}")
 
 
+@pytest.mark.slow
 def test_a_server_a_page_and_a_worker_with_reload(tmp_path: Path) -> None:
     """A job runs, changed code runs, the page has actions, and Ctrl-C leaves nothing running."""
     app = tmp_path / "app.py"

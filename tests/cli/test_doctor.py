@@ -505,12 +505,19 @@ def test_a_registry_of_the_wrong_type(cli: Cli, real_backend: Backend) -> None:
 
 
 def test_a_queue_that_is_not_listed(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """Its jobs are safe, so it is a warning."""
+    """Its jobs are safe, so it is a warning; a repair lists it."""
     client.queue("q").enqueue("x")
+    client.queue("parts", partitions=2).enqueue("x")
+    listed = real_backend.sync_client().hgetall("penstock:queues")
     real_backend.sync_client().delete("penstock:queues")
     result = cli("doctor", "--json")
     assert broken(result) == []
-    assert "queue 'q' is not in the registry" in found(result, "queues", "warning")[0]
+    [text] = [one for one in found(result, "queues", "warning") if "'q'" in one]
+    assert "queue 'q' is not in the registry" in text
+    assert not real_backend.sync_client().exists("penstock:queues")
+    repaired = found(cli("doctor", "--repair", "--json"), "queues", "ok")
+    assert "queue 'q' was not in the registry, and is now." in repaired
+    assert real_backend.sync_client().hgetall("penstock:queues") == listed
 
 
 def test_a_queue_that_is_listed_only(cli: Cli, real_backend: Backend) -> None:
@@ -547,7 +554,7 @@ def test_fields_of_meta_that_are_no_numbers(
     """They are named, with advice."""
     client.queue("q").enqueue("x")
     fields = {"lease": "soon", "acked": "many", "cancelled": "few", "dangling": "some"}
-    fields |= {"kept": "all", "rate": "fast"}
+    fields |= {"kept": "all", "rate": "fast", "key_rate": "0/5"}
     real_backend.sync_client().hset("penstock:{q}:meta", mapping=fields)
     told = found(cli("doctor", "--json"), "queues", "warning")
     assert [text.split()[2] for text in told] == list(fields)

@@ -524,6 +524,8 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
             "crashes": 0, "releases": 0, "error": "line busy", "attempts": 1, "redeliveries": 0,
             "snoozes": 0, "unknowns": 0, "cancelled": None, "progress": None, "priority": 0,
             "key_hash": None, "batch": None,
+            "key_held": False, "key_taken": None, "key_limit": None,
+            "on_dead": None, "follow_up": None, "death": None,
             "ttl": 600.0, "retry": {"max_attempts": 5, "base": None, "cap": None},
         }  # fmt: skip
 
@@ -737,6 +739,22 @@ def test_show_prints_the_whole_body(cli: Cli, client: Penstock) -> None:
     assert "dedup id" not in cli("show", "q", queue.enqueue("another").id).out
 
 
+def test_show_links_a_death_and_the_job_after_it(cli: Cli, client: Penstock) -> None:
+    """The dead letter names the added job, and that one names it, also as JSON."""
+    queue = client.queue("q")
+    added = queue.enqueue("a", on_dead="tell")
+    queue.bury(queue.reserve(), "no")
+    view = queue.show(added.id)
+    assert view is not None
+    assert view.follow_up is not None
+    out = cli("show", "q", added.id).out
+    assert "a job of tell" in out
+    assert view.follow_up in out
+    assert added.id in cli("show", "q", view.follow_up).out
+    found = cli("show", "q", view.follow_up, "--json").document
+    assert (found["death"]["id"], found["death"]["error"]) == (added.id, "no")
+
+
 @pytest.mark.parametrize("ending", ["ack", "gone", "cancel", "bury"])
 def test_show_follows_a_job(ending: str, client: Penstock, real_backend: Backend) -> None:
     """A line tells each change of state, attempt and progress; the last one is the job's end."""
@@ -833,6 +851,40 @@ def test_no_policy_is_not_shown(cli: Cli, client: Penstock) -> None:
 
 
 DAY = 86_400
+
+
+def test_show_tells_what_a_parked_job_waits_for(cli: Cli, client: Penstock) -> None:
+    """For others of its key, or for the end of a hold."""
+    queue = client.queue("q")
+    queue.configure(per_key=2)
+    job_id = queue.enqueue_many(range(5), key="a").ids[-1]
+    assert dict(row[:2] for row in rows_of(cli, job_id))["waits for"] == (
+        "its key: 2 of 2 running or next"
+    )
+    queue.hold(60, key="a")
+    view = queue.show(job_id)
+    assert view is not None
+    assert view.due is not None
+    waiting = dict(row[:2] for row in rows_of(cli, job_id))
+    assert waiting["waits for"] == "the end of a hold of its key"
+    assert waiting["its key is held until"] == output.moment(view.due)
+    assert cli("stats", "q").rows[0][-1].strip() == "per_key=2 (1 key held)"
+
+
+def test_show_tells_how_long_a_job_waits_for_its_key(cli: Cli, client: Penstock) -> None:
+    """A parked job has the time from which its key may have the next one, unless that is now."""
+    queue = client.queue("q")
+    queue.configure(key_rate="1/h")
+    job_id = queue.enqueue_many(range(2), key="a").ids[1]
+    assert "waits for its key until" not in cli("show", "q", job_id).out
+    queue.reserve(block=0)
+    view = queue.show(job_id)
+    assert view is not None
+    assert view.due is not None
+    waiting = dict(row[:2] for row in rows_of(cli, job_id))
+    assert waiting["waits for its key until"] == output.moment(view.due)
+    assert "due" not in waiting
+    assert waiting["next in"].endswith((" min", " h"))
 
 
 def test_show_prints_spans(cli: Cli, client: Penstock) -> None:

@@ -233,6 +233,7 @@ def test_a_reader_that_leaves(server: EmbeddedServer) -> None:
     assert (shown.returncode, err) == (1, b"")
 
 
+@pytest.mark.slow
 def test_without_rich_the_error_has_advice(tmp_path: Path) -> None:
     """The commands that need it say so in one line, with exit code 2; others don't need it."""
     (tmp_path / "rich.py").write_text("raise ModuleNotFoundError(name='rich')")

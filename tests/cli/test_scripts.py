@@ -39,7 +39,10 @@ def test_the_index_describes_the_calls(run_cli: Cli, tmp_path: Path) -> None:
     assert index == result.document
     [ack] = [one for one in index["scripts"] if one["name"] == "ack"]
     assert ack["keys"][:3] == ["meta", "ready", "wake"]
-    assert ack["lane"] == 7
+    assert (ack["lane"], ack["lane_args"]) == (7, 4)
+    lanes = {one["name"]: one["lane_args"] for one in index["scripts"] if one["lane"]}
+    assert lanes == {"ack": 4, "enqueue": 2, "reserve": 7, "settle": 7}
+    assert {one["lane_args"] for one in index["scripts"] if not one["lane"]} == {0}
     assert (ack["args"], ack["repeated"]) == (["nonce", "wanted", "common", "window"], ["number"])
     assert hashlib.sha1((tmp_path / ack["file"]).read_bytes()).hexdigest() == ack["sha1"]
 

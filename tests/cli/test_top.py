@@ -201,6 +201,29 @@ def test_parked_jobs_have_a_column(client: Penstock) -> None:
     assert row[3:7] == ["1", "0", "1", "0"]
 
 
+def test_holds_are_a_state(client: Penstock) -> None:
+    """Of a key while the queue is open, and of the queue."""
+    queue, board = client.queue("q"), Board()
+    queue.enqueue("x", key="a")
+    queue.hold(60, key="a")
+    board.show(list(client.scan_queues_iter()), 1.0)
+    assert "1 key held" in board.frame("t", Medium(120), 24)[3]
+    queue.hold(3600)
+    board.show(list(client.scan_queues_iter()), 2.0)
+    assert "held " in board.frame("t", Medium(120), 24)[3]
+
+
+def test_slots_are_beside_the_active_jobs(client: Penstock) -> None:
+    """A queue with slots shows how many are taken."""
+    board = Board()
+    queue = client.queue("q")
+    queue.configure(max_active=2)
+    queue.enqueue_many(range(3))
+    queue.reserve(1, block=0)
+    board.show(list(client.scan_queues_iter()), 1.0)
+    assert board.frame("t", Medium(120), 24)[3].split()[3:5] == ["2", "1/2"]
+
+
 @pytest.mark.parametrize(
     "steps, chosen", [([1], "b"), ([1, 1, 1], "c"), ([1, 1, -1], "b"), ([-1], "a")]
 )

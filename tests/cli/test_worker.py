@@ -322,6 +322,7 @@ def test_suspects_run_in_a_process_of_their_own(
     assert program.wait() == 0
 
 
+@pytest.mark.slow
 def test_jobs_that_could_not_be_given_back(
     worker: Worker, told: Told, server: EmbeddedServer, app: Path
 ) -> None:

@@ -177,8 +177,12 @@ def test_each_difference_of_the_guide_has_a_test() -> None:
 
 
 def answered(text: str) -> set[str]:
-    """Return Disque's words in comments of calls that have an answer, or whose next call has it."""
+    """Return Disque's words in comments of calls that have an answer, or whose next call has it.
+
+    A comment is behind its call, or in the line above it.
+    """
     found: set[str] = set()
+    text = re.sub(r"^>>> (# .*)\n(>>> .*)$", r"\2  \1", text, flags=re.MULTILINE)
     for session in sessions(text):
         examples = doctest.DocTestParser().get_examples(session)
         for example, follows in pairwise([*examples, doctest.Example("", "")]):

@@ -17,6 +17,7 @@ from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.connection.sentinels import FakeSentinel, sentinel_url
 from tests.support.proxy import Proxy
+from tests.support.replicated import reach_replicas
 from tests.support.twins import aspawn, await_for, spawn, wait_for
 
 Server = Callable[..., EmbeddedServer]
@@ -73,7 +74,7 @@ def test_a_failover_while_a_client_waits(server: EmbeddedServer, make_server: Se
             jobs = [queue.enqueue(number, result_ttl=60) for number in range(2)]
             waits = [spawn(lambda job=job: outcome(queue, job.id)) for job in jobs]  # type: ignore[misc]  # a default
             awaited(old, 2)
-            old.wait(1, 5000)
+            reach_replicas(old, 1)
             replica.execute_command("REPLICAOF", "NO", "ONE")
             sentinel.moves(new.port)
             server.kill()
@@ -95,7 +96,7 @@ async def test_a_failover_while_a_task_waits(server: EmbeddedServer, make_server
                 job = await queue.enqueue(1, result_ttl=60)
                 waiting = aspawn(queue.result, job.id, timeout=20)
                 await await_for(lambda: old.info("clients")["blocked_clients"] >= 1)
-                old.wait(1, 5000)
+                reach_replicas(old, 1)
                 replica.execute_command("REPLICAOF", "NO", "ONE")
                 sentinel.moves(new.port)
                 server.kill()

@@ -206,6 +206,7 @@ def ticked(raw: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch) -> Iterato
             yield ran
 
 
+@pytest.mark.slow
 def test_a_running_worker_follows_a_clock_that_jumps(steps: Steps, ticked: list[float]) -> None:
     """After each jump, ahead or back, ticks go on at the present time; none comes twice."""
     for offset in (86_400 * 20, 0, -3600, 0):
@@ -219,6 +220,7 @@ def test_a_running_worker_follows_a_clock_that_jumps(steps: Steps, ticked: list[
     assert len(set(ticked)) == len(ticked)
 
 
+@pytest.mark.slow
 def test_small_steps_neither_repeat_nor_lose_a_tick(steps: Steps, ticked: list[float]) -> None:
     """Steps of a few seconds, ahead and back, leave the ticks in order and complete."""
     for offset in (-2, 3, 0):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock import AsyncPenstock, Penstock
-from penstock.core.flows import waiting
+from penstock.core.flows import effects
 from penstock.embedded import EmbeddedServer
 from tests.support.backends import Backend
 from tests.support.twins import spawn, wait_for
@@ -86,7 +86,7 @@ def test_a_fork_shares_no_connection(url: str) -> None:
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let waiting calls look only when they were woken, or when a lease ends."""
-    monkeypatch.setattr(waiting, "POLL_INTERVAL", 60.0)
+    monkeypatch.setattr(effects, "POLL_INTERVAL", 60.0)
 
 
 @pytest.mark.usefixtures("no_polls")

@@ -14,7 +14,7 @@ from penstock import AsyncPenstock, Handlers, NotPermitted, Penstock, Unsupporte
 from penstock.client._sync.transport import executor, finished
 from penstock.core.calls.failures import refuses_command
 from penstock.core.calls.unavailable import LONGEST_COMMAND_PAUSE, UnavailableCommands
-from penstock.core.flows import waiting
+from penstock.core.flows import effects
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
 from penstock.pressure._sync import connections
@@ -31,7 +31,7 @@ Server = Callable[..., EmbeddedServer]
 @pytest.fixture(autouse=True)
 def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the poll interval, which is how long a job waits if no token wakes its consumer."""
-    for module in (finished, waiting, state):
+    for module in (finished, effects, state):
         monkeypatch.setattr(module, "POLL_INTERVAL", POLL)
     monkeypatch.setattr(idle, "FOLLOWED_WAIT_SECONDS", POLL)
     monkeypatch.setattr(executor, "FIELD_LOOK_PAUSE_SECONDS", 0.001)

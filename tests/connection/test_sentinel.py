@@ -437,7 +437,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask Sentinels at every call, and let consumers look several times a second."""
     for module in (sync_sentinel, async_sentinel):
         monkeypatch.setattr(module, "SENTINEL_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("penstock.core.flows.waiting.POLL_INTERVAL", 0.3)
+    monkeypatch.setattr("penstock.core.flows.effects.POLL_INTERVAL", 0.3)
 
 
 @pytest.mark.usefixtures("eager")

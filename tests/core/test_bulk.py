@@ -83,7 +83,7 @@ def test_an_unknown_option() -> None:
 
 SHARED: dict[str, Any] = {
     "lease": 60, "ttl": 120, "max_length": 7, "block": 5, "replicas": 0, "durable": Durable(0),
-    "retry": RetryPolicy(3), "result_ttl": 5, "priority": 1,
+    "retry": RetryPolicy(3), "result_ttl": 5, "priority": 1, "on_dead": "told",
 }  # fmt: skip
 """A value of each option that many jobs share."""
 
@@ -202,7 +202,7 @@ def test_a_prepared_enqueue_without_options() -> None:
     """Without options the record is the shortest one, due at once and without a ttl."""
     usual = prepared()
     assert (usual.head, usual.coded_head) == (b"1", b"1;c=json")
-    assert (usual.delay, usual.bound, usual.block, usual.ttl_code) == (0, "", 0, "ffff")
+    assert (usual.delay, usual.bound, usual.block, usual.ttl_code) == (b"0", b"", 0, "ffff")
     assert prepared(delay=0.0, headers={}) == usual
 
 
@@ -210,7 +210,7 @@ def test_a_prepared_enqueue_with_all_options() -> None:
     """Each option is at its place in the record and the call."""
     made = prepared(delay=1.5, lease=60, ttl=120, headers={"a": "b"}, max_length=7, block=2.5)
     assert made.head == b"1;l=60000;t=120000;h.a=b"
-    assert (made.delay, made.bound, made.block, made.ttl_code) == (1500, 7, 2.5, "0003")
+    assert (made.delay, made.bound, made.block, made.ttl_code) == (b"1500", b"7", 2.5, "0003")
 
 
 def test_replicas_that_are_waited_for() -> None:
@@ -247,7 +247,7 @@ def test_an_ack_waits_only_for_its_own_replicas() -> None:
 
 def test_at_is_sent_unchanged() -> None:
     """`at` is sent as given; the server computes the delay."""
-    assert prepared(at=1_700_000_000).delay == "@1700000000000"
+    assert prepared(at=1_700_000_000).delay == b"@1700000000000"
 
 
 def test_at_most_once_has_an_end() -> None:

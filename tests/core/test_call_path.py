@@ -84,6 +84,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "key": lambda: f"customer-{next(NUMBERS)}",
     "result_ttl": lambda: 60,
     "priority": lambda: 5,
+    "on_dead": lambda: "told",
 }
 """Makes a value of each option: another one for each job where programs do so."""
 

@@ -23,7 +23,7 @@ from penstock.core.flows import (
     WaitResult,
 )
 from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation
-from penstock.core.jobs.views import QueueStats, Settings
+from penstock.core.jobs.queue_stats import QueueStats, Settings
 from penstock.core.nodes import merging
 from penstock.core.nodes.merging import Partial
 from penstock.core.nodes.node_views import Info, merged_info
@@ -374,6 +374,9 @@ def test_figures_are_added_up() -> None:
     assert (merged.epoch, merged.settings.max_length) == (None, 4)
     assert merged.unreachable == ("c:1",)
     assert merging.merged_stats([one]) == one
+    slots = [stats(slots=2), none, stats(slots=3)]
+    assert merging.merged_stats(slots).slots == 5
+    assert merging.merged_stats([*slots, stats()]).slots is None
     assert merging.merged_stats([none]) == none
     assert merging.merged_stats([none, none]).exists is False
     closed = stats(closed=True)

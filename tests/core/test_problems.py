@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.core.enqueuing.schedules import ScheduleView
-from penstock.core.jobs.views import QueueStats, Settings
+from penstock.core.jobs.queue_stats import QueueStats, Settings
 from penstock.core.jobs.workers import WorkerView
 from penstock.core.nodes.node_views import NodeView, PrimaryView
 from penstock.core.nodes.problems import ProblemBounds, find_problems
@@ -56,11 +56,15 @@ def found(
 FULL = Settings(max_length=5)
 UNTAKEN = "no worker: 8,000 jobs could be delivered, the first one since 23.0 min"
 FULL_TEXT = "full: 5 jobs wait, the limit is 5"
+SLOTS_TEXT = "7 jobs wait for a slot, the first one since 6.7 min: 5 of 5 run (max_active)"
+HELD_TEXT = "7 jobs wait, the first one since 6.7 min: the queue is held for 30 s"
 PAUSED_TEXT = "deliveries are paused, and 1 job could be delivered"
 QUEUES: list[tuple[dict[str, Any], str | None, str]] = [
     ({}, None, ""),
     ({"ready": 9, "oldest": 300.0}, None, ""),
     ({"ready": 8000, "oldest": 1380.0}, "worker", UNTAKEN),
+    ({"ready": 7, "oldest": 400.0, "active": 5, "slots": 5}, "wait", SLOTS_TEXT),
+    ({"ready": 7, "oldest": 400.0, "held": 30.0}, "wait", HELD_TEXT),
     ({"dead": 1}, "dead", "1 dead letter"),
     ({"settings": FULL, "ready": 2, "scheduled": 3, "dependent": 1}, None, ""),
     ({"settings": FULL, "ready": 2, "scheduled": 4, "dependent": 1}, "full", FULL_TEXT),
@@ -104,7 +108,7 @@ def test_missing_handlers() -> None:
 
 
 def test_schedules() -> None:
-    """A tick is late, or the last job is dead; a paused one has no tick."""
+    """A tick is late or waits for code, or the last job is dead; a paused one has no tick."""
 
     def of(**more: Any) -> list[tuple[str, str | None, str]]:
         return found(stats(), schedules={"q": [schedule(**more)]})
@@ -114,6 +118,9 @@ def test_schedules() -> None:
     assert of(next=NOW - 301) == [("schedule", "q", text.replace("301 s", "5.0 min"))]
     text = "the last job of schedule 'hourly' is dead"
     assert of(last_state="dead") == [("schedule", "q", text)]
+    text = "schedule 'hourly' waits: app 'shop' runs without its handler"
+    orphaned = of(next=None, orphaned=True, app="shop", last_state="dead")
+    assert orphaned == [("schedule", "q", text)]
 
 
 def test_nodes() -> None:

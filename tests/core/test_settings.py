@@ -10,7 +10,7 @@ import pytest
 
 from penstock import BadArgument, Settings, UnsupportedServer
 from penstock.core.calls.settings import KEEP, setting_fields
-from penstock.core.jobs.views import SETTING_KINDS, read_settings, read_stats
+from penstock.core.jobs.queue_stats import SETTING_KINDS, read_settings, read_stats
 from penstock.core.nodes.servers import ServerFacts, parse_info
 from penstock.wire.replies import PARSERS
 
@@ -28,6 +28,13 @@ def test_settings_to_fields() -> None:
     ]  # fmt: skip
     assert setting_fields({}) == []
     assert setting_fields({"per_key": 2, "ordered": True}) == ["per_key", 2, "ordered", 1]
+    assert setting_fields({"share": 2}) == ["share", 2]
+    assert setting_fields({"max_active": 20}) == ["max_active", 20]
+    assert setting_fields({"max_active": 20}, 16) == ["max_active", "20/16"]
+    paced = {"rate": "5/s", "key_rate": "60/min", "key_burst": 3}
+    assert setting_fields(paced, partitions=4) == [
+        "rate", "5/1000/4", "key_rate", "60/60000", "key_burst", 3,
+    ]  # fmt: skip
     assert setting_fields({"ordered": False}) == ["ordered", ""]
 
 
@@ -50,6 +57,10 @@ def test_fields_to_settings() -> None:
     assert read_settings(fields) == Settings(lease=1.5, max_length=5, dead_max=0, paused="in")
     assert read_settings({}) == Settings()
     assert read_settings({"per_key": "2", "ordered": "1"}) == Settings(per_key=2, ordered=True)
+    for text in ("20", "20/16"):
+        assert read_settings({"max_active": text}) == Settings(max_active=20)
+    for text in ("", "0", "x", "20/", "20/0", "/16", "020"):
+        assert read_settings({"max_active": text}) == Settings()
 
 
 @pytest.mark.parametrize("value", ["", "abc", "-", "-5", "\x00", "0x", "\u0661"])

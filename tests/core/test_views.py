@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.jobs.views import read_stats
+from penstock.core.jobs.queue_stats import read_stats
 from penstock.wire.replies import Stats
 
 NOW = 1_800_000_000_000

@@ -35,6 +35,7 @@ from tests.nodes.service import NAME, Service
 from tests.support.binaries import first_binary
 from tests.support.cluster import Cluster, RawCluster, slot_of_queue
 from tests.support.keyspace import check_invariant
+from tests.support.replicated import reach_replicas
 from tests.support.twins import wait_for
 from tests.support.workers import Nursery, Slot, whole_lines
 
@@ -207,7 +208,7 @@ class SentinelSite(Site):
         for slot in self.clients:
             slot.child.signal(signal.SIGSTOP)
         with redis.Redis.from_url(self.service.primary().url) as raw:
-            wait_for(lambda: raw.incr("step") and raw.wait(2, 1000) == 2, 30)
+            reach_replicas(raw, 2)
             old = self.service.kill_primary()
         self.service.wait_for_another_than(old)
         for slot in self.clients:

@@ -14,6 +14,7 @@ import redis
 from penstock import Dedup, Outcome, OutOfMemory, Penstock, Queue, ResultGone, ResultTimeout
 from penstock.client._sync.client import twin_of
 from penstock.core.calls.call import Call
+from penstock.core.enqueuing.schedules import check_spec, new_schedule
 from penstock.core.jobs.job import set_result
 from penstock.core.jobs.results import results_of
 from penstock.embedded import EmbeddedServer, ServerBinary
@@ -80,6 +81,8 @@ def queue(client: Penstock, raw: redis.Redis) -> Queue:
     made.enqueue_many([b"plain"] * 20)
     made.enqueue(b"named", dedup=Dedup("a", window=60))
     made.schedules.add("hourly", every=3600, job=b"hourly")
+    declared = new_schedule("hourly", b"hourly", check_spec(every=3600), None, "shop")
+    _ran(made, made.ops.schedule(declared, 0))
     made.batch(then=b"callback").__enter__().enqueue(b"member")
     return made
 
@@ -257,6 +260,13 @@ def _beat(queue: Queue) -> None:
     assert job.send_progress()
 
 
+def _note(queue: Queue) -> None:
+    job = _one(queue)
+    assert _ran(queue, queue.ops.note(job, 1, "stock", b'"blue"')).outcome == 1
+    assert _ran(queue, queue.ops.read_notes(job)).outcome == 1
+    assert _ran(queue, queue.ops.suspend([job], 2, "a day", 86_400_000)) == DONE
+
+
 def _delete(queue: Queue) -> None:
     for state in ("ready", "scheduled", "active", "dead"):
         assert list(queue.delete([queue.peek(1, state=state)[0].id])) == DONE
@@ -395,9 +405,27 @@ def _schedules(queue: Queue) -> None:
     assert queue.schedules.list()[0].runs == 0
 
 
+def _hold(queue: Queue) -> None:
+    assert queue.hold(60)
+    assert queue.stats().held
+    assert queue.hold(0)
+
+
 def _pause_schedule(queue: Queue) -> None:
     queue.schedules.pause("hourly")
     assert queue.schedules.list()[0].paused
+    queue.schedules.resume("hourly")
+
+
+def _keep_schedules(queue: Queue) -> None:
+    reply = _ran(queue, queue.ops.keep_schedules(["hourly", "none"]))
+    assert [*reply.codes] == [1, 0]
+
+
+def _orphan_schedules(queue: Queue) -> None:
+    [found] = queue.schedules.list()  # without an app after the resume
+    reply = _ran(queue, queue.ops.orphan_schedules("shop", 1, ["hourly"]))
+    assert reply.done == (1 if found.app else 0)
     queue.schedules.resume("hourly")
 
 
@@ -416,7 +444,10 @@ WORKING: dict[str, Callable[[Queue], None]] = {
     "acquire": _take_roles, "resign": _take_roles, "survey": _survey, "unstage": _unstage,
     "assign": _assign, "assigned": _assign, "fetch": _assign, "dismiss": _assign,
     "retime": _retime, "results": _results, "cancel": _cancel, "beat": _beat,
-    "schedules": _schedules, "pause_schedule": _pause_schedule, "unschedule": _unschedule,
+    "note": _note, "read_notes": _note, "suspend": _note,
+    "hold": _hold, "schedules": _schedules, "pause_schedule": _pause_schedule,
+    "unschedule": _unschedule,
+    "keep_schedules": _keep_schedules, "orphan_schedules": _orphan_schedules,
 }  # fmt: skip
 
 

@@ -104,6 +104,7 @@ def unfinished(stats: QueueStats) -> int:
     return stats.ready + stats.active + stats.scheduled
 
 
+@pytest.mark.slow
 def test_two_workers_that_are_killed_again_and_again(
     client: Penstock, raw: redis.Redis, crash_server: object, tmp_path: Path
 ) -> None:

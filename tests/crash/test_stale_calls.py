@@ -35,7 +35,7 @@ def call(queue: Queue, raw: redis.Redis) -> Callable[..., list[Any]]:
 
     def run(number: int, *bodies: bytes) -> list[Any]:
         built = queue.ops.enqueue([b"1\n" + body for body in bodies])
-        args = (*built.head, number, PRODUCER, *built.args)
+        args = (*built.head, number, PRODUCER, *built.sent_args)
         answer: list[Any] = raw.evalsha(built.script.sha, *args)
         return answer
 

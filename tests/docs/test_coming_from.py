@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -16,15 +17,17 @@ from tools.newcomer import FENCE, URL
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-OF_SPARK = {"spark.md"}
-"""Run by tests/spark."""
-WITHOUT_CODE = {
-    *("benchmarks.md", "compared.md", "deploy.md", "frameworks.md", "glossary.md", "index.md"),
-    *("testing.md", "web.md"),
-    "recipes.md",
-}
-"""Measurements; files and parts of programs that other tests run; words and links."""
-WITH_CODE = [page for page in PAGES if page.name not in OF_SPARK | WITHOUT_CODE]
+ELSEWHERE = {"deploy.md", "frameworks.md", "recipes.md", "spark.md", "testing.md"}
+"""Files and parts of programs: other tests run them."""
+WITH_CODE = [
+    page
+    for page in PAGES
+    if page.name not in ELSEWHERE and "```py" in page.read_text(encoding="utf-8")
+]
+OPTIONS = ("-o", "ELLIPSIS", "-o", "NORMALIZE_WHITESPACE")
+"""Of doctest: an answer may be shortened, and folded."""
+WIDTH = 80
+"""Columns of a line of code."""
 LANGUAGES = {"python", "pycon", "text", "sh", "redis", "mermaid"}
 
 
@@ -62,6 +65,14 @@ def blocks(text: str) -> list[Block]:
     return programs
 
 
+def folded(output: str) -> str:
+    """Return an output as a page shows it: lines of more columns than `WIDTH` are folded."""
+    fold = textwrap.TextWrapper(
+        WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    ).fill
+    return "".join(f"{fold(line) if len(line) > WIDTH else line}\n" for line in output.splitlines())
+
+
 def sessions(text: str) -> list[str]:
     """Return the examples of a page, one session per section (##); lines keep their numbers."""
     found, is_example = [""], False
@@ -87,7 +98,7 @@ def run_session(session: str, url: str, directory: Path) -> str:
     page.write_text(session.replace(URL, url), encoding="utf-8")
     first = session.count("\n") - session.lstrip("\n").count("\n") + 1
     assert URL in session, f"line {first}: a session says where its server is, {URL}"
-    return printed(Block(first, session, ""), "-m", "doctest", "-o", "ELLIPSIS", str(page))
+    return printed(Block(first, session, ""), "-m", "doctest", *OPTIONS, str(page))
 
 
 def printed(block: Block, *arguments: str, **environment: str) -> str:
@@ -112,7 +123,15 @@ def printed(block: Block, *arguments: str, **environment: str) -> str:
 
 def test_there_are_pages() -> None:
     """These pages exist: an empty list would run nothing and pass."""
-    assert {"coming-from-redisrq.md", "observing.md", "workers.md"} <= {page.name for page in PAGES}
+    assert {"coming-from-redisrq.md", "observing.md", "workers.md"} <= {
+        page.name for page in WITH_CODE
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_blocks_of_a_page_have_a_known_language(page: Path) -> None:
+    """So no program is left out because of the name of its language."""
+    blocks(page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
@@ -130,7 +149,21 @@ def test_the_programs_of_a_page_run(page: Path, one_server: Backend, tmp_path: P
     for program in programs:
         output = run(program, one_server.url)
         if program.output is not None:
-            assert output == program.output, f"{page.name}, line {program.line}"
+            assert folded(output) == program.output, f"{page.name}, line {program.line}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.stem)
+def test_lines_of_code_fit_into_their_box(page: Path) -> None:
+    """They have at most 80 columns, so that a page shows them whole."""
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    assert [line for _, code in found for line in code.splitlines() if len(line) > WIDTH] == []
+
+
+def test_long_lines_of_an_output_are_folded() -> None:
+    """The rest of a line is indented; a word is never cut."""
+    assert folded("ten letters " * 10 + "\nshort\n") == (
+        f"{'ten letters ' * 6}ten\n    letters {'ten letters ' * 2}ten letters\nshort\n"
+    )
 
 
 def test_blocks_are_found() -> None:

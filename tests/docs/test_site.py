@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from configparser import ConfigParser
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from penstock.cli.app import loaded
 from penstock.cli.commands import COMMANDS
 from penstock.core.enqueuing.options import NOT_STORED
-from penstock.core.jobs.views import SETTING_KINDS
+from penstock.core.jobs.queue_stats import SETTING_KINDS
 from penstock.worker.children import CHILD_END_SECONDS, UNREPORTED_GRACE_SECONDS
 from tests.protocol.pages import anchor, prose, titles
 from tools import pages
@@ -21,30 +22,35 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 FILES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
-NAV = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+NAV = re.findall(
+    r"- (?:.*: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE
+)
+OUTSIDE = [path for path in pages.outside() if not path.startswith("examples/")]
+"""Pages of the site outside docs/."""
 
 
-def rendered(name: str) -> str:
+def rendered(source: str) -> str:
     """Return the Markdown of a page behind the hook."""
-    page = SimpleNamespace(file=SimpleNamespace(src_uri=name))
-    return pages.on_page_markdown((DOCS / name).read_text(encoding="utf-8"), page=page)
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=pages.site_uri(source)), meta={})
+    return pages.on_page_markdown((ROOT / source).read_text(encoding="utf-8"), page=page)
 
 
 def test_each_page_is_in_the_navigation() -> None:
     """Once, and the navigation names no other page."""
-    assert sorted(NAV) == PAGES
+    assert sorted(NAV) == sorted([*PAGES, *map(pages.site_uri, OUTSIDE), "examples/index.md"])
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_links_lead_to_files(name: str) -> None:
-    """Links to pages are relative; those to other files of the repository become absolute."""
-    text = re.sub(r"^```.*?^```", "", rendered(name), flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"`[^`\n]*`", "", text)
+@pytest.mark.parametrize("source", [*(f"docs/{name}" for name in PAGES), *OUTSIDE])
+def test_links_lead_to_files(source: str) -> None:
+    """Links are relative: the site has all files to which its pages lead."""
+    files = [path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.*")]
+    folders = {posixpath.dirname(path) for path in pages.examples()} | {"examples"}
+    site = {pages.site_uri(path) for path in [*files, *pages.outside(), *folders]}
+    text = re.sub(r"`[^`\n]*`", "", prose(rendered(source)))
     for link in re.findall(r"\]\(([^)#\s]+)", text):
-        if not link.startswith(("https://", "http://", "redis://")):
-            target = (DOCS / name).parent / link
-            assert target.resolve().is_relative_to(DOCS)
-            assert target.exists(), link
+        if not link.startswith(("https://", "http://")):
+            folder = posixpath.dirname(pages.site_uri(source))
+            assert posixpath.normpath(posixpath.join(folder, link)) in site, link
 
 
 def test_each_setting_of_a_queue_is_described() -> None:
@@ -75,7 +81,7 @@ def test_the_unit_of_systemd_starts_a_worker_and_waits_for_its_end() -> None:
     unit = ConfigParser(interpolation=None)
     unit.read(ROOT / "examples/deploy/shop-worker.service")
     service = unit["Service"]
-    _, command, *arguments = service["ExecStart"].split()
+    _, command, *arguments = service["ExecStart"].replace("\\\n", "").split()
     assert command == "worker"
     loaded("worker").parser().parse_args(arguments)
     assert service["KillMode"] == "mixed"
@@ -85,7 +91,7 @@ def test_the_unit_of_systemd_starts_a_worker_and_waits_for_its_end() -> None:
 
 def test_the_glossary_is_that_of_contributing() -> None:
     """Each word is on the page, and the words that are explained everywhere are among them."""
-    text = rendered("glossary.md")
+    text = rendered("docs/glossary.md")
     assert "| lease | exclusive holding" in text
     assert len(pages.glossary()) > 25
     assert pages.abbreviations().count("*[") == len(pages.EXPLAINED)
@@ -94,28 +100,63 @@ def test_the_glossary_is_that_of_contributing() -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_each_page_leads_to_the_glossary(name: str) -> None:
     """By a link at its end, and with the meanings of its words."""
-    text = rendered(name)
+    text = rendered(f"docs/{name}")
     [link] = re.findall(r"Words: \[glossary\]\((.*)\)", text)
     assert ((DOCS / name).parent / link).resolve() == DOCS / "glossary.md"
     assert "*[lease]: exclusive holding" in text
 
 
-def test_links_out_of_the_pages_are_absolute() -> None:
-    """The address is that of the sources in pyproject.toml; a link to no file is an error."""
-    assert f'Source = "{pages.SOURCE}"' in (ROOT / "pyproject.toml").read_text()
-    found = pages.LINK.search("[x](../README.md#see-it-work)")
+@pytest.mark.parametrize(
+    "source, link, shown",
+    [
+        ("docs/deploy.md", "workers.md#leases", "workers.md#leases"),
+        ("docs/reference/api.md", "../../PROTOCOL.md", "../protocol.md"),
+        ("docs/deploy.md", "../README.md#compared", "overview.md#compared"),
+        ("docs/deploy.md", "../examples/", "examples/index.md"),
+        ("docs/deploy.md", "../examples/14_replicas.py", "examples/14_replicas.py.md"),
+        (
+            "docs/observing.md",
+            "../examples/grafana/penstock.json",
+            "examples/grafana/penstock.json",
+        ),
+        ("protocol/core.md", "keys.md", "keys.md"),
+        ("PROTOCOL.md", "protocol/core.md#access", "protocol/core.md#access"),
+        ("CHANGELOG.md", "docs/web.md", "web.md"),
+        ("docs/deploy.md", "https://example.com/x.md", "https://example.com/x.md"),
+        ("docs/deploy.md", "#options", "#options"),
+    ],
+)
+def test_links_follow_their_files_into_the_site(source: str, link: str, shown: str) -> None:
+    """Where a page is elsewhere in the site than in the repository, its links change."""
+    text = f"[x]({link}) and `[y]({link})`"
+    found = pages.CODE_OR_LINK.sub(lambda found: pages.adapted(found, source), text)
+    assert found == f"[x]({shown}) and `[y]({link})`"
+
+
+@pytest.mark.parametrize("link", ["../nosuch.md", "nosuch.md", "../pyproject.toml"])
+def test_a_link_to_no_file_of_the_site_is_an_error(link: str) -> None:
+    """It names the page and the file."""
+    found = pages.CODE_OR_LINK.search(f"[x]({link})")
     assert found is not None
-    assert pages.absolute(found, DOCS) == f"]({pages.SOURCE}/README.md#see-it-work)"
-    missing = pages.LINK.search("[x](../nosuch.md)")
-    assert missing is not None
-    with pytest.raises(FileNotFoundError, match="nosuch"):
-        pages.absolute(missing, DOCS)
+    with pytest.raises(FileNotFoundError, match=r"docs/deploy.md: .*no file of the site"):
+        pages.adapted(found, "docs/deploy.md")
+
+
+def test_a_diagram_becomes_a_table() -> None:
+    """One row for each arrow, with the names that the diagram gives to states."""
+    text = rendered("docs/states.md")
+    assert "| (new) | ready | enqueue |" in text
+    assert "| dead | (gone) | delete, or too old |" in text
+    assert "mermaid" not in text
+    assert "| (new) | waiting: ready or scheduled | enqueue |" in rendered(
+        "docs/coming-from-carmine.md"
+    )
 
 
 def test_the_page_of_the_command_line_has_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its help, at one width whatever the terminal is."""
     monkeypatch.setenv("COLUMNS", "40")
-    text = rendered("reference/cli.md")
+    text = rendered("docs/reference/cli.md")
     assert [
         name for name in COMMANDS if f"## {name}\n\n```text\nusage: penstock {name}" not in text
     ] == []

@@ -72,6 +72,7 @@ def test_an_example_needs_no_server(path: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
 def test_the_tests_among_the_examples_pass(path: Path, tmp_path: Path) -> None:
     """They run with a user's plugins: penstock's and one for asyncio."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 
 import pytest
 
@@ -77,6 +77,7 @@ def run(real_backend: Backend, tmp_path: Path) -> Iterator[Run]:
         yield start
 
 
+@pytest.mark.slow
 def test_a_worker_in_fastapi(run: Run, real_backend: Backend) -> None:
     """The app's lifespan runs the worker; SIGTERM ends both, the worker with its own lifespan."""
     port = free_port()
@@ -93,6 +94,29 @@ def test_a_worker_in_fastapi(run: Run, real_backend: Backend) -> None:
         assert (stats.ready, stats.active, stats.acked) == (0, 0, 1)
 
 
+@pytest.mark.slow
+def test_progress_in_fastapi(run: Run) -> None:
+    """A stream of events tells the progress of a job, then its result; of no job it is 404."""
+    port = free_port()
+    site = f"http://127.0.0.1:{port}"
+    run("fastapi", "-m", "uvicorn", "progress:app", "--port", str(port))
+    wait_until(lambda: asked(f"{site}/openapi.json"), "the app runs")
+    job = asked(f"{site}/albums/50", post=True)["id"]
+    with urllib.request.urlopen(f"{site}/albums/{job}/events", timeout=TIMEOUT) as answer:
+        assert answer.headers.get_content_type() == "text/event-stream"
+        parts = answer.read().decode().strip().split("\n\n")
+    told = [tuple(line.partition(": ")[2] for line in part.split("\n")) for part in parts]
+    assert told[-1] == ("done", '"50 pictures"')
+    steps = [json.loads(data) for name, data in told if name == "progress"]
+    done = [step["done"] for step in steps]
+    assert done
+    assert done == sorted(done)
+    assert steps[-1] == {"done": done[-1], "total": 50, "note": f"picture {done[-1] + 1:g}"}
+    with pytest.raises(HTTPError, match="404"):
+        urllib.request.urlopen(f"{site}/albums/D-none/events", timeout=TIMEOUT)
+
+
+@pytest.mark.slow
 def test_a_worker_in_django(run: Run) -> None:
     """A view adds a job of penstock and a task of Django when its transaction commits; the command
     runs both, and SIGTERM ends it.

@@ -127,26 +127,29 @@ class KeysMachine(CoursesMachine):
             self.queue.reopen()
             self.queue.resume()
             self.queue.configure(rate=None, max_crashes=0, max_attempts=0)
-            kinds = ("ready", "scheduled", "active", "parked", "once")
+            ends = ("parked", "tickets", "turns", "paces")  # paces by a call after the last job
+            kinds = ("ready", "scheduled", "active", "once", *ends)
             for _ in range(50):
                 self.clock.set(self.clock.latest + 1_000_000)
                 if taken := self.queue.reserve(100, block=0):
                     self.queue.ack(taken)
                 if not self.raw.exists(*(self.ops.keys[kind] for kind in kinds)):
                     break
-            assert not self.raw.exists(self.ops.keys["parked"], self.ops.keys["tickets"])
+            assert not self.raw.exists(*(self.ops.keys[kind] for kind in ends))
             self.queue.clear()
             self.model.clear()
         super().teardown()
 
     @initialize(
-        limit=st.sampled_from(["per_key", "ordered"]), most=st.integers(1, 2), early=st.booleans()
+        limit=st.sampled_from(["per_key", "share", "ordered", "key_rate"]),
+        most=st.integers(1, 2),
+        early=st.booleans(),
     )
     def begin_with_keys(self, limit: str, most: int, early: bool) -> None:
         """Set a limit; jobs from before it have no tickets, and come first."""
         self.open_up()
         for has_limit in (False, True) if early else (True,):
-            value = most if limit == "per_key" else 1
+            value = {"ordered": 1, "key_rate": 1_000 * most}.get(limit, most)
             self.configure(fault="", values={limit: value if has_limit else None})
             self.add([self.body() for _ in range(3)], 0, None, None, None, None, None, many=True)
         self.reserve_some(2, 5)

@@ -12,6 +12,7 @@ from tests.model.jobs import (
     reach,
 )
 from tests.model.keys import script
+from tests.model.state import WAITING
 
 
 class ModelDelivering(ModelAdding):
@@ -36,6 +37,9 @@ class ModelDelivering(ModelAdding):
         """
         self._successors = self._successors or []
         step = reach(max(n, asked))
+        there = [*self.jobs.values(), *finished]
+        waiting = [job for job in there if job.place in WAITING]
+        others_wait = any(self._is_due(job) for job in waiting)
         ended = [job for job in self.at("active", finished) if job.at <= self.now]
         self.expire(step, finished)
         if self.paused in ("out", "all"):
@@ -43,11 +47,19 @@ class ModelDelivering(ModelAdding):
             return [], False
         self.recheck()
         held, n = self.paused != "in", self.allowed(n)
-        taken = self._take_ended(ended if held and n else [], n, step)
+        self.drops = 2 + 2 * n
+        taken, parked = self._take_ended(ended if held and n else [], n, step)
         if n and not self.paused:
             self._raise_due()
+        n = int(min(n, len(taken) + max(0, self.free_slots + parked)))
         due = [job for job in self.candidates if self._may_go(job)]
+        if self.interval and not self.paused:
+            count = self.totals["deliveries"]
+            others = (count + n) // 4 - (count + len(taken)) // 4 if others_wait else 0
+            self.take_turns(taken, n - others)
         self._choose(taken, due, n)
+        if self.turns and not self.paused:
+            self.take_turns(taken, n)
         for job in taken:
             self.check_order(job)
             self._deliver(job, tag, provisional)
@@ -75,7 +87,7 @@ class ModelDelivering(ModelAdding):
             lower = [job for job in waiting if -job.order[0] <= most] or waiting
             job = self._first_by_number(lower) if count % 4 == 3 and self.has_tickets else lower[0]
             waiting.remove(job)
-            if self.take(job):
+            if self.take(job, "waiting"):
                 taken.append(job)
 
     def _first_by_number(self, waiting: Sequence[ModelJob]) -> ModelJob:
@@ -84,8 +96,12 @@ class ModelDelivering(ModelAdding):
         ready = next((job for job in waiting if job.place == "ready"), waiting[0])
         return due if due.number < ready.number else waiting[0]
 
-    def _take_ended(self, ended: Iterable[ModelJob], n: int, step: int) -> list[ModelJob]:
+    def _take_ended(
+        self, ended: Iterable[ModelJob], n: int, step: int
+    ) -> tuple[list[ModelJob], int]:
+        """Take ended leases; return the jobs, and how many more are parked."""
         taken: list[ModelJob] = []
+        parked = 0
         died = self.totals["died"]
         for job in ended:
             if len(taken) == n:
@@ -94,12 +110,13 @@ class ModelDelivering(ModelAdding):
                 continue
             if not self._crash(job, "lease ended"):
                 continue
-            if self.take(job):
+            if self.take(job, "ended"):
                 taken.append(job)
             else:
                 job.void = True
+                parked += 1
         self._trim_after(died, step)
-        return taken
+        return taken, parked
 
     def _crash(self, job: ModelJob, text: str) -> bool:
         """Count a crash; return if the job may be delivered again. A marked job ends."""
@@ -135,7 +152,7 @@ class ModelDelivering(ModelAdding):
             n, idle, tag: of the call.
             lost: the answer of the first script that takes some is lost, and it runs once more.
         """
-        if self.paused:
+        if self.paused or self.is_held:
             return []
         old = [
             job

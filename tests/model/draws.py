@@ -72,7 +72,11 @@ SETTINGS = st.fixed_dictionaries(
         "rate": st.sampled_from([None, None, 1, 1_000, 3_000, 20_000]),
         "burst": st.sampled_from([None, 1, 3]),
         "per_key": st.sampled_from([None, None, 1, 2]),
+        "share": st.sampled_from([None, 1, 1, 2]),
         "ordered": st.sampled_from([None, None, 1]),
+        "max_active": st.sampled_from([None, None, 1, 2, 3]),
+        "key_rate": st.sampled_from([None, None, 1, 100, 3_000]),
+        "key_burst": st.sampled_from([None, 1, 3]),
     },
 )
 MODES = {
@@ -215,7 +219,14 @@ LIMITS = st.sampled_from(
         {"max_snoozes": 1},
         {"max_crashes": 0},
         {"per_key": 1},
+        {"share": 1},
+        {"share": 1, "per_key": 2},
         {"ordered": 1},
+        {"max_active": 1},
+        {"max_active": 2, "share": 1},
+        {"key_rate": 3_000},
+        {"key_rate": 1_000, "key_burst": 2, "per_key": 1},
+        {"key_rate": 1_000, "ordered": 1},
     ]
 )
 """Limits that most runs meet."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from penstock import Outcome, WrongEpoch
-from penstock.core.jobs.views import SETTING_KINDS
+from penstock.core.jobs.queue_stats import SETTING_KINDS
 from tests.model.consuming import Consuming
 from tests.model.draws import (
     ACTIONS,
@@ -324,8 +324,9 @@ class QueueMachine(Consuming):
             name: value / 1000 if value and SETTING_KINDS[name] in ("lease", "duration") else value
             for name, value in values.items()
         }
-        if given.get("rate"):
-            given["rate"] = f"1/{values['rate']}ms"
+        for name in ("rate", "key_rate"):
+            if given.get(name):
+                given[name] = f"1/{values[name]}ms"
         if given.get("ordered"):
             given["ordered"] = True
         _, got, _ = self.both(
@@ -342,6 +343,17 @@ class QueueMachine(Consuming):
         else:
             self.both(lambda: self.model.pause(""), self.queue.resume)
             self.must_wake = "the queue was resumed"
+
+    @call(span=st.sampled_from([0, 0, 1, 500, 3_000, 20_000]))
+    def hold(self, span: int) -> None:
+        """Hold the queue, or end a hold."""
+        before = self.model.held_until
+        wanted, got, _ = self.both(
+            lambda: self.model.hold(span), lambda: self.queue.hold(span / 1000)
+        )
+        assert got == wanted
+        if before > self.model.now:
+            self.check_rearmed("a hold was ended")
 
     @call(closed=st.sampled_from([True, False, False]))
     def close(self, closed: bool) -> None:

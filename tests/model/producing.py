@@ -168,7 +168,7 @@ class Producing(Waiting):
         assert [self.learn(result.id).number for result in got] == [job.number for job in wanted]
         assert {result.state for result in got} == {"scheduled" if delay else "ready"}
         is_there = any(job.place != "parked" for job in wanted)
-        if self.model.paused != "out" and not delay and is_there:
+        if self.wakes_for_jobs and not delay and is_there:
             self.must_wake = "jobs were added"
 
     @call(
@@ -270,7 +270,7 @@ class Producing(Waiting):
         assert told == wanted
         assert [x.duplicate for x in got] == [x.action in ("updated", "refused") for x in told]
         added = any(x.action == "added" and x.state == "ready" for x in told)
-        if added and self.model.paused != "out":
+        if added and self.wakes_for_jobs:
             self.must_wake = "jobs were added"
 
     @rule(many=st.booleans(), delay=st.sampled_from([0, 0, 50]), was_connected=st.booleans())

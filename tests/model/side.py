@@ -13,14 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from penstock import Job, JobView, Penstock, QueueStats, RetryPolicy, Settings, parse_id
 from penstock.core.jobs.job import number_of
+from penstock.core.jobs.queue_stats import SETTING_KINDS, read_settings
 from penstock.core.jobs.record import escaped, key_hash
-from penstock.core.jobs.views import SETTING_KINDS, read_settings
 from penstock.core.values.rate import rate_text
 from penstock.wire.keys import PRIORITY_SPAN, node_key, registry_key, score_of
 from penstock.wire.scripts import LETTERS
 from tests.model.clock import CLOCK, TestClock
 from tests.model.faults import Fault, Faults
 from tests.model.jobs import MONTH, NEVER, OWNER, DedupId, ModelJob, Name, Number, Policy
+from tests.model.keys import key_score
 from tests.model.model import Model
 from tests.support.keyspace import Raw, check_invariant, numbers
 
@@ -120,6 +121,7 @@ class SideBySide(RuleBasedStateMachine):
         self.life = 0
         self.fault: Fault = ""
         self.bodies = 0
+        self.had_slot = True  # before the last call
         self.must_wake = ""  # the reason why a wake token must exist now
         self.had: tuple[int, int] = (0, 0)  # waiting jobs, and until when a producer waits
         self.latest_seen = 0
@@ -184,6 +186,7 @@ class SideBySide(RuleBasedStateMachine):
         self.set_model_clock()
         self.model.freed.clear()
         self.had = (self.model.waiting, self.meta("full")[0])
+        self.had_slot = self.model.free_slots > 0
         totals, was_drained = self.model.totals.copy(), self.model.drained
         wanted = model()
         if fault == "after":
@@ -198,8 +201,10 @@ class SideBySide(RuleBasedStateMachine):
         self.model.found(self.present())
         self.has_changed = self.model.totals != totals
         freed = [self.model.jobs.get(number) for number in self.model.freed]
-        if not self.model.paused and any(
-            job and job.place == "scheduled" and job.at <= self.model.now for job in freed
+        if (
+            not self.model.paused
+            and self.had_slot
+            and any(job and job.place == "scheduled" and job.at <= self.model.now for job in freed)
         ):
             self.must_wake = "a job that waited for the end of another one is due"
         if self.model.drained and not was_drained:
@@ -289,11 +294,14 @@ class SideBySide(RuleBasedStateMachine):
     def settings(self) -> Settings:
         """Return the model's settings as the queue shows them."""
         values: dict[str, Any] = {
-            name: value if SETTING_KINDS[name] in ("count", "limit", "flag") else value / 1000
+            name: value
+            if SETTING_KINDS[name] in ("count", "limit", "flag", "slots")
+            else value / 1000
             for name, value in self.model.settings.items()
         }
-        if "rate" in values:
-            values["rate"] = rate_text(f"1/{self.model.settings['rate']}")
+        for name in ("rate", "key_rate"):
+            if name in values:
+                values[name] = rate_text(f"1/{self.model.settings[name]}")
         if "ordered" in values:
             values["ordered"] = True
         return Settings(**values, paused=self.model.paused or None)
@@ -344,7 +352,7 @@ class SideBySide(RuleBasedStateMachine):
                 number = as_number(parse_id(job_id).number)
                 assert (view is None) == (number not in self.model.jobs), job_id
                 if view is not None:
-                    self.compare(view)
+                    self.compare(view, is_shown=True)
                     texts = self.model.jobs[number].failures
                     assert [failure.text for failure in view.failures] == texts
 
@@ -375,15 +383,23 @@ class SideBySide(RuleBasedStateMachine):
         """Compare a list of jobs, in order."""
         assert [view.id for view in views] == [self.by_number[job.number].id for job in wanted]
         for view in views:
-            self.compare(view)
+            self.compare(view, is_peeked=True)
 
-    def compare(self, view: JobView) -> None:
-        """Compare a job as readers see it."""
+    def compare(self, view: JobView, *, is_peeked: bool = False, is_shown: bool = False) -> None:
+        """Compare a job as readers see it.
+
+        A list of one state has no times of keys; only `show` and `dedup_status` tell why a job
+        is parked.
+        """
         model = self.model
         job = model.jobs[as_number(parse_id(view.id).number)]
         state = model.state(job)
         delivered = job.delivered is not None
         lease = model.span(job)
+        turn = model.turns.get(job.key, 0) if state == "parked" and not is_peeked else 0
+        due = job.at if state == "scheduled" and job.at != NEVER else turn
+        tells = is_shown and state == "parked"
+        limits = model.settings
         wanted = JobView(
             id=self.by_number[job.number].id,
             queue=QUEUE,
@@ -393,7 +409,7 @@ class SideBySide(RuleBasedStateMachine):
             headers={},
             now=model.now / 1000,
             created=job.number[0] / 1000,
-            due=job.at / 1000 if state == "scheduled" and job.at != NEVER else None,
+            due=due / 1000 if due and (due > model.now or state == "scheduled") else None,
             lease=lease / 1000,
             lease_until=job.at / 1000 if state == "active" and job.place == "active" else None,
             expires=None if job.expires is None else job.expires / 1000,
@@ -412,6 +428,10 @@ class SideBySide(RuleBasedStateMachine):
             retry=policy(job.retry),
             priority=job.priority,
             key_hash=key_hash(job.key) if job.key else None,
+            key_taken=model.tickets_of(job.key) if tells else None,
+            key_limit=(1 if model.is_ordered else limits.get("per_key") or limits.get("share"))
+            if tells
+            else None,
         )
         other = [name for name in JobView.__slots__ if getattr(view, name) != getattr(wanted, name)]
         assert view == wanted, [(x, getattr(view, x), getattr(wanted, x)) for x in other]
@@ -435,7 +455,7 @@ class SideBySide(RuleBasedStateMachine):
             wanted = [job for job in (owner, successor) if job]
             assert [view.id for view in views] == [self.by_number[x.number].id for x in wanted]
             for view in views:
-                self.compare(view)
+                self.compare(view, is_shown=True)
             assert found.window_ends == (end / 1000 if end else None)
             assert found.state == ("window" if end or owner is None else self.model.state(owner))
         stored = self.raw.hgetall(self.ops.keys["dedup"])
@@ -505,7 +525,14 @@ class SideBySide(RuleBasedStateMachine):
         tickets = {job.number: int(key_hash(job.key), 16) for job in jobs if job.has_ticket}
         assert self.scores("tickets") == tickets
         waiting = {job.key for job in jobs if job.place == "parked"}
-        assert waiting <= {job.key for job in jobs if job.has_ticket}, "a key is blocked"
+        going = {job.key for job in jobs if job.has_ticket} | {*self.model.turns}
+        assert waiting <= going or self.model.is_loosened, "a key is blocked"
+        in_us = {key: at * 1000 for key, at in self.model.paces.items()}
+        for kind, times in (("turns", self.model.turns), ("paces", in_us)):
+            stored = self.raw.zrange(self.ops.keys[kind], 0, -1, withscores=True)
+            assert {one.decode(): int(at) for one, at in stored} == {
+                key_score(key): at for key, at in times.items()
+            }, kind
         assert self.scores("expiry") == {job.number: job.ends for job in jobs if job.may_expire}
         keys = {self.ops.keys[kind] for kind in self.ops.keys.names}
         keys |= {CLOCK, node_key("penstock"), registry_key("penstock")}
@@ -515,6 +542,11 @@ class SideBySide(RuleBasedStateMachine):
         """Return an index of the server, without the marks of awaited jobs."""
         pairs = self.raw.zrange(self.ops.keys[kind], 0, -1, withscores=True)
         return {as_number(name): int(at) for name, at in pairs if not name.startswith(b"?")}
+
+    @property
+    def wakes_for_jobs(self) -> bool:
+        """Whether the last call, which has added jobs that may start, has woken a consumer."""
+        return self.model.paused != "out" and self.had_slot and not self.model.is_held_for_long
 
     @invariant()
     def tokens_are_there(self) -> None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
+from penstock.core.flows import POLL_INTERVAL
 from penstock.core.flows.sweeping import IDLE_MS
 from tests.model.jobs import DEFAULTS, NEVER, STEP, SWEPT, DedupId, ModelJob, Number, Place
 from tests.model.keys import ModelKeys, script
@@ -44,6 +45,9 @@ class ModelState(ModelKeys):
         self.jobs: dict[Number, ModelJob] = {}
         self.last: Number | None = None
         self.settings: dict[str, int] = {}
+        self.turns: dict[str, int] = {}
+        self.paces: dict[str, int] = {}
+        self.held_until = 0
         self.paused = ""
         self.closed = False
         self.totals: Counter[str] = Counter()
@@ -189,8 +193,21 @@ class ModelState(ModelKeys):
         """Return True if a job is due, perhaps held back by the rate."""
         if self.paused in ("out", "all"):
             return False
-        jobs = [*self.candidates, *([] if self.paused else self.at("active"))]
-        return any(self._is_due(job) for job in jobs)
+        jobs = [] if self.paused else self.at("active")
+        turns = False
+        if self.free_slots > 0:
+            jobs, turns = [*self.candidates, *jobs], self._turn_is_due
+        return turns or any(self._is_due(job) for job in jobs)
+
+    @property
+    def _turn_is_due(self) -> bool:
+        return not self.paused and self.first_turn is not None and self.first_turn <= self.now
+
+    @property
+    def free_slots(self) -> float:
+        """Return how many more jobs may be delivered at once; below 0 under a lowered limit."""
+        live = sum(job.at > self.now for job in self.jobs.values() if job.place == "once")
+        return self.settings.get("max_active", math.inf) - len(self.at("active")) - live
 
     @property
     def burst_ms(self) -> int:
@@ -201,11 +218,33 @@ class ModelState(ModelKeys):
     def allowed_at(self) -> int:
         """Return when the rate allows the next job."""
         tat = min(max(self.tat, self.now), self.now + self.burst_ms)
-        return max(self.now, tat + self.settings.get("rate", 0) - self.burst_ms)
+        held = self.held_until if self.is_held else 0
+        return max(self.now, held, tat + self.settings.get("rate", 0) - self.burst_ms)
+
+    @property
+    def is_held(self) -> bool:
+        """Return True if nothing is delivered for a time."""
+        return self.now < self.held_until <= self.now + 90_000_000
+
+    @property
+    def is_held_for_long(self) -> bool:
+        """Return True if consumers learn of the end of the hold by a poll: no job wakes them."""
+        return self.is_held and self.held_until > self.now + POLL_INTERVAL * 1000
+
+    def hold(self, span: int) -> bool:
+        """Deliver nothing for so many ms; 0 = end the hold."""
+        if not self.exists:
+            return False
+        self._begin()
+        held = self.held_until if self.is_held else 0
+        self.held_until = max(held, self.now + span) if span else 0
+        return True
 
     def allowed(self, n: int) -> int:
         """Return how many of n jobs the rate allows now."""
         interval = self.settings.get("rate")
+        if self.is_held:
+            n = 0
         if not interval:
             return n
         self.tat = min(self.tat, self.now + self.burst_ms)
@@ -315,9 +354,13 @@ class ModelState(ModelKeys):
         removed = sum(steps)
         for job in self.at("parked"):
             self.free(job.key)
+        self.turns = {key: min(at, self.now + self.interval) for key, at in self.turns.items()}
+        self.paces = {key: min(at, self.now + self.key_span) for key, at in self.paces.items()}
+        self.drop_paces(SWEPT)
         for job in self.at("ready") if compacts and not self.paused else ():
             job.place, job.at = "scheduled", min(self.now, job.number[0])
         kept = self.ids or self.jobs or self.settings or self.paused or self.closed
+        kept = kept or self.is_held
         idle = not (removed or closed or kept)
         if self.exists and idle and quiet >= IDLE_MS:
             self._forget()
@@ -336,7 +379,7 @@ class ModelState(ModelKeys):
     def configure(self, values: dict[str, int | None]) -> None:
         """Set settings, or drop them (None)."""
         self._begin()
-        most = self.most
+        limits, pace = self.limits, self.pace
         if values.get("ordered") and not self.settings.get("ordered"):
             for job in self.jobs.values():  # those of earlier limits keep their tickets
                 job.is_late |= job.has_ticket
@@ -346,7 +389,7 @@ class ModelState(ModelKeys):
                 self.tat = 0 if name == "rate" else self.tat
             else:
                 self.settings[name] = value
-        self.is_loosened |= self.most > most
+        self.loosen(limits, pace)
 
     def close(self, closed: bool) -> None:
         """Close or reopen the queue."""

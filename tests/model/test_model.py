@@ -77,6 +77,25 @@ def test_keys_agree_with_their_model(backend: Backend, monkeypatch: pytest.Monke
     _run(KeysMachine, backend, monkeypatch, fake=15, real=25, steps=25)
 
 
+def test_an_expired_job_takes_no_turn(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call does not list it, but meets it among the parked jobs of its key."""
+    use_test_clock(monkeypatch)
+    dice = Dice()
+    monkeypatch.setattr("penstock.core.calls.operations.consuming.random", dice)
+
+    class Machine(KeysMachine):
+        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
+
+    machine = Machine()
+    try:
+        machine.begin_with_keys(limit="share", most=1, early=False)
+        machine.begin(shape=[], limits={}, tag=0, side="", acts=[])
+        machine.expired_are_in_the_way(expired=3, live=0, n=1, tag=0)
+        machine.structures_agree()
+    finally:
+        machine.teardown()
+
+
 @pytest.mark.parametrize("span", [-WRONG, WRONG])
 def test_after_a_wrong_clock(backend: Backend, monkeypatch: pytest.MonkeyPatch, span: int) -> None:
     """Compacted jobs, and windows of a wrong time, behave well when the clock is right again."""

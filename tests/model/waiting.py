@@ -63,6 +63,9 @@ class Waiting(Awaiting):
         """Return True if a reserve would deliver a job now."""
         if self.model.allowed_at > self.model.now:
             return False
+        if self.model.free_slots <= 0:
+            ended = (job.at <= self.model.now for job in self.model.at("active"))
+            return not self.model.paused and any(ended)
         if self.model.paused == "in":
             return any(job.place == "ready" for job in self.model.jobs.values())
         return not self.model.paused and bool(self.model.listed("ready"))
@@ -83,11 +86,15 @@ class Waiting(Awaiting):
             return
         wanted, got = self.look_for_jobs(n, tag, idle=True)
         self.check_rearmed("a woken consumer left a job")
+        places = ("scheduled", "active") if self.model.free_slots > 0 else ("once", "active")
         events = [
             job.at - self.model.now
             for job in self.model.jobs.values()
-            if job.place in ("scheduled", "active") and job.at != NEVER
+            if job.place in places and job.at != NEVER
         ]
+        first_turn = self.model.first_turn if self.model.free_slots > 0 else None
+        if first_turn is not None:
+            events.append(max(0, first_turn - self.model.now))
         if self.model.drained:
             assert got.next_ms == -2
             self.must_wake = "a consumer told of the end must tell the next one"

@@ -46,6 +46,7 @@ from penstock import (
 )
 from penstock.embedded import EmbeddedServer, ServerBinary, find_server
 from tests.support.proxy import Proxy
+from tests.support.replicated import reach_replicas
 from tests.support.twins import wait_for
 
 __all__ = ["Account", "Promotion", "one_run"]
@@ -73,7 +74,7 @@ class Promotion:
             self.raws = [start(redis.Redis.from_url(server.url)) for server in self.servers]
             for raw, link in zip(self.raws[1:], self.links, strict=True):
                 raw.replicaof(*map(str, link.address))
-            wait_for(lambda: self.raws[0].set("ping", "x") and self.raws[0].wait(2, 100) == 2)
+            reach_replicas(self.raws[0], 2)
         except BaseException:
             self._stack.close()
             raise

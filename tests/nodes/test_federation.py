@@ -23,6 +23,7 @@ from penstock.core.nodes import state
 from penstock.embedded import EmbeddedServer
 from tests.nodes.federation import Ledger, Servers, fill_up, home_of, one_on, spread
 from tests.support.proxy import Proxy
+from tests.support.replicated import reach_replicas
 from tests.support.twins import aspawn, spawn, wait_for
 
 # -- total queue -------------------------------------------------------------------------------
@@ -276,8 +277,7 @@ def test_replicas_decide_where_a_job_goes(three: Servers) -> None:
     replica = three.more("--replicaof", "127.0.0.1", str(three.all[1].port))
     with three.client() as ps:
         q = ps.queue("q")
-        wait_for(lambda: three.raw(1).incr("step") and three.raw(1).wait(1, 500) == 1)
-        three.raw(1).delete("step")
+        reach_replicas(three.raw(1), 1)
         for _ in range(5):
             done = q.enqueue("x", durable=Durable(1, timeout=1))
             assert home_of(done.id) == id_of(three.urls[1])

@@ -33,6 +33,7 @@ from tests.model.clock import TestClock, use_test_clock
 from tests.nodes.federation import Servers, fill_up, home_of, one_on
 from tests.support.keyspace import load_scripts
 from tests.support.proxy import Proxy
+from tests.support.replicated import reach_replicas
 from tests.support.twins import await_for, spawn, wait_for
 
 HASTY = "socket_timeout=0.5"
@@ -345,8 +346,7 @@ def test_taking_back_fails(three: Servers, on_unknown: str) -> None:
         three.more("--replicaof", "127.0.0.1", str(three.all[node].port)) for node in (0, 1)
     )
     for raw in (three.raw(0), three.raw(1)):
-        wait_for(lambda raw=raw: raw.incr("step") and raw.wait(1, 500) == 1)
-        raw.delete("step")
+        reach_replicas(raw, 1)
     silent.pause()
     with Proxy(three.all[0].address) as proxy:
         while True:

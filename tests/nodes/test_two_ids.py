@@ -14,7 +14,8 @@ import redis
 from penstock import Durable, Job, Penstock, Queue
 from penstock.embedded import EmbeddedServer
 from tests.nodes.promotion import Promotion
-from tests.support.twins import Beside, spawn, wait_for
+from tests.support.replicated import reach_replicas
+from tests.support.twins import Beside, spawn
 
 CHOSEN = 1
 LEASE = 30.0
@@ -26,7 +27,7 @@ def place() -> Iterator[Promotion]:
     with Promotion() as made:
         with Penstock(made.servers[0].url) as ps:
             ps.queue("q").configure(lease=LEASE)
-        assert made.raws[0].wait(2, 10_000) == 2
+        reach_replicas(made.raws[0], 2)
         yield made
 
 
@@ -43,7 +44,7 @@ class Failover:
         self.place = place
         options: dict[str, Any] = {"durable": Durable(replicas, timeout=30)}
         queue.enqueue("before", **options)
-        assert place.raws[0].wait(2, 10_000) == 2
+        reach_replicas(place.raws[0], 2)
         place.links[CHOSEN - 1].hole("down")
         place.door.refuse()
         self.lost = place.door.eat_reply(after=b"EVALSHA")
@@ -55,7 +56,7 @@ class Failover:
         promoted = self.place.raws[CHOSEN]
         assert not self.call.is_done
         self.place.fall(CHOSEN)
-        wait_for(lambda: bool(promoted.set("ping", "x")) and promoted.wait(1, 100) == 1)
+        reach_replicas(promoted, 1)
         self.place.door.restore()
 
 

@@ -332,3 +332,51 @@ def test_cancelled_and_lost(penstock):
 """
     )
     passed(run, 2)
+
+
+def test_it_travels_over_sleeps(run_pytest: RunPytest) -> None:
+    """A handler with steps goes on when its sleep is over, a plain one in an event loop, too."""
+    run = run_pytest(
+        HANDLERS
+        + """
+import asyncio
+from penstock import AsyncSteps, Steps
+
+@handlers.handler
+def remind(steps: Steps, to: str):
+    steps.run("first", calls.append, f"{to}, today")
+    steps.sleep("a day", 86400)
+    steps.run("second", calls.append, f"{to}, the next day")
+
+@handlers.handler
+async def aremind(steps: AsyncSteps, to: str):
+    await steps.run("first", calls.append, f"{to}, today")
+    await steps.sleep("a day", 86400)
+    await steps.run("second", calls.append, f"{to}, the next day")
+
+DAYS = ["ada, today", "ada, the next day"]
+
+def test_a_sleep(penstock):
+    remind.enqueue(penstock.queue("emails"), "ada")
+    plain = Handlers()
+    plain.handler(remind)
+    assert penstock.work(plain) == {"suspended": 1}
+    penstock.travel(86399)
+    assert penstock.work(plain) == {}
+    penstock.travel(1)
+    assert penstock.work(plain) == {"done": 1}
+    assert calls == DAYS
+
+@pytest.mark.parametrize("handler", [remind, aremind])
+def test_a_sleep_in_an_event_loop(apenstock, handler):
+    async def work():
+        await handler.enqueue(apenstock.queue("emails"), "ada")
+        assert await apenstock.work(handlers) == {"suspended": 1}
+        apenstock.travel(86400)
+        assert await apenstock.work(handlers) == {"done": 1}
+
+    asyncio.run(work())
+    assert calls == DAYS
+"""
+    )
+    passed(run, 3)

@@ -49,6 +49,7 @@ def run_app(run_pytest: RunPytest, tmp_path: Path) -> RunPytest:
     return run
 
 
+@pytest.mark.slow
 def test_clients_of_a_module_lead_to_the_tests_server(run_app: RunPytest) -> None:
     """Those that were made by an import, their queues and workers; each test has other data."""
     run = run_app(

@@ -18,6 +18,8 @@ __all__ = [
 T0 = 1_800_000_000_000
 TIME = "redis.call('TIME')"
 PRODUCER = "00000000445566ff"
+NO_OPTIONS = ["", "0", "", "0", ""]
+"""create, delay, bound, wait and role of an enqueue without options, which its lane leaves out."""
 STAGED = ("ffee", 4)
 """Writer and batch of staged jobs."""
 CHECKPOINT = "ff66554433221100"
@@ -54,6 +56,15 @@ def promise(raw: Raw, keys: QueueKeys) -> None:
 def with_producer(found: Script, args: Sequence[Any]) -> Sequence[Any]:
     """Return ARGV of a script with the producer's id, if it takes one."""
     return (args[0], PRODUCER, *args[1:]) if "producer" in found.args else args
+
+
+def lane_args(found: Script, args: Sequence[Any]) -> list[Any] | None:
+    """Return the ARGV of a call with the keys of the fast lane; None = it would be another call."""
+    if found.lane_args == len(found.args):
+        return [*args]
+    omitted = [*map(str, args[found.lane_args : len(found.args)])]
+    is_usual = omitted == NO_OPTIONS
+    return [*args[: found.lane_args], *args[len(found.args) :]] if is_usual else None
 
 
 def run(

@@ -6,12 +6,17 @@ It imports nothing of the package, so that it also reads files of another versio
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
-__all__ = ["apply", "difference", "written"]
+__all__ = ["LINE_WIDTH", "apply", "difference", "shortened", "written"]
 
-WIDTH = 100
-"""Longest line, in characters, of a state that stands on one line."""
+LINE_WIDTH = 160
+"""Longest line of a file, in characters. Only a string that has no place on it is longer."""
+SHARED_INDENT = 6
+"""Parts indented by so much or more share lines; those of a document, and cases, begin them."""
+RUN = re.compile(r"(.)\1{99,}")
+"""Characters that are written as their number and one of them."""
 
 
 def apply(value: Any, patch: Any) -> Any:
@@ -39,25 +44,46 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return patch
 
 
+def shortened(text: str) -> str:
+    """Return a text with a mark for each run of a character (protocol/core.md, Vectors)."""
+    return RUN.sub(lambda run: f"<{len(run.group())}*{run.group(1)}>", text)
+
+
 def written(document: dict[str, Any]) -> str:
-    """Return a document as its file has it: a part of a case a line, and a key a line."""
-    lines = ["{"]
-    for name, value in document.items():
-        if name != "cases":
-            lines.append(f"  {json.dumps(name)}: {json.dumps(value)},")
-    lines.append('  "cases": {')
-    cases = [_case(name, case) for name, case in document["cases"].items()]
-    return "\n".join([*lines, ",\n".join(cases), "  }", "}"]) + "\n"
+    """Return a document as its file has it: what has place on a line stands on one line."""
+    return "\n".join(_lines("", _shortened(document), "", 0)) + "\n"
 
 
-def _case(name: str, case: dict[str, Any]) -> str:
-    parts = ",\n".join(_part(part, value) for part, value in case.items())
-    return f"    {json.dumps(name)}: {{\n{parts}\n    }}"
+def _shortened(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_shortened(name): _shortened(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_shortened(part) for part in value]
+    return shortened(value) if isinstance(value, str) else value
 
 
-def _part(name: str, value: Any) -> str:
-    line = f"      {json.dumps(name)}: {json.dumps(value)}"
-    if len(line) < WIDTH or name not in ("before", "after"):
-        return line
-    keys = [f"        {json.dumps(key)}: {json.dumps(content)}" for key, content in value.items()]
-    return f"      {json.dumps(name)}: {{\n" + ",\n".join(keys) + "\n      }"
+def _lines(name: str, value: Any, comma: str, indent: int) -> list[str]:
+    """Return the lines of a value behind its name: one, or its parts between brackets."""
+    margin = " " * indent
+    line = f"{margin}{name}{json.dumps(value)}{comma}"
+    if not value or not isinstance(value, (dict, list)) or (indent and len(line) <= LINE_WIDTH):
+        return [line]
+    parts, (start, end) = _parts(value), "{}" if isinstance(value, dict) else "[]"
+    lines = [f"{margin}{name}{start}"]
+    is_open = False
+    for number, (part, content) in enumerate(parts, 1):
+        own = _lines(part, content, "," if number < len(parts) else "", indent + 2)
+        both = f"{lines[-1]} {own[0].lstrip()}"
+        if is_open and len(own) == 1 and len(both) <= LINE_WIDTH:
+            lines[-1] = both
+        else:
+            lines += own
+        is_open = len(own) == 1 and indent + 2 >= SHARED_INDENT
+    return [*lines, f"{margin}{end}{comma}"]
+
+
+def _parts(value: dict[str, Any] | list[Any]) -> list[tuple[str, Any]]:
+    """Return the parts of a value, each with the name before it."""
+    if isinstance(value, list):
+        return [("", part) for part in value]
+    return [(f"{json.dumps(name)}: ", part) for name, part in value.items()]

@@ -293,6 +293,8 @@ def _look(job: Job, place: StateCase) -> Code:
     assert job.run("pending", 8, "-inf", 0, 0, at=AT)[0] == 1
     assert job.run("lookup", 8, "mine", at=AT)[0] == 1
     assert job.run("beat", 8, EPOCH, "", "", job.number, at=AT)[0] == 1
+    assert job.run("note", 8, EPOCH, "9-fff", job.number, 1, "a", "1", at=AT)[0] == 1
+    assert job.run("read_notes", 8, EPOCH, "9-fff", job.number, at=AT)[0] == 1
     return None
 
 
@@ -390,6 +392,10 @@ EVENTS: Mapping[Event, Happening] = {
     Event.RELEASE_CANCELLED: _marked("A A* A!", _named("release", "last", 0)),
     Event.RELEASE_LAST: _configured("max_releases", _named("release", "last", 0)),
     Event.RELEASE_CLOSED: _closed(_named("release", "last", 0)),
+    Event.SUSPEND: _named("suspend", "last", 1, "a", 0),
+    Event.SUSPEND_OLD: _named("suspend", "older", 1, "a", 0),
+    Event.SUSPEND_ID: _named("suspend", "none", 1, "a", 0),
+    Event.SUSPEND_CANCELLED: _marked("A A* A!", _named("suspend", "last", 1, "a", 0)),
     Event.BURY: _named("bury", "last", "no use", ""),
     Event.BURY_OLD: _named("bury", "older", "no use", ""),
     Event.BURY_ID: _named("bury", "none", "no use", ""),

@@ -1,6 +1,7 @@
 """Fill in missing expectations of vectors and transcripts, for a review by a person.
 
-    PYTHONPATH=src python -m tests.protocol.record ack nack    # these files of tests/vectors
+    PYTHONPATH=src python -m tests.protocol.record             # every file of tests/vectors
+    PYTHONPATH=src python -m tests.protocol.record ack nack    # these files
     PYTHONPATH=src python -m tests.protocol.record protocol/core.md  # commands without a reply
 
 An existing expectation is never changed: a case with `"reply": "?"` gets a reply and `after`. Read
@@ -20,15 +21,26 @@ from tests.protocol.differences import difference, written
 from tests.protocol.keyspace import LEEWAY_MS, Space
 from tests.protocol.pages import PAGES, ROOT
 from tests.protocol.transcripts import Session, blocks
-from tests.protocol.vectors import FOLDER, parsed, placed, run_vector, unplaced, vectors_in
+from tests.protocol.vectors import (
+    FOLDER,
+    all_files,
+    parsed,
+    placed,
+    run_vector,
+    unplaced,
+    vectors_in,
+)
 
 
 def fill(name: str) -> Iterator[str]:
-    """Complete the cases whose reply is a question mark, and yield a text for each."""
+    """Complete the cases whose reply is a question mark, and yield a text for each.
+
+    The lines of the file are written as `written` has them.
+    """
     path = FOLDER / f"{name}.json"
     document = parsed(path.read_text("utf-8"))
-    cases, prefix = document["cases"], document["prefix"]
-    for vector in vectors_in(document):
+    cases, prefix = document.get("cases", {}), document.get("prefix", "")
+    for vector in vectors_in(document) if cases else ():
         case = cases[vector.name]
         if case.get("reply") != "?":
             continue
@@ -103,7 +115,7 @@ def fill_transcripts(page: str) -> Iterator[str]:
 
 def main(names: Sequence[str]) -> int:
     """Run the command."""
-    for name in names:
+    for name in names or all_files():
         for line in fill_transcripts(name) if name in PAGES else fill(name):
             print(line)  # noqa: T201 - output for a person
     return 0

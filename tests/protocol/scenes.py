@@ -290,7 +290,8 @@ class Act:
         if self.script == "publish" or self.name == "unstage, promised":
             promise(scene.raw, scene.keys)
         if "ticks" in script(self.script).used:
-            scene.run("schedule", 4, EPOCH, "hourly", T0, "f" * 16, "", '{"every":9000}\n1\nbody')
+            value = '{"every":9000}\n1\nbody'
+            scene.run("schedule", 4, EPOCH, "hourly", T0, "f" * 16, "", value, "shop")
         if self.script == "close_batch":
             reply = scene.run("open_batch", 89, EPOCH, "", "success", "1\nlast")
             scene.numbers["batch"] = [reply[2]]
@@ -397,6 +398,8 @@ def _calls() -> Iterator[Act]:
               ("max_attempts", 1, "dead_max", 1))  # fmt: skip
     yield Act("release", "release", (90, EPOCH, RECEIPT, 0, "*active"))
     yield Act("release, last", "release", (90, EPOCH, "", 0, "**"), ("max_releases", 1))
+    yield Act("suspend", "suspend", (90, EPOCH, RECEIPT, 1, "a day", 86_400_000, "*active"))
+    yield Act("suspend, by id", "suspend", (90, EPOCH, "", 1, "a", 0, "**"))
     yield Act("bury", "bury", (90, EPOCH, RECEIPT, "no use", "", "*active"))
     yield Act("bury, by id", "bury", (90, EPOCH, "", "no use", "", "**"))
     yield Act("extend", "extend", (90, EPOCH, RECEIPT, 0, 0, "*active"))
@@ -420,6 +423,8 @@ def _calls() -> Iterator[Act]:
     yield Act("cancel", "cancel", (90, EPOCH, "**"))
     yield Act("cancel, ready", "cancel", (90, EPOCH, "*ready"))
     yield Act("beat", "beat", (90, EPOCH, RECEIPT, "1 3 10 nearly", "*active"))
+    yield Act("note", "note", (90, EPOCH, RECEIPT, "*one", 1, "stock", "1"))
+    yield Act("read_notes", "read_notes", (90, EPOCH, RECEIPT, "*one"))
     yield Act("redrive", "redrive", (90, "", 100, 0))
     yield Act("redrive, by id", "redrive", (90, EPOCH, 0, 0, "**"))
     yield Act("delete, active", "delete", (90, EPOCH, "*active"))
@@ -438,6 +443,8 @@ def _calls() -> Iterator[Act]:
     ):
         yield Act(f"purge, {state}", "purge", (90, state, "", 0))
     yield Act("sweep", "sweep", (90, 600_000), ("dead_max", 1))
+    yield Act("hold", "hold", (90, 5000))
+    yield Act("hold, ended", "hold", (90, 0))
     yield Act("configure", "configure", (90, "", "lease", 5000, "paused", "out", "max_length", ""))
     yield Act("acquire", "acquire", (90, "", "producer", TOKEN, "", 5000, "eve"))
     yield Act("acquire, consumer", "acquire", (90, "", "consumer", TOKEN, "", 5000, "eve"))
@@ -460,6 +467,9 @@ def _calls() -> Iterator[Act]:
     yield Act("schedule, new", "schedule", (90, "", "daily", AT + 9000, mark, "", value))
     yield Act("unschedule", "unschedule", (90, "hourly"))
     yield Act("pause_schedule", "pause_schedule", (90, "hourly", ""))
+    yield Act("schedule, declared", "schedule", (90, "", "hourly", AT, mark, "", value, "shop"))
+    yield Act("keep_schedules", "keep_schedules", (90, "hourly"))
+    yield Act("orphan_schedules", "orphan_schedules", (90, "shop", 60_000, "hourly"))
     yield Act("schedules", "schedules", (90, "+9000"))
     yield Act("schedules, a page", "schedules", (90, "0"))
     yield Act("tick", "tick", (90, "hourly", mark, T0, AT + 9000, "run", "", record))

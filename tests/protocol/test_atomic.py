@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import all_scripts, script
 from tests.protocol.clock import named
@@ -168,14 +169,14 @@ def test_a_key_of_another_type_stops_the_call_before_it_writes(
 
 @pytest.mark.parametrize("name", ["enqueue", "claim"])
 def test_more_records_than_a_call_may_have_are_refused(name: str, backend: Backend) -> None:
-    """With 1001 records no job is added."""
+    """With 1001 records no job is added; with 1000 all are."""
     raw = backend.sync_client()
     scene = plain_scene(raw, KEYS)
-    records = [f"1;d=a{i:04};t=9000\n" for i in range(1001)]
-    before = dump(raw)
-    args: dict[str, tuple[Any, ...]] = {
-        "enqueue": (90, "", 0, "", 0, "", *records),
-        "claim": (90, "", 0, "", 0, "", "", *records),
-    }
-    assert scene.run(name, *args[name], at=AT)[::2] == [-10, 1001]
-    assert same(dump(raw), before)
+    before, added = dump(raw), int(raw.hget(KEYS["meta"], "enqueued"))
+    options = ("", 0, "", 0, "") if name == "enqueue" else ("", 0, "", 0, "", "")
+    for head in ("1;d=a{};t=9000\n", "1;d=a{}\n"):
+        records = [head.format(i) for i in range(1001)]
+        assert scene.run(name, 90, *options, *records, at=AT)[::2] == [-10, 1001]
+        assert same(dump(raw), before)
+    assert scene.run(name, 90, *options, *records[:1000], at=AT)[0] == Code.DONE
+    assert int(raw.hget(KEYS["meta"], "enqueued")) == added + 1000

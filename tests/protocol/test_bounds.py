@@ -8,6 +8,7 @@ import pytest
 
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
+from penstock.wire.replies import PARSERS
 from penstock.wire.scripts import Bound, Script, all_scripts
 from tests.protocol.clock import T0
 from tests.protocol.keyspace import dump
@@ -29,6 +30,15 @@ def refused(scene: Scene, script: Script, bound: Bound, value: object) -> bool:
 
 
 @pytest.mark.parametrize("script", BOUNDED, ids=lambda script: script.name)
+def test_a_number_at_its_bounds_is_no_reason_to_refuse(script: Script, backend: Backend) -> None:
+    """A script takes the least and the most that its header allows."""
+    scene = Scene(backend.sync_client(), KEYS, {})
+    for bound in script.bounds:
+        for value in (bound.least, bound.most):
+            assert not refused(scene, script, bound, value), (bound.name, value)
+
+
+@pytest.mark.parametrize("script", BOUNDED, ids=lambda script: script.name)
 def test_a_number_beyond_its_bounds_is_refused(script: Script, backend: Backend) -> None:
     """No script takes a number that its header does not allow, and nothing changes."""
     scene = plain_scene(backend.sync_client(), KEYS)
@@ -46,11 +56,34 @@ MISTAKEN: list[tuple[str, str, tuple[Any, ...]]] = [
     ("delete", "number", (EPOCH, "?")),
     ("redrive", "number", (EPOCH, "", "", "?")),
     ("show", "number", (EPOCH, "?")),
+    ("results", "number", (EPOCH, "", "?")),
+    ("withdraw", "number", (EPOCH, "?")),
     ("close_batch", "number", (EPOCH, "?")),
     ("browse", "from", ("dead", "?", 1, 0, 0)),
     ("reserve", "owner", (1, 7, "?", 0, "", "")),
     ("reserve", "asked", (1, 7, "eve", 0, "", "?")),
     ("configure", "lease", ("", "lease", "?")),
+    ("survey", "place", ("", "?", "", "", 1, 0)),
+    ("survey", "from", ("", "ready", "?", "", 1, 0)),
+    ("survey", "to", ("", "dead", "", "?", 1, 0)),
+    ("pending", "score", ("?", 0, 0)),
+    ("purge", "fence", ("ready", "?", 0)),
+    ("schedules", "cursor", ("?",)),
+    ("list_batches", "cursor", (EPOCH, "?")),
+    ("list_batches", "number", (EPOCH, "", "?")),
+    ("schedule", "hash", ("", "a", 0, "?", 0, "")),
+    ("acquire", "kind", ("", "?", "0" * 16, "", 1, "eve")),
+    ("acquire", "token", ("", "consumer", "?", "", 1, "eve")),
+    ("acquire", "lease", ("", "consumer", "0" * 16, "", "?", "eve")),
+    ("acquire", "owner", ("", "consumer", "0" * 16, "", 1, "?")),
+    ("assign", "lease", ("", 0, 1, 1, 7, "eve", "?")),
+    ("extend", "lease", (EPOCH, "", "?", "")),
+    ("beat", "progress", (EPOCH, "", "?")),
+    ("note", "name", (EPOCH, "1-abc", "1-1000000000", 1, "?", "1")),
+    ("note", "receipt", (EPOCH, "?", "1-1000000000", 1, "a", "1")),
+    ("suspend", "name", (EPOCH, "1-abc", 1, "?", 0)),
+    ("read_notes", "receipt", (EPOCH, "?", "1-1000000000")),
+    ("tick", "what", ("a", "", "", "", "?", "", "1\nx")),
 ]
 """Calls with a text that is none of an argument."""
 
@@ -85,6 +118,7 @@ def test_a_call_names_at_most_1000_jobs(name: str, backend: Backend) -> None:
     reply = scene.run(name, 8, EPOCH, *args, *numbers)
     assert reply == [Code.MALFORMED, b"8", b"number", numbers[-1]]
     assert dump(scene.raw) == before
+    assert scene.run(name, 9, EPOCH, *args, *numbers[:1000])[0] == Code.DONE
 
 
 YEARS = 3_162_240_000_000
@@ -92,6 +126,7 @@ NOT_DELAYS = [
     "inf", "nan", "-1", "1e3", "", str(YEARS + 1), str(1 << 53), f"@{T0 + YEARS + 1}", "@", "@inf",
 ]  # fmt: skip
 NOT_TTLS = ["0", "", "inf", "-1", "1e3", str(YEARS + 1), str(1 << 51)]
+NOT_LEASES = ["0", "inf", "nan", "-1", "1e3", "2073600001"]
 SHORT = ["1", "999", "1000"]
 CHUNK = f"80 99\n1;d={'a' * 74}\nx"
 HANDED = (EPOCH, "1-abc", "", "#", "")
@@ -103,6 +138,11 @@ CALLS: list[tuple[str, str, list[str], tuple[Any, ...]]] = [
     ("claim", "delay", NOT_DELAYS, ("", "0,?", "", 0, "", "", "1;d=a\nx", "1;d=b\nx")),
     ("stage", "delay", NOT_DELAYS, (3, "a:0", 60_000, "? 7\n1;d=a\nx")),
     ("hand_over", "delays", ["inf", "1e3", str(YEARS + 1)], (*HANDED, "?", "1\nx")),
+    ("reserve", "asked", NOT_LEASES, (1, 7, "eve", 0, "", "?")),
+    ("acquire", "lease", NOT_LEASES, ("", "consumer", "0" * 16, "", "?", "eve")),
+    ("assign", "lease", NOT_LEASES, ("", 0, 1, 1, 7, "eve", "?")),
+    ("configure", "lease", NOT_LEASES, ("", "lease", "?")),
+    ("extend", "lease", NOT_LEASES[1:], (EPOCH, "", "?", "")),
     ("enqueue", "ttl", NOT_TTLS, ("", 0, "", 0, "", "1;t=?\nx")),
     ("enqueue", "ttl", NOT_TTLS, ("", 0, "", 0, "", "1;l=5;t=?;c=json\nx")),
     ("claim", "ttl", NOT_TTLS, ("", 0, "", 0, "", "", "1;t=?;d=a\nx")),
@@ -128,8 +168,34 @@ SETTINGS = {
     "result_ttl": [str(1 << 51)], "dead_max": ["-1", str(1 << 53)], "burst": ["100001"],
     "rate": ["5", "0/5", "inf/5", "1/86400001", "9999999/5", "0005/09", "5/9/", "5/9/0"],
     "configured": ["inf"], "paused": ["xyz", "in out"], "ordered": ["7", "0"], "closed": ["0"],
-    "per_key": ["007", "0"], "epoch": ["", "e1e1e1e1"],
+    "per_key": ["007", "0"], "share": ["007", "0"], "key_burst": ["0", "100001"],
+    "key_rate": ["5", "0/5", "1/86400001", "9999999/5", "05/9", "5/9/3", "5/9/"],
+    "epoch": ["", "e1e1e1e1"],
+    "max_active": ["0", "007", "5/", "5/0", "5/16/2", str((1 << 53) + 2)],
 }  # fmt: skip
+
+
+WHOLE = (1 << 53) - 1
+LONGEST_LEASE = 2_073_600_000
+SPANS = {
+    **dict.fromkeys(["backoff_base", "backoff_cap", "dead_age", "result_ttl"], (1, YEARS)),
+    **dict.fromkeys(["max_length", "per_key", "share"], (1, WHOLE)),
+    **dict.fromkeys(["max_attempts", "max_crashes", "max_releases", "max_snoozes"], (0, WHOLE)),
+    **dict.fromkeys(["configured", "dead_max", "replicas", "result_size"], (0, WHOLE)),
+    **dict.fromkeys(["results_bytes", "results_max"], (0, WHOLE)),
+    "burst": (1, 100_000), "lease": (1, LONGEST_LEASE), "unknown_age": (1, YEARS),
+}  # fmt: skip
+"""The least and the most of each setting that is a whole number."""
+RATES = ["1/1", "1000000/86400000", "1/1/1", "1/1/999"]
+NOT_RATES = ["0/1", "1/0", "1000001/1", "1/86400001", "1/1/1000"]
+EDGES = {
+    "rate": (RATES, NOT_RATES),
+    **{
+        name: ([str(least), str(most)], [str(least - 1), str(most + 1)])
+        for name, (least, most) in SPANS.items()
+    },
+}
+"""By setting, values at its bounds and values beyond."""
 
 
 def placed(text: str, texts: dict[str, str]) -> str:
@@ -167,6 +233,20 @@ def test_a_setting_beyond_its_bounds_is_refused(setting: str, backend: Backend) 
         reply = scene.run("configure", 8, "", "lease", 5000, setting, value)
         assert reply == [Code.MALFORMED, b"8", b"value", f"{setting} {value}"[:200].encode()]
     assert dump(scene.raw) == before
+
+
+@pytest.mark.parametrize("setting", EDGES)
+def test_a_setting_at_its_bounds_is_stored(setting: str, backend: Backend) -> None:
+    """`configure` stores the least and the most that the reference allows, and no more."""
+    scene = Scene(backend.sync_client(), KEYS, {})
+    stored, refused = EDGES[setting]
+    for value in stored:
+        scene.raw.flushdb()
+        reply = PARSERS["configure"](scene.run("configure", 8, EPOCH, setting, value))
+        assert reply.code == Code.DONE, value
+        assert scene.raw.hget(KEYS["meta"], setting) == value.encode()
+    for value in refused:
+        assert scene.run("configure", 8, EPOCH, setting, value)[0] == Code.MALFORMED, value
 
 
 def test_an_endless_ttl_of_earlier_data_stops_nothing(backend: Backend) -> None:

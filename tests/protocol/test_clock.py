@@ -89,6 +89,7 @@ def test_the_offset_shrinks_by_a_tenth_of_the_time_that_passed(name: str, raw: R
     assert 1_000 <= line.meta("off") <= 1_100  # it is written once a second
 
 
+@pytest.mark.slow
 def test_the_clock_does_not_run_back_while_the_offset_shrinks(raw: Raw) -> None:
     """It runs slower by a tenth, without a step, until it equals the server's."""
     line = Line(raw)

@@ -67,23 +67,28 @@ SUCCESSORS = {"ZSCORE scheduled", "ZSCORE expiry", "LLEN wake"} | {
 """Jobs that became due: they waited for the end of a job with their dedup id, or key."""
 EXPIRED = {"XRANGE ready"}
 """Those at the head of ready, which can be trimmed."""
+DEATHS = {"HMGET held", "HMGET tally", "HGET meta"}
+"""The records and the counters of new dead letters, which may name a handler for that."""
 READ_LATE: dict[str, set[str]] = {
     "enqueue": SUCCESSORS | EXPIRED | {"HGET meta"},  # the setting replicas, in a repeat
     "claim": SUCCESSORS | EXPIRED,
     "publish": SUCCESSORS | EXPIRED,
     "ack": SUCCESSORS | DRAINED,
     "hand_over": SUCCESSORS,
-    "reserve": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED | {"HGET held"},
-    "assign": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED,
-    "settle": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED | {"HGET held"},
-    "nack": TRIM | SUCCESSORS | DRAINED,
-    "release": TRIM | SUCCESSORS | DRAINED,
-    "bury": TRIM | SUCCESSORS | DRAINED,
+    "reserve": TRIM | DEATHS | REST | SUCCESSORS | DRAINED | EXPIRED | {"HGET held"},
+    "assign": TRIM | DEATHS | REST | SUCCESSORS | DRAINED | EXPIRED,
+    "settle": TRIM | DEATHS | REST | SUCCESSORS | DRAINED | EXPIRED | {"HGET held"},
+    "nack": TRIM | DEATHS | SUCCESSORS | DRAINED,
+    "release": TRIM | DEATHS | SUCCESSORS | DRAINED,
+    "suspend": SUCCESSORS | DRAINED,
+    "note": {"HEXISTS tally"},  # notes of ended jobs, which each note helps to remove
+    "bury": TRIM | DEATHS | SUCCESSORS | DRAINED,
     "cancel": SUCCESSORS | DRAINED,
     "delete": SUCCESSORS | DRAINED,
     "withdraw": SUCCESSORS | DRAINED,
     "evict": SUCCESSORS,
     "sweep": TRIM
+    | DEATHS
     | SUCCESSORS
     | DRAINED
     | EXPIRED
@@ -103,7 +108,7 @@ READ_LATE: dict[str, set[str]] = {
     "redrive": {"ZCARD dead"},
     "promote": SUCCESSORS,
     "dequeue": SUCCESSORS,
-    "recover": TRIM | SUCCESSORS | DRAINED | {"HGET held"},
+    "recover": TRIM | DEATHS | SUCCESSORS | DRAINED | {"HGET held"},
     "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally", "HMGET tally"}
     | SUCCESSORS
     | DRAINED

@@ -21,12 +21,13 @@ from penstock.wire.scripts import script
 from tests.protocol.clock import T0, run
 from tests.protocol.pages import PAGES
 from tests.protocol.seeds import EPOCH
-from tests.protocol.vectors import FOLDER
+from tests.protocol.vectors import FOLDER, placed
 from tests.support.backends import Backend
 
 
 def _cases(file: str, part: str) -> list[Any]:
-    found: list[Any] = json.loads((FOLDER / f"{file}.json").read_text("utf-8"))[part]
+    document = json.loads((FOLDER / f"{file}.json").read_text("utf-8"))
+    found: list[Any] = placed(document[part], T0)
     return found
 
 
@@ -145,6 +146,8 @@ def test_records(case: dict[str, Any]) -> None:
     hashed = key_hash(case["key"]) if "key" in case else ""
     assert record.key_hash == hashed
     assert (record.retry, record.priority) == (policy, case.get("priority", 0))
+    assert record.on_dead == case.get("on_dead", "")
+    assert record.follow_up == case.get("follow_up", "")
     if "value" in case:
         assert record.body() == case["value"]
     if case["canonical"]:
@@ -160,6 +163,7 @@ def test_records(case: dict[str, Any]) -> None:
             dedup="" if dedup is None else dedup.fields,
             retry=policy,
             priority=case.get("priority"),
+            on_dead=record.on_dead,
             result_ms=case.get("keep_ms"),
             key=hashed,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,14 @@ import pytest
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import LETTERS, all_scripts, script
-from tests.protocol.clock import frozen, full_form, keys_of, with_producer
+from tests.protocol.clock import (
+    NO_OPTIONS,
+    frozen,
+    full_form,
+    keys_of,
+    lane_args,
+    with_producer,
+)
 from tests.protocol.keyspace import Raw, Space, dump, load, same
 from tests.protocol.pages import PAGES
 from tests.protocol.scenes import (
@@ -40,8 +47,6 @@ SCENES = (
     closed_scene, keyed_scene,
 )  # fmt: skip
 SETTINGS: list[tuple[Any, ...]] = [(), ("lease", 2000), ("max_length", 100), ("paused", "in")]
-OPTIONS = ("", 0, "", 0, "")
-"""create, delay, bound, wait and role of an enqueue without options."""
 RECORDS = ("1;i=a\nbody", "1;l=5000;i=a\nbody", "1;c=json;i=a\n1", "1\nbody", "1\nt=5")
 MALFORMED = (
     "1;l=5000;;t=900\nbody",
@@ -63,10 +68,10 @@ ENQUEUES = [
     *((record,) for record in MALFORMED),
 ]
 CALLS = [
-    *(("enqueue", (90, *OPTIONS, *records)) for records in ENQUEUES),
+    *(("enqueue", (90, *NO_OPTIONS, *records)) for records in ENQUEUES),
     ("enqueue", (90, "", 500, "", 0, "", RECORDS[0])),
     ("enqueue", (90, "", 0, 100, 0, "", RECORDS[0])),
-    ("enqueue", ("?", *OPTIONS, RECORDS[0])),
+    ("enqueue", ("?", *NO_OPTIONS, RECORDS[0])),
     *(("reserve", (90, n, 7, "eve", idle, "")) for n in (1, 2, 3, 100, -100) for idle in (0, 1)),
     *(("reserve", (90, 2, 7, "eve", 0, "", asked)) for asked in (500, "", "x", 0)),
     ("reserve", (90, 2, 7, "e" * 201, 0, "")),
@@ -80,7 +85,7 @@ CALLS = [
 ]
 USUAL_CALLS: dict[str, tuple[Any, ...]] = {
     "ack": (90, EPOCH, RECEIPT, "", "*active"),
-    "enqueue": (90, *OPTIONS, "1;i=a\nbody"),
+    "enqueue": (90, *NO_OPTIONS, "1;i=a\nbody"),
     "reserve": (90, 1, 7, "eve", 0, ""),
     "settle": (90, EPOCH, RECEIPT, 1, 7, "eve", "", "*active"),
 }
@@ -93,6 +98,8 @@ REFUSED_LETTERS = {
     "t": "ack enqueue reserve settle",  # jobs expire
     "o": "enqueue reserve settle",  # jobs that are delivered at most once
     "x": "enqueue reserve settle",  # an exclusive role
+    "h": "enqueue reserve settle",  # a hold
+    "f": "ack enqueue reserve settle",  # a limit of deliveries at once
     "l": "enqueue",  # producers are limited
     "a": "reserve settle",  # a rate
     "s": "reserve settle",  # a start frees a dedup id
@@ -100,7 +107,8 @@ REFUSED_LETTERS = {
     "g": "ack settle",  # an end counts in a batch
     "k": "ack settle",  # an end writes a result
     "w": "ack settle",  # an end is awaited
-    "e": "", "m": "", "p": "", "r": "", "u": "",
+    "y": "",  # holds of keys; "q" is beside it
+    "e": "", "m": "", "n": "", "p": "", "r": "", "u": "",
 }  # fmt: skip
 """Letters of `uses`, each with the scripts whose lanes refuse a queue that has it."""
 
@@ -113,13 +121,13 @@ class Runner:
         self._before = dump(scene.raw)
         self._args = with_producer(self._found, Act(name, name, args).arguments(scene))
 
-    def _run(self, source: str, keys: int) -> tuple[list[Any], Space]:
+    def _run(self, source: str, keys: int, args: Sequence[Any]) -> tuple[list[Any], Space]:
         raw = self._scene.raw
         raw.flushdb()
         load(raw, self._before)
         names = keys_of(self._scene.keys, self._found)[:keys]
         reply: list[Any] = raw.execute_command(
-            "EVAL", frozen(source, AT), len(names), *names, *self._args
+            "EVAL", frozen(source, AT), len(names), *names, *args
         )
         return reply, dump(raw)
 
@@ -128,10 +136,14 @@ class Runner:
         found = self._found
         usual, count = LANE.subn("", found.source)
         assert count == 1
-        full, changed = self._run(usual, len(found.keys))
-        short, after = self._run(found.source, found.lane)
-        whole, whole_after = self._run(found.source, len(found.keys))
-        told = found.name, self._args
+        full, changed = self._run(usual, len(found.keys), self._args)
+        whole, whole_after = self._run(found.source, len(found.keys), self._args)
+        told, args = (found.name, self._args), lane_args(found, self._args)
+        if args is None:  # the lane leaves out what this call passes
+            assert (whole, same(whole_after, changed)) == (full, True), told
+            load_again(self._scene.raw, self._before)
+            return False
+        short, after = self._run(found.source, found.lane, args)
         is_done = short[0] != Code.KEYS_MISSING
         if is_done:
             assert short == whole, told
@@ -201,3 +213,21 @@ def test_every_lane_is_compared() -> None:
     assert {name: script(name).lane for name in SCRIPTS} == {
         "ack": 7, "enqueue": 3, "reserve": 6, "settle": 7,
     }  # fmt: skip
+
+
+def test_only_the_lane_of_an_enqueue_leaves_arguments_out() -> None:
+    """Its options; a call with the first keys and all arguments adds nothing."""
+    omitted = {name: script(name).args[script(name).lane_args :] for name in SCRIPTS}
+    options = ("create", "delay", "bound", "wait", "role")
+    assert omitted == {"ack": (), "enqueue": options, "reserve": (), "settle": ()}
+
+
+def test_a_call_with_the_keys_of_the_lane_and_all_arguments_is_refused(backend: Backend) -> None:
+    """No argument is taken for a record, as none of the usual ones begins like one."""
+    scene = plain_scene(backend.sync_client(), KEYS)
+    found, before = script("enqueue"), dump(scene.raw)
+    names = keys_of(scene.keys, found)[: found.lane]
+    args = with_producer(found, (90, *NO_OPTIONS, "1\nbody"))
+    reply = scene.raw.execute_command("EVAL", frozen(found.source, AT), len(names), *names, *args)
+    assert reply == [Code.KEYS_MISSING, b"90"]
+    assert same(dump(scene.raw), before)

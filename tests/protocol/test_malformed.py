@@ -24,7 +24,7 @@ FREE = {
     **dict.fromkeys(("owner", "error", "reason", "trace", "value", "name"), "texts that are kept"),
     **dict.fromkeys(("record", "chunk"), "test_bounds has their parts; a body is free"),
     **dict.fromkeys(("common", "role", "attempt", "field"), "what no earlier call returned"),
-    "resign token": "what no earlier call returned",
+    **dict.fromkeys(("resign token", "orphan_schedules app"), "what no earlier call returned"),
     **dict.fromkeys(("from", "to", "scan cursor"), "places, in calls that only read"),
     **dict.fromkeys(
         ("mode", "on", "part", "retime place", "state", "step"),
@@ -54,6 +54,8 @@ FREE = {
 FORMS = {
     "create": rb"|[0-9a-f]{8}",
     "hash": rb"[0-9a-f]{16}",
+    "key": rb"|[0-9a-fA-F]{13}",
+    "app": rb"\S{0,600}",
     "producer": rb"[0-9a-f]{16}",
     "token": rb"[0-9a-f]{16}",
     "window": rb"",  # of the plain form

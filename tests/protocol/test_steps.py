@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from penstock.core.flows.sweeping import IDLE_MS
 from penstock.core.jobs.job import parse_counters
-from penstock.wire.keys import QueueKeys
+from penstock.wire.keys import QueueKeys, score_of
+from penstock.wire.replies import PARSERS
 from tests.protocol.clock import T0
 from tests.protocol.scenes import Scene
 from tests.protocol.seeds import EPOCH
@@ -459,3 +461,49 @@ def test_a_reserve_passes_a_thousand_lost_jobs_at_most(
     scene.run("enqueue", 2, "", 0, "", 0, "", "1\nbody")
     for call in range(calls):
         assert (scene.run("reserve", 3, 1, 9, "eve", 0, "")[6:] == []) == (call < calls - 1)
+
+
+EVERY_SECOND: dict[str, tuple[Any, ...]] = {
+    "enqueue": ("", 0, "", 0, "", "1\nx"),
+    "reserve": (1, 7, "eve", 0, "", ""),
+    "ack": (EPOCH, "1-abc", "", "#"),
+    "settle": (EPOCH, "1-abc", 1, 7, "eve", "", "#"),
+    "nack": (EPOCH, "1-abc", 0, 1, "broke", "", "#"),
+}
+"""Calls that write, four of them by a fast lane; # is the number of a delivery."""
+
+
+@pytest.mark.parametrize("name", EVERY_SECOND)
+def test_the_time_is_stored_once_a_second(name: str, backend: Backend) -> None:
+    """A call that writes stores its time if the stored one is a second old."""
+    for age, stored in ((999, T0 - 999), (1000, T0)):
+        scene = Scene(backend.sync_client(), KEYS, {})
+        scene.raw.flushdb()
+        scene.run("enqueue", 1, EPOCH, 0, "", 0, "", "1\nx", "1\ny", at=T0 - 2000)
+        number = scene.run("reserve", 2, 1, 0xABC, "ada", 0, "", "", at=T0 - 2000)[6]
+        scene.raw.hset(KEYS["meta"], "seen", T0 - age)
+        scene.run(name, 8, *(number if one == "#" else one for one in EVERY_SECOND[name]))
+        assert int(scene.raw.hget(KEYS["meta"], "seen") or 0) == stored
+
+
+ENDED: dict[str, tuple[tuple[Any, ...], Callable[[Any], int]]] = {
+    "stats": ((), lambda reply: reply.ready),
+    "reserve": ((5, 7, "eve", 0, "", ""), lambda reply: len(reply.jobs[0])),
+    "peek": (("ready", 0, 9, 0), lambda reply: len(reply.jobs)),
+    "browse": (("ended", "", 9, 0, 0), lambda reply: reply.looked),
+    "purge": (("ended", "", 0), lambda reply: reply.removed),
+}
+"""Arguments of calls, and how many ended leases their replies show."""
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_lease_ends_in_its_last_ms(name: str, backend: Backend) -> None:
+    """The tag of a delivery is no part of the time: the highest has ended, the lowest has not."""
+    scene = scene_of(backend)
+    numbers = [b"%d-1000000000" % (T0 - 9000 + i) for i in range(2)]
+    scene.raw.hset(KEYS["held"], mapping=dict.fromkeys(numbers, f"@{T0 - 5000} ada\n1\nx"))
+    scene.raw.hset(KEYS["meta"], "last", numbers[1])
+    scores = (score_of(T0, 4095), score_of(T0 + 1, 0))
+    scene.raw.zadd(KEYS["active"], dict(zip(numbers, scores, strict=True)))
+    args, count = ENDED[name]
+    assert count(PARSERS[name](scene.run(name, 8, *args))) == 1

@@ -12,13 +12,14 @@ from typing import Any
 from penstock.wire.keys import PRIORITY_SPAN, QUEUE_KINDS, SCORE_ORIGIN_MS, end_of, score_of
 from penstock.wire.scripts import Script, script
 from tests.protocol.clock import frozen
-from tests.protocol.differences import apply
+from tests.protocol.differences import apply, shortened
 from tests.protocol.keyspace import Raw, Space, dump, load, text
 
 __all__ = [
     "FOLDER",
     "Outcome",
     "Vector",
+    "all_files",
     "all_vectors",
     "parsed",
     "placed",
@@ -35,7 +36,6 @@ FOLDER = Path(__file__).resolve().parent.parent / "vectors"
 MARK = re.compile(r"<T0([+-]\d+)?(?:\|([0-9a-f]{3}|[-*][1-9])|(\.\d{3}))?>")
 WHOLE = re.compile(r":(<T0(?:[+-]\d+)?(?:\.\d{3})?>)")
 REPEAT = re.compile(r"<(\d+)\*(.)>")
-RUN = re.compile(r"(.)\1{9999,}")
 NEAR = 10**12
 """In recorded expectations, numbers at most this many ms from T0 are times."""
 LAST_SCORE_MS = SCORE_ORIGIN_MS + 2**41 - 1
@@ -79,13 +79,16 @@ class Vector:
         return self.script.startswith("pressure/")
 
 
+def all_files() -> list[str]:
+    """Return the names of all files."""
+    return sorted(
+        path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.json")
+    )
+
+
 def scripts_with_vectors() -> list[str]:
     """Return the names of the files with cases."""
-    return sorted(
-        path.relative_to(FOLDER).with_suffix("").as_posix()
-        for path in FOLDER.rglob("*.json")
-        if "cases" in _read(path)
-    )
+    return [name for name in all_files() if "cases" in _read(FOLDER / f"{name}.json")]
 
 
 @cache
@@ -198,11 +201,13 @@ def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
         return value
     if value.isdigit() and any(abs(int(value) - late - t0) < NEAR for late in LATE_SCORES):
         return _mark(int(value), t0)
+    if value.isdigit() and len(value) == 16 and not scored and abs(int(value) // 1000 - t0) < NEAR:
+        return f"{_mark(int(value) // 1000, t0)[:-1]}.{value[-3:]}>"  # in us
     if value.isdigit() and len(value) > 14 and _is_score(end_of(int(value)), t0, scored):
         return _mark(end_of(int(value)), t0)[:-1] + f"|{int(value) % 4096:03x}>"
     if (priority := _priority(value, t0)) is not None:
         return priority
-    value = RUN.sub(lambda found: f"<{len(found.group())}*{found.group(1)}>", value)
+    value = shortened(value)
     return re.sub(r"(?<!\d)(\d{13})(\d{3})?(?!\d)", lambda m: _near(m, t0), value)
 
 

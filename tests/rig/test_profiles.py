@@ -45,6 +45,7 @@ def draw(
     return re.findall(r"drawn (-?\d+)", ended.stdout), header
 
 
+@pytest.mark.slow
 def test_a_short_run_draws_the_same_and_shrinks_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

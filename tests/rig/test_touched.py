@@ -99,6 +99,7 @@ def test_tests_that_know_a_file(root: Path, changed: str, files: str, scripts: s
     assert find_touched([], root) == NOTHING
 
 
+@pytest.mark.slow
 def test_the_last_line_of_a_short_run_tells_that_it_was_one() -> None:
     """It has the number of cases drawn and of all, also if workers of xdist have drawn them."""
     command = [

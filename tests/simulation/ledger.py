@@ -7,16 +7,17 @@ believes about the end of a lease.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from penstock import AsyncJob
 from penstock.core.jobs.job import term_of
 from tests.simulation.loop import EPOCH, Process
 from tests.simulation.world import World
 
-__all__ = ["BURIED", "LOST", "REPEATED", "RESULT", "Entry", "Ledger", "Run"]
+__all__ = ["BURIED", "LOST", "REPEATED", "RESULT", "Entry", "Ledger", "Rate", "Run"]
 
 SERVER_TICK = 0.001
 """Seconds between two times of a server: scripts count whole milliseconds."""
@@ -29,6 +30,14 @@ RESULT = "may have lost its result"
 BURIED = "may be a dead letter"
 
 
+class Rate(NamedTuple):
+    """A rate: so many jobs in so many seconds, and so many at once."""
+
+    count: int
+    seconds: float
+    burst: int
+
+
 @dataclass
 class Entry:
     """A job that a producer has tried to add, or a handler has handed over.
@@ -36,7 +45,9 @@ class Entry:
     Attributes:
         name: unique.
         deed: what its handler does.
-        key: the key; "" = none.
+        key: the key, if its jobs are in order; "" = none.
+        paced_key: the key, if it has a rate; "" = none.
+        last_counts: number of deliveries and of crashes at the last delivery that was seen.
         dedup_id: the dedup id; "" = none.
         ttl: seconds after which it expires; None = never.
         is_callback: whether it is the callback of a batch.
@@ -58,6 +69,8 @@ class Entry:
     name: str
     deed: str
     key: str = ""
+    paced_key: str = ""
+    last_counts: tuple[int, int] = (0, 0)
     dedup_id: str = ""
     ttl: float | None = None
     is_callback: bool = False
@@ -102,12 +115,14 @@ class Run:
         job: the delivery.
         process: where it runs.
         began_at: when it began.
+        extended_to: the end of its lease is not before this time, as its handler has asked for.
     """
 
     entry: Entry
     job: AsyncJob
     process: Process
     began_at: float
+    extended_to: float = 0.0
 
     @property
     def until(self) -> float:
@@ -131,11 +146,14 @@ class Ledger:
         running: the runs under way.
         ticks: the ids of the jobs of each tick.
         deliveries: the times of all deliveries that a handler has seen.
+        deliveries_of_key: those that its rate allows, by key.
         broken: promises that were found broken.
         latest_notice: most seconds for which a handler ran on after the end of its lease.
         paused_at: the time since when nothing is delivered; None = there is no pause.
+        held: the times between which nothing is delivered; None = there is no hold.
         refuses_since: the time since when producers are refused; None = they are not.
         has_lost: whether a server has lost settings or counts of deliveries.
+        steps_taken: how often a step was taken.
     """
 
     def __init__(self, world: World) -> None:
@@ -146,11 +164,15 @@ class Ledger:
         self.latest_notice = 0.0
         self.ticks: dict[int, set[str]] = {}
         self.deliveries: list[float] = []
+        self.deliveries_of_key: dict[str, list[float]] = defaultdict(list)
         self.accepted_of_key: dict[str, list[str]] = defaultdict(list)
         self.begun_of_key: dict[str, list[str]] = defaultdict(list)
         self.paused_at: float | None = None
+        self.held: tuple[float, float] | None = None
         self.refuses_since: float | None = None
         self.has_lost = False
+        self.steps_taken = 0
+        self._noted: dict[tuple[str, int], int] = {}
         self._excused: Counter[str] = Counter()
         self._lapsed_at = 0.0
 
@@ -273,7 +295,7 @@ class Ledger:
 
         Set back, the time of a queue goes on, so nothing is excused.
         """
-        self.paused_at = None  # it is compared with the time of the queue
+        self.paused_at = self.held = None  # they are compared with the time of the queue
         if seconds > 0:
             self._lapse()
             self._excuse_since(self._now, REPEATED, BURIED)
@@ -290,21 +312,23 @@ class Ledger:
         return [one for one in entries if one.settled_at is None or one.settled_at >= since]
 
     def _lapse(self) -> None:
-        """Note that a server may have forgotten its deliveries and its pause."""
+        """Note that a server may have forgotten its deliveries, its pause and its hold."""
         self._lapsed_at = self._now
-        self.paused_at = self.refuses_since = None
+        self.paused_at = self.refuses_since = self.held = None
 
     def is_forgotten(self, run: Run) -> bool:
         """Return whether a server may have forgotten a delivery, and no renewal has shown that."""
         if run.job.at_most_once:
             return run.began_at <= self._lapsed_at
-        longest = max(term_of(run.job).lease, run.job.lease)
+        longest = max(term_of(run.job).lease, run.job.lease, run.extended_to - run.began_at)
         return run.until - longest < self._lapsed_at
 
     # -- handlers --------------------------------------------------------------------------
 
-    def begin(self, name: str, job_id: str, job: AsyncJob, process: Process) -> Run:
-        """Note that a handler begins."""
+    def begin(
+        self, name: str, job_id: str, job: AsyncJob, process: Process, slots: int | None = None
+    ) -> Run:
+        """Note that a handler begins; at most so many may hold jobs at once."""
         entry = self.entries.get(name)
         if entry is None:
             self.complain(f"{name} runs, and nothing has added it")
@@ -313,8 +337,11 @@ class Ledger:
         self._see(entry, job_id)
         run = Run(entry, job, process, self._now)
         self.note_delivery(job)
+        self._note_paced(entry, job)
         self._check_holders(run)
         self._check_time(run)
+        if slots is not None:
+            self._check_slots(run, slots)
         for member in entry.members:
             if member.is_promised and not (
                 member.is_over(self._now) or member.deed == "always fails"
@@ -345,6 +372,13 @@ class Ledger:
             elif entry.key and run.entry.key == entry.key:
                 self.complain(f"{entry.name} runs beside {run.entry.name} of its key")
 
+    def _check_slots(self, new: Run, most: int) -> None:
+        """Check that no more jobs are held at once than the queue delivers."""
+        runs = [run for run in (*self.running, new) if not self.is_forgotten(run)]
+        held = {run.entry.name for run in runs if run.until > self._now + SERVER_TICK}
+        if len(held) > most and not self.has_lost:
+            self.complain(f"{len(held)} jobs are held at once, not {most}: {sorted(held)}")
+
     def _check_time(self, run: Run) -> None:
         """Check that the job was delivered before the end of its ttl."""
         entry, job = run.entry, run.job
@@ -356,6 +390,23 @@ class Ledger:
         self.deliveries.append(job.delivered)
         if self.paused_at is not None and job.delivered > self.paused_at + SERVER_TICK:
             self.complain(f"{job.id} was delivered during a pause")
+        if self.held is not None:
+            since, until = self.held
+            if since + SERVER_TICK < job.delivered < until - SERVER_TICK:
+                self.complain(f"{job.id} was delivered during a hold")
+
+    def hold(self, since: float, until: float) -> None:
+        """Note that the queue is held between two times of its server."""
+        self._world.note("holds", since, until)
+        if not self._excused[LOST]:  # else the hold may go with the jobs
+            self.held = since, until
+
+    def _note_paced(self, entry: Entry, job: AsyncJob) -> None:
+        """Note a delivery of a key, unless a lease has ended before it: that one costs nothing."""
+        deliveries, crashes = entry.last_counts
+        entry.last_counts = (job.deliveries, job.crashes)
+        if entry.paced_key and job.crashes <= crashes and job.deliveries > deliveries:
+            self.deliveries_of_key[entry.paced_key].append(job.delivered)
 
     def end(self, run: Run, *, is_done: bool) -> None:
         """Note that a handler has ended."""
@@ -367,6 +418,18 @@ class Ledger:
             self.latest_notice = max(self.latest_notice, late)
             if late > NOTICE_SECONDS:
                 self.complain(f"{run.entry.name} ran on for {late:.1f} s, and its lease had ended")
+
+    def take_step(self, run: Run, number: int) -> int:
+        """Note that a step was taken; return its value, which no other one has."""
+        self.steps_taken += 1
+        self._world.note("step", run.entry.name, number, self.steps_taken)
+        return self.steps_taken
+
+    def see_step(self, run: Run, number: int, value: int) -> None:
+        """Note the value of a step behind its note: each run of the job sees the same."""
+        first = self._noted.setdefault((_without_node(run.job.id), number), value)
+        if value != first and not self.has_lost:
+            self.complain(f"step {number} of {run.entry.name} was {first}, and is {value} now")
 
     def tick(self, at: float, job: AsyncJob) -> None:
         """Note the job of a tick."""
@@ -415,11 +478,19 @@ class Ledger:
 
     def check_rate(self, count: int, seconds: float, burst: int) -> None:
         """Check that at most `burst` deliveries came at once, and `count` in so many seconds."""
-        gap, arrival = seconds / count, 0.0
-        for at in sorted(self.deliveries):
+        self._check_gaps(self.deliveries, Rate(count, seconds, burst), "the rate")
+
+    def check_key_rate(self, rate: Rate) -> None:
+        """Check the same for the jobs of each key."""
+        for key, times in self.deliveries_of_key.items():
+            self._check_gaps(times, rate, f"the rate of key {key}")
+
+    def _check_gaps(self, times: Iterable[float], rate: Rate, what: str) -> None:
+        gap, arrival = rate.seconds / rate.count, 0.0
+        for at in sorted(times):
             arrival = max(arrival, at) + gap
-            if arrival > at + burst * gap + SERVER_TICK and not self.has_lost:
-                self.complain(f"the delivery at {at:.3f} exceeds the rate")
+            if arrival > at + rate.burst * gap + SERVER_TICK and not self.has_lost:
+                self.complain(f"the delivery at {at:.3f} exceeds {what}")
                 return
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock import (
+    AsyncJob,
     AsyncPenstock,
     AsyncQueue,
+    AsyncSteps,
     Done,
     Handlers,
     JobCancelled,
@@ -27,8 +29,8 @@ from penstock import (
     RetryPolicy,
     Snooze,
 )
-from tests.simulation.faults import LONGEST_DELAY
-from tests.simulation.ledger import LOST, RESULT, Entry, Ledger
+from tests.simulation.faults import LONGEST_DELAY, LONGEST_TAIL
+from tests.simulation.ledger import LOST, RESULT, Entry, Ledger, Rate, Run
 from tests.simulation.loop import current_process
 from tests.simulation.plan import FAULT_SECONDS, Plan
 from tests.simulation.world import World
@@ -37,12 +39,19 @@ __all__ = ["LEASE", "PARTITIONS", "RATE", "SCHEDULE", "SECONDS_OF_DEED", "TICK_S
 
 QUEUE = "work"
 LEASE = 3.0
+STEPS, SLEEP_SECONDS = 3, 0.5
+"""Of a job whose handler takes steps, and sleeps behind each."""
 PARTITIONS = 3
 DEEDS = (
     *("ok", "ok", "ok", "nap", "long", "longest"),
     *("fails once", "always fails", "snoozes", "once"),
 )
-SECONDS_OF_DEED = {"nap": 0.5, "long": 2.5 * LEASE, "longest": 6 * LEASE}
+OPTIONS_OF_DEED: dict[str, dict[str, Any]] = {
+    "once": {"lease": 0},
+    "steps": {"headers": {"handler": "steps"}},
+}
+EXTENSION = 2 * LEASE
+SECONDS_OF_DEED = {"nap": 0.5, "long": 2.5 * LEASE, "longest": 6 * LEASE, "extends": EXTENSION}
 KEYS = ("", "", "a", "b")
 DEDUP_IDS = ("", "x", "y", "z")
 MORTAL_DEEDS = ("ok", "nap", "long", "fails once", "snoozes")
@@ -56,18 +65,12 @@ DOCUMENTED = (PenstockError, RedisConnectionError, RedisTimeoutError)
 REFUSALS = (OutOfMemory, QueueClosed, QueueFull, QueuePaused)
 """Errors of an enqueue that say that nothing was added."""
 LONGEST_PAUSE = 8.0
-"""Most seconds for which the operator pauses the queue."""
+"""Most seconds for which the operator pauses or holds the queue."""
 
 
-class Rate(NamedTuple):
-    """A rate: so many jobs in so many seconds, and so many at once."""
-
-    count: int
-    seconds: float
-    burst: int
-
-
-RATE = Rate(6, 1.0, 4)
+RATE, KEY_RATE = Rate(6, 1.0, 4), Rate(2, 1.0, 2)
+SLOTS = 3
+"""The most jobs that are delivered at once."""
 
 
 class Load:
@@ -90,6 +93,23 @@ class Load:
     def has(self, feature: str) -> bool:
         """Return whether the plan has a feature."""
         return feature in self.plan.features
+
+    @property
+    def _may_be_late(self) -> bool:
+        """Whether a refused call may still run: a copy of it is late (durability.md)."""
+        return any("delay request" in part or "slow server" in part for part in self.plan.parts)
+
+    @property
+    def slots(self) -> int | None:
+        """Return how many jobs a node, or each of its partitions, delivers at once; None = any."""
+        if not self.has("slots"):
+            return None
+        return max(1, SLOTS // self.parts)
+
+    @property
+    def parts(self) -> int:
+        """Return the number of partitions; 1 = there are none."""
+        return PARTITIONS if self.has("partitions") else 1
 
     def client(self, name: str) -> AsyncPenstock:
         """Return a client that connects at its first call: the server may be down."""
@@ -120,8 +140,15 @@ class Load:
         settings: dict[str, Any] = {"lease": LEASE, "max_crashes": 0, "result_ttl": 600}
         if self.has("keys"):
             settings["ordered"] = True
+        if self.has("share"):
+            settings["share"] = 1
+        if self.has("key rate"):
+            pace = f"{KEY_RATE.count}/{KEY_RATE.seconds:.0f}s"
+            settings |= {"key_rate": pace, "key_burst": KEY_RATE.burst}
         if self.has("bounded"):
             settings["max_length"] = 6
+        if self.has("slots"):
+            settings["max_active"] = SLOTS
         if self.has("rate"):
             settings |= {"rate": f"{RATE.count}/{RATE.seconds:.0f}s", "burst": RATE.burst}
         while True:
@@ -159,7 +186,8 @@ class Load:
         try:
             added = await queue.enqueue({"name": entry.name}, **self._options_of(entry))
         except DOCUMENTED as error:
-            self.ledger.refuse(entry, error, is_known=isinstance(error, REFUSALS))
+            is_known = isinstance(error, REFUSALS) and not self._may_be_late
+            self.ledger.refuse(entry, error, is_known=is_known)
             return None
         if added.duplicate:
             self.ledger.accept_duplicate(entry, added.id)
@@ -197,6 +225,14 @@ class Load:
     def _draw_entry(self, producer: str) -> Entry:
         draws = self.world.draws
         deeds = (*DEEDS, "hands over", "hands over") if self.has("hand-over") else DEEDS
+        if self.has("steps"):
+            deeds = (*deeds, "steps", "steps")
+        if self.has("hold"):
+            deeds = (*deeds, "holds")
+        if self.has("extend"):
+            deeds = (*deeds, "extends")
+        if self.has("slots"):  # a delivery at most once that got lost has its slot for a day
+            deeds = tuple(deed for deed in deeds if deed != "once")
         entry = self._entry(producer, draws.choice(deeds))
         if self.has("keys") and entry.deed != "once":
             # A producer's own key: the order of two producers is not known to either.
@@ -217,8 +253,7 @@ class Load:
     def _options_of(self, entry: Entry) -> dict[str, Any]:
         draws, options = self.world.draws, dict[str, Any]()
         options["retry"] = POLICY if entry.deed == "always fails" else PATIENT
-        if entry.deed == "once":
-            options["lease"] = 0
+        options |= OPTIONS_OF_DEED.get(entry.deed, {})
         if entry.ttl is not None:
             options["ttl"] = entry.ttl
         if self.has("replicas") and entry.deed != "once" and draws.random() < 0.5:
@@ -227,7 +262,14 @@ class Load:
             options["block"] = draws.uniform(0.5, 5.0)
         if entry.key:
             options["key"] = entry.key
+            entry.paced_key = entry.key if self.has("key rate") else ""
             return options
+        # With a key, a dedup id is one of the partition of the key.
+        may_have_key = not (entry.dedup_id and self.has("partitions"))
+        without_order = self.has("share") or self.has("key rate")
+        if without_order and may_have_key and (key := draws.choice(KEYS)):
+            options["key"] = key
+            entry.paced_key = key if self.has("key rate") else ""
         if entry.dedup_id:
             options["dedup_id"] = entry.dedup_id
         if draws.random() < 0.2:
@@ -267,6 +309,7 @@ class Load:
     def handlers(self) -> Handlers:
         """Return the handlers of a worker."""
         handlers = Handlers()
+        handlers.handler("steps")(self._take_steps)
         self._follow = handlers.default(self._handle).options(retry=PATIENT)
         return handlers
 
@@ -277,14 +320,19 @@ class Load:
         name = job.body["name"]
         process = current_process()
         assert process is not None
-        run = self.ledger.begin(name, job.id, job, process)
+        slots = None if self.slots is None else self.slots * self.parts
+        run = self.ledger.begin(name, job.id, job, process, slots)
         deed, is_done = run.entry.deed, False
         try:
+            if deed == "extends":
+                await self._extend(run)
             await asyncio.sleep(SECONDS_OF_DEED.get(deed, 0.02) * self.world.draws.uniform(0.5, 1))
             if deed == "always fails" or (deed == "fails once" and run.entry.runs == 1):
                 raise ValueError(deed)
             if deed == "snoozes" and run.entry.runs == 1:
                 return Snooze(0.5)
+            if deed == "holds" and run.entry.runs == 1:
+                return Snooze(0.5, hold="key" if job.key else "queue")
             is_done = True
         finally:
             self.ledger.end(run, is_done=is_done)
@@ -293,11 +341,44 @@ class Load:
             return Done(name, then=[self._follow.job({"name": child.name})])
         return name
 
+    async def _take_steps(self, steps: AsyncSteps, job: AsyncJob, name: str) -> str:
+        process = current_process()
+        assert process is not None
+        slots = None if self.slots is None else self.slots * self.parts
+        run, is_done = self.ledger.begin(name, job.id, job, process, slots), False
+        try:
+            for number in range(STEPS):
+                value = await steps.run(f"step {number}", self._take_step, run, number)
+                self.ledger.see_step(run, number, value)
+                await steps.sleep(f"sleep {number}", SLEEP_SECONDS)
+            is_done = True
+        finally:
+            self.ledger.end(run, is_done=is_done)
+        return name
+
+    async def _take_step(self, run: Run, number: int) -> int:
+        await asyncio.sleep(self.world.draws.uniform(0.0, LEASE / STEPS))
+        return self.ledger.take_step(run, number)
+
+    async def _extend(self, run: Run) -> None:
+        """Ask for a longer lease, which the renewals of the worker leave as it is."""
+        until = self.world.clock.now + EXTENSION
+        if run.entry.ttl is not None:
+            until = 0.0  # its end is that of the lease at the latest
+        with suppress(*DOCUMENTED):
+            await run.job.extend(EXTENSION)
+            run.extended_to = until
+
     # -- the operator ----------------------------------------------------------------------
 
     async def operate(self) -> None:
-        """Pause, purge and clear the queue, each once at some time, if the plan has it."""
-        acts = {"pause": self._pause, "purge": self._purge, "clear": self._clear}
+        """Pause, hold, purge and clear the queue, each once at some time, if the plan has it."""
+        acts = {
+            "pause": self._pause,
+            "hold": self._hold,
+            "purge": self._purge,
+            "clear": self._clear,
+        }
         client = self.client("operator")
         try:
             queue = self.queue(client)
@@ -320,10 +401,32 @@ class Load:
         await asyncio.sleep(draws.uniform(0.5, LONGEST_PAUSE))
         self.ledger.paused_at = self.ledger.refuses_since = None
         self.world.note("resumes")
+        await self._resume(queue)
+        # A power cut or a failover may have lost that.
+        await asyncio.sleep(max(0.0, self.until - self.world.clock.now) + LONGEST_TAIL)
+        await self._resume(queue)
+
+    @staticmethod
+    async def _resume(queue: AsyncQueue) -> None:
         while True:
             with suppress(*DOCUMENTED):
-                return await queue.resume()
+                await queue.resume()
+                return
             await asyncio.sleep(0.1)
+
+    async def _hold(self, queue: AsyncQueue) -> None:
+        """Hold the queue. It ends by itself, or is ended before."""
+        await self._sleep_some()
+        draws, server = self.world.draws, next(iter(self.world.network.servers.values()))
+        seconds, began = draws.uniform(0.5, LONGEST_PAUSE), server.time()
+        with suppress(*DOCUMENTED):
+            if await queue.hold(seconds) and not server.was_stepped:
+                self.ledger.hold(server.time(), began + seconds)
+        await asyncio.sleep(draws.uniform(0.5, LONGEST_PAUSE))
+        self.ledger.held = None
+        with suppress(*DOCUMENTED):
+            await queue.hold(0)
+            self.world.note("ends the hold")
 
     async def _purge(self, queue: AsyncQueue) -> None:
         """Remove the jobs that wait. A request that is late may do so after its answer."""

@@ -28,8 +28,12 @@ FEATURES = {
     "clear": 0.1,
     "replicas": 0.2,
     "two nodes": 0.15,
+    "share": 0.2,
+    "slots": 0.2,
 }
 """Features and events of a system, each with the share of the worlds that have it."""
+LATER_FEATURES = {"key rate": 0.2, "steps": 0.15, "hold": 0.2, "extend": 0.2}
+"""Features that are drawn apart: the other worlds keep their stories."""
 STRIKES = ("cut request", "cut reply", "mute request", "mute reply", "delay request", "delay reply")
 """What may happen to bytes: the connection breaks, all is lost without a sign, or they are late."""
 LONGEST_STOP = 12.0
@@ -53,12 +57,17 @@ BLOWS: dict[str, tuple[float, float, float]] = {
 seconds of one. A clock is set by so many seconds."""
 RIVALS = (
     ("clear", "keys"),  # until the queue is configured again, it has no order
+    ("clear", "key rate"),  # so do its keys
     ("clear", "partitions"),  # it is for a queue that no client uses
     ("flush all", "keys"),
     ("flush all", "partitions"),
+    ("partitions", "key rate"),  # jobs of a batch are in the partition of the batch
+    ("keys", "share"),  # an ordered queue has no share
     ("two nodes", "keys"),  # order, dedup ids and rate are those of each node
     ("two nodes", "dedup"),
     ("two nodes", "rate"),
+    ("two nodes", "slots"),
+    ("two nodes", "key rate"),
     ("two nodes", "clear"),
     ("two nodes", "flush all"),
 )
@@ -149,10 +158,12 @@ def draw_plan(seed: int) -> Plan:
     drawn = [name for name, share in FEATURES.items() if draws.random() < share]
     strikes = tuple(name for name in STRIKES if draws.random() < 0.5)
     drawn += [kind for kind, (share, *_) in BLOWS.items() if draws.random() < share]
+    later = random.Random(f"later {seed}")
+    drawn += [name for name, share in LATER_FEATURES.items() if later.random() < share]
     for part, rival in RIVALS:
         if part in drawn and rival in drawn:
             drawn.remove(rival)
-    features = tuple(name for name in drawn if name in FEATURES)
+    features = tuple(name for name in drawn if name in FEATURES | LATER_FEATURES)
     kinds = [kind for kind in drawn if kind in BLOWS]
     servers = servers_of(features)
     producers = tuple(f"p{i}" for i in range(draws.choice((1, 2))))

@@ -123,6 +123,7 @@ RARE = (
     "a stale receipt is accepted",
     "a job that no replica has counts as confirmed",
     "a pause does not stop deliveries",
+    "a hold does not stop deliveries",
     "producers are not refused in a pause",
     "a stale hand-over adds its jobs",
     "no lost lease is noticed",
@@ -140,6 +141,11 @@ PLANTS: tuple[Plant, ...] = (
         "a renewal changes nothing",
         "redis.call('ZADD', active, unpack(active_pairs))\n  if #begun",
         "redis.call('ZCARD', active)\n  if #begun",
+    ),
+    ScriptPlant(
+        "a renewal shortens a lease",
+        "local till = late == '2' and",
+        "local till = late == '3' and",
     ),
     ScriptPlant(
         "a stale receipt is accepted",
@@ -163,8 +169,8 @@ PLANTS: tuple[Plant, ...] = (
     ),
     ScriptPlant(
         "two jobs of a key run at once",
-        "local most = is_ordered and 1 or",
-        "local most = is_ordered and 2 or",
+        "local hard_limit = is_ordered and 1 or",
+        "local hard_limit = is_ordered and 2 or",
     ),
     ScriptPlant(
         "a failure is not counted",
@@ -178,9 +184,24 @@ PLANTS: tuple[Plant, ...] = (
     ),
     ScriptPlant("the rate is not kept", "used = used + took * period", "used = used + 0 * period"),
     ScriptPlant(
+        "more jobs are delivered at once than max_active allows",
+        "return most - redis.call('ZCARD', active)",
+        "return most + 1 - redis.call('ZCARD', active)",
+    ),
+    ScriptPlant(
+        "the rate of a key is not kept",
+        "note(hash, tat_of(hash) + step)",
+        "note(hash, tat_of(hash))",
+    ),
+    ScriptPlant(
         "a pause does not stop deliveries",
         "if paused == 'out' or paused == 'all' then\n    return",
         "if false then\n    return",
+    ),
+    ScriptPlant(
+        "a hold does not stop deliveries",
+        "held_until = held_until > now and",
+        "held_until = false and",
     ),
     ScriptPlant(
         "producers are not refused in a pause",

@@ -37,6 +37,7 @@ def run_share(share: Share) -> tuple[int, int]:
             failed += 1
             text = str(failure.error).partition("\n")[0]
             print(f"{type(failure.error).__name__}: seed {seed}: {text}", flush=True)
+            print(f"  repeat it: nox -s simulate -- --seed {seed} --shrink", flush=True)
     return ran, failed
 
 

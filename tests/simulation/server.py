@@ -17,10 +17,18 @@ import hiredis
 import redis
 from fakeredis._helpers import NoResponse, SimpleError, SimpleString
 from fakeredis._socket import FakeSocket
+from fakeredis._socket._resp import convert_to_resp2
 from fakeredis.commands_mixins import scripting_mixin
-from fakeredis.model._command_info import get_all_commands_info, is_write_command
+from fakeredis.model._command_info import is_write_command
 
 from tests.simulation.loop import EPOCH, Clock
+from tests.simulation.scripts import (
+    DENIED_TO_FULL,
+    CompiledScripts,
+    is_plain,
+    script_command,
+    show_to_lua,
+)
 
 __all__ = ["Server", "Session", "use_server_time"]
 
@@ -32,10 +40,6 @@ INFO = (
 )
 """The reply to INFO, whatever the section."""
 FULL_TEXT = "OOM command not allowed when used memory > 'maxmemory'."
-DENIED_TO_FULL = frozenset(
-    name.decode() for name, facts in get_all_commands_info().items() if b"denyoom" in facts[2]
-)
-"""Commands that a full server refuses, except in a script that has written before."""
 MOST_SECONDS_BEHIND = 5.0
 """Most seconds of requests that wait for a slow server."""
 
@@ -85,9 +89,9 @@ class Session(FakeSocket):
             self._owner.execute(self, self._commands.popleft())
 
     def _get_server_runtime(self, server: Any) -> Any:
-        if not isinstance(getattr(server, "_lua_runtime", None), _CompiledScripts):
+        if not isinstance(getattr(server, "_lua_runtime", None), CompiledScripts):
             runtime = super()._get_server_runtime(server)
-            server._lua_runtime = _CompiledScripts(runtime, self._owner.alter)
+            server._lua_runtime = CompiledScripts(runtime, self._owner.alter)
         return server._lua_runtime
 
     def _run_command(self, func: Any, sig: Any, args: list[Any], from_script: bool) -> Any:
@@ -98,6 +102,18 @@ class Session(FakeSocket):
             return SimpleError(FULL_TEXT)
         self._has_written |= from_script and is_write_command(name.encode())
         return super()._run_command(func, sig, args, from_script)
+
+    def _lua_redis_call(self, runtime: Any, expected: Any, op: bytes, *args: Any) -> Any:
+        command = script_command(op, len(args))
+        if command is None:
+            return super()._lua_redis_call(runtime, expected, op, *args)
+        if self._owner.is_full and command.needs_memory and not self._has_written:
+            raise SimpleError(FULL_TEXT)
+        self._has_written |= command.is_write
+        reply = command.run(self, args)
+        if is_plain(reply):
+            return show_to_lua(reply, runtime.table_from)
+        return self._convert_redis_result(runtime, convert_to_resp2(reply))
 
     def put_response(self, msg: Any) -> None:
         """Send a reply."""
@@ -170,31 +186,6 @@ class Session(FakeSocket):
         self._wait = None
         self._commands.clear()
         self._owner.forget(self)
-
-
-class _CompiledScripts:
-    """The Lua interpreter of a server, which compiles a script once and not at each call.
-
-    Args:
-        runtime: the interpreter of fakeredis.
-        alter: returns the text that runs in place of a script's own.
-    """
-
-    def __init__(self, runtime: Any, alter: Callable[[bytes], bytes]) -> None:
-        self._runtime = runtime
-        self._alter = alter
-        self.globals = runtime.globals
-        self.table_from = runtime.table_from
-        self._compiled: dict[bytes, Callable[[], Any]] = {}
-
-    def execute(self, source: bytes | str) -> Any:
-        """Run a script."""
-        if isinstance(source, str):  # fakeredis collects garbage after each call
-            return None
-        compiled = self._compiled.get(source)
-        if compiled is None:
-            compiled = self._compiled[source] = self._runtime.compile(self._alter(source))
-        return compiled()
 
 
 class Server:
@@ -297,6 +288,11 @@ class Server:
             self._blocked = [one for one in self._blocked if one.is_blocked]
             for session in ended:
                 session.run()
+
+    def end(self) -> None:
+        """Free the interpreter: it and Python keep each other alive, and no collector sees that."""
+        for name in [name for name in vars(self.fake) if name.startswith("_lua_")]:
+            delattr(self.fake, name)
 
     def forget(self, session: Session) -> None:
         """Forget a session."""

@@ -15,6 +15,7 @@ from penstock import AsyncQueue, AsyncWorker
 from tests.simulation.faults import Faults, Member
 from tests.simulation.ledger import REPEATED, Entry, Ledger
 from tests.simulation.load import (
+    KEY_RATE,
     PARTITIONS,
     RATE,
     SCHEDULE,
@@ -97,7 +98,7 @@ class System:
     async def run(self) -> None:
         """Run the system to its end, and check it."""
         world, ledger = self.world, self.ledger
-        watch = asyncio.ensure_future(LeaseWatch(world, ledger).run())
+        watch = asyncio.ensure_future(LeaseWatch(world, ledger, self.load.slots).run())
         await self.faults.run()
         for member in (*self.producers, self.operator):
             await member.task
@@ -109,6 +110,8 @@ class System:
         ledger.check_orders()
         if self.load.has("rate"):
             ledger.check_rate(*RATE)
+        if self.load.has("key rate"):
+            ledger.check_key_rate(KEY_RATE)
         for worker in self.workers:
             if worker.task.done():
                 ledger.complain(f"{worker.name} has ended: {worker.task!r}")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
+
+from penstock import NodesUnavailable
 from tests.simulation.server import Session
 from tests.simulation.world import World
 
@@ -67,3 +71,36 @@ def test_a_wait_that_outlasts_the_ends_of_other_jobs() -> None:
 
         world.run(run())
         assert server.commands < 1000
+
+
+def test_a_batch_whose_node_goes_down_while_it_is_full() -> None:
+    """Its jobs can't go to another node: the caller is told that none takes them."""
+    with World(1) as world:
+        servers = [world.add_server("a"), world.add_server("b")]
+        is_down = asyncio.Event()
+
+        def fail_at_look(execute: Any) -> Any:
+            def fail(session: Session, command: Sequence[bytes]) -> None:
+                if is_down.is_set() and command[0] == b"INFO":
+                    world.network.refused.update(world.network.servers)
+                    for link in list(world.network.links):
+                        link.cut()
+                else:
+                    execute(session, command)
+
+            return fail
+
+        for server in servers:
+            server.execute = fail_at_look(server.execute)
+
+        async def enqueue() -> None:
+            async with world.client("p", "a", "b") as ps:
+                queue = ps.queue("q")
+                await queue.configure(max_length=1)
+                batch = await queue.batch(then=b"then").__aenter__()
+                await batch.enqueue(b"1")
+                is_down.set()
+                with pytest.raises(NodesUnavailable):
+                    await batch.enqueue(b"2", block=60)
+
+        world.run(world.process("p").spawn(enqueue()))

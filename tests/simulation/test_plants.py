@@ -20,6 +20,7 @@ def name_of(plant: Plant) -> str:
     return plant.name.replace(" ", "-")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", [one for one in PLANTS if not one.is_rare], ids=name_of)
 def test_a_fault_is_found(plant: Plant) -> None:
     """A fault that shows itself in many systems; `nox -s simulate -- --plants` finds the others."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulation.plan import draw_plan
 from tests.simulation.plants import PLANTS
 from tests.simulation.shrink import Failure, fail_by, shrink
@@ -11,6 +13,7 @@ from tests.simulation.system import find
 A_FAILURE_IS_AN_ACK = next(plant for plant in PLANTS if plant.name == "a failure is an ack")
 
 
+@pytest.mark.slow
 def test_a_failure_shrinks_to_the_parts_that_it_needs() -> None:
     """This fault needs no other fault, and no feature."""
     seed = find(A_FAILURE_IS_AN_ACK, 40)
@@ -22,6 +25,7 @@ def test_a_failure_shrinks_to_the_parts_that_it_needs() -> None:
     assert shrunk.plan.parts == ()
 
 
+@pytest.mark.slow
 def test_a_story_tells_calls_by_their_names() -> None:
     """Each line has the time, the client, the effect and the answer."""
     log: list[str] = []

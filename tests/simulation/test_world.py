@@ -37,6 +37,7 @@ def run_in(world: World, work: Callable[[], Any], name: str = "p") -> Any:
     return world.run(run())
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_exactly() -> None:
     """Every command, every reply and every time is the same; of another seed they are not."""
     logs: tuple[list[str], list[str]] = [], []
@@ -47,6 +48,7 @@ def test_a_seed_repeats_exactly() -> None:
     assert simulate(4).digest != first
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_in_another_process() -> None:
     """Neither the hashes of texts, the addresses of objects nor the seeds before it matter."""
     seeds = (seed for seed in count() if "two nodes" in draw_plan(seed).features)

@@ -1,4 +1,4 @@
-"""A look into the servers: whether workers hold the jobs that they believe to hold.
+"""A look into the servers: whether workers hold the jobs that they believe to hold, and how many.
 
 A worker counts a lease from when it asked for it, so by its own clock the lease ends before it does
 on the server (protocol/core.md, Consuming). The sets of leases are read as the protocol stores them
@@ -31,12 +31,14 @@ class LeaseWatch:
     Args:
         world: the world.
         ledger: has the runs, and gets what is wrong.
+        slots: the most jobs that a queue or a partition may deliver at once; None = any number.
     """
 
-    def __init__(self, world: World, ledger: Ledger) -> None:
+    def __init__(self, world: World, ledger: Ledger, slots: int | None = None) -> None:
         self._servers = list(world.network.servers.values())
         self._clock = world.clock
         self._ledger = ledger
+        self._slots = slots
         self._unheld_since: dict[Run, float] = {}
 
     async def run(self) -> None:
@@ -49,6 +51,8 @@ class LeaseWatch:
                     unheld[run] = self._unheld_since.get(run, self._clock.now)
                     self._check_notice(run, self._clock.now - unheld[run])
             self._unheld_since = unheld
+            if self._slots is not None and not self._ledger.has_lost:
+                self._check_slots(self._slots)
 
     def _is_believed(self, run: Run) -> bool:
         """Return whether a worker believes that it holds a job, as it may."""
@@ -70,9 +74,20 @@ class LeaseWatch:
     def _check_end(self, run: Run, server: Server, score: float) -> None:
         end = (score // TAGS + SCORES_BEGIN_MS) / 1000 - EPOCH
         late = run.until - end
-        if late > SERVER_TICK and not server.was_stepped:
+        if server.was_stepped:
+            return
+        if late > SERVER_TICK:
             who = run.process.name
             self._ledger.complain(f"{who} counts {run.entry.name} as held {late:.3f} s too long")
+        short = run.extended_to - end
+        if short > SERVER_TICK:
+            self._ledger.complain(f"the lease of {run.entry.name} ends {short:.3f} s too early")
+
+    def _check_slots(self, most: int) -> None:
+        for server in self._servers:
+            for key, item in server.fake.dbs[0]._dict.items():
+                if key.endswith(b":active") and len(item.value) > most:
+                    self._ledger.complain(f"{key.decode()} has {len(item.value)} jobs, not {most}")
 
     def _check_notice(self, run: Run, seconds: float) -> None:
         if seconds > NOTICE_SECONDS and not run.process.was_stopped:

@@ -126,6 +126,8 @@ class World:
             for process in self.processes:
                 process.tasks.clear()
             self.network.clear()
+            for server in self.network.servers.values():
+                server.end()
             self.loop.close()
             gc.collect()
             self._stack.close()

@@ -110,7 +110,8 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     _check_bodies(base, stored, records)
     total = sum(len(members) for members in indexes.values())
     assert total == len(held), f"{base!r}: {len(held)} held jobs have {total} places in indexes"
-    fields = set(raw.hkeys(base + b"tally"))
+    steps = _check_notes(base, raw.hgetall(base + b"tally"), held)
+    fields = set(raw.hkeys(base + b"tally")) - steps
     marks = {field[1:] for field in fields if field[:1] in (b"c", b"e", b"p", b"s")}
     counted = {field for field in fields if field[1:] not in marks}
     gone = (counted | marks) - held
@@ -149,6 +150,7 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         "s": starting,
         "p": ruled,
         "w": awaited,
+        "n": steps,
     }
     used["u"] = _check_priorities(raw, base, heads)
     tickets = set(raw.zrange(base + b"tickets", 0, -1))
@@ -163,6 +165,35 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     _check_meta(raw, base, listed, used)
     for token in (b"wake", b"space"):
         assert raw.llen(base + token) <= 1, f"{base!r}: several {token.decode()} tokens"
+
+
+def _check_notes(base: bytes, tally: dict[bytes, bytes], held: set[bytes]) -> set[bytes]:
+    """Check the notes of jobs with steps, and return all their fields.
+
+    A later call removes those of jobs that have ended, which the field `n` and pieces list.
+    """
+    fields = {name for name in tally if name[:1] == b"n"}
+    first, last = map(int, tally.get(b"n", b"1 0").split())
+    pieces = [b"n:%d" % piece for piece in range(first, last + 1)]
+    words = b"".join(tally[piece] for piece in pieces).split()
+    expected = {b"n", *pieces} if words else set[bytes]()
+    for number, count in zip(words[::3], words[1::3], strict=True):
+        assert number not in held, f"{base!r}: notes of {number!r} are to be removed"
+        expected |= {b"n%b:%d" % (number, place + 1) for place in range(int(count))}
+    for head in fields - {b"n"}:
+        if b":" in head:
+            continue
+        count, size, redriven, waits_for = tally[head].split(b" ")
+        places = [b"%b:%d" % (head, place + 1) for place in range(int(count))]
+        assert head[1:] in held, f"{base!r}: notes of a job that is gone: {head!r}"
+        assert sum(len(tally[place]) for place in places) == int(size), (
+            f"{base!r}: size of {head!r}"
+        )
+        assert int(redriven) <= int(count) > 0, f"{base!r}: {head!r}: {tally[head]!r}"
+        assert waits_for == b"-", f"{base!r}: {head!r}: {tally[head]!r}"
+        expected |= {head, *places}
+    assert fields == expected, f"{base!r}: notes {fields}, wanted {expected}"
+    return fields
 
 
 def _check_priorities(raw: Raw, base: bytes, heads: dict[bytes, dict[bytes, bytes]]) -> set[bytes]:
@@ -325,9 +356,13 @@ def load_scripts(raw: Raw) -> None:
 
 
 def evalshas(raw: Raw) -> int:
-    """Count the scripts that the server has run by EVALSHA since its start."""
-    found = raw.info("commandstats").get("cmdstat_evalsha", {})
-    return int(found.get("calls", 0))
+    """Count the scripts that the server has run by EVALSHA since its start.
+
+    The first call of a script that it does not know is answered NOSCRIPT, and comes again.
+    """
+    called = raw.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+    unknown = raw.info("errorstats").get("errorstat_NOSCRIPT", {}).get("count", 0)
+    return int(called) - int(unknown)
 
 
 def method_of(queue: Any, name: str) -> Callable[..., Any]:

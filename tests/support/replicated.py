@@ -12,9 +12,22 @@ from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import Raw, check_invariant, load_scripts
 from tests.support.twins import wait_for
 
-__all__ = ["Replicated", "replicated"]
+__all__ = ["Replicated", "reach_replicas", "replicated"]
 
 COUNTED = ("evalsha", "wait")
+
+
+def reach_replicas(raw: Raw, count: int) -> None:
+    """Return when so many replicas have all that the server has executed before.
+
+    WAIT is about the writes of its own connection, so this one writes: without one, a replica that
+    has nothing yet is counted.
+    """
+    wait_for(lambda: _write(raw) and raw.wait(count, 500) == count, 30)
+
+
+def _write(raw: Raw) -> bool:
+    return bool(raw.incr("reached") and raw.delete("reached"))
 
 
 class Replicated:

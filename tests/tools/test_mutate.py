@@ -92,6 +92,20 @@ def test_faults_that_change_nothing_exist() -> None:
         assert key in {fault.named(source) for fault in make(path, source)}
 
 
+def test_a_first_character_may_have_the_number_0() -> None:
+    """The numbers 1 and 0 name the same character to Lua, as the first of several."""
+    source = b"x = string.sub(f(id), 1, 200)\ny = string.find(id, ' ', 1, true)\nz = max(id, 1)\n"
+    faults = [one for one in lua_faults("a.lua", source) if one.described(source) == "1 -> 0"]
+    assert [bool(one.reason(source)) for one in faults] == [True, True, False]
+
+
+def test_tests_that_call_a_script_are_those_of_a_lua_file() -> None:
+    """Tests of the protocol run scripts without a client, so they are among them."""
+    tests = {"tests/core/a": 2.0, "tests/core/b": 1.0, "tests/protocol/c": 3.0}
+    record = Record({}, tests, {"tests/core/a": ["ack", "nack"], "tests/core/b": ["peek"]})
+    assert record.find_calling({"nack", "bury"}) == ["tests/core/a", "tests/protocol/c"]
+
+
 def _code(text: str) -> CodeType:
     return compile(text, "a.py", "exec")
 

@@ -20,6 +20,7 @@ def test_the_first_page_and_the_tutorial_run() -> None:
     type_pages([ROOT / "README.md", ROOT / "docs" / "tutorial.md"])
 
 
+@pytest.mark.slow
 def test_the_saved_program_is_a_worker_that_must_greet(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from penstock import (
     AsyncJob,
     AsyncPenstock,
     AsyncQueue,
+    AsyncSteps,
     AsyncWorker,
     BoundHandler,
     BulkEnqueued,
@@ -25,6 +26,7 @@ from penstock import (
     NewJobs,
     Penstock,
     Queue,
+    Steps,
     Worker,
 )
 from penstock.core.values.policy import RetryPolicy
@@ -58,6 +60,35 @@ def named(to: str, lang: str = "en") -> int:
 
 @handlers.handler
 def given(job: Job, to: str) -> None: ...
+
+
+@handlers.handler
+def stepped(steps: Steps, to: str) -> int:
+    value = steps.run("a", named.function, to, lang="de")
+    assert_type(steps.run("b", len, [1]), int)
+    assert_type(steps.key("a"), str)
+    steps.run("c", len, 7)  # type: ignore[arg-type]
+    assert isinstance(value, int)
+    return value
+
+
+@handlers.handler("later", lease=60)
+async def stepped_later(steps: AsyncSteps, to: str) -> str:
+    assert_type(await steps.run("a", fetched, to), bytes)
+    assert_type(await steps.run("b", len, [1]), int)
+    return to
+
+
+async def fetched(name: str) -> bytes:
+    return name.encode()
+
+
+async def enqueue_stepped() -> None:
+    """Steps are no argument of a job; a call of the function needs them."""
+    stepped.enqueue(emails, "ada")
+    await stepped_later.enqueue(sms, to="ada")
+    stepped.enqueue(emails, Steps.local(), "ada")  # type: ignore[call-overload]
+    assert_type(stepped(Steps.local(), "ada"), int)
 
 
 @emails.handler

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from html import unescape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -77,6 +78,45 @@ def test_parked_jobs_have_a_column(ps: Penstock, page: Browser) -> None:
     assert "parked 3" in found.text
     assert "b 1 0 2 0 0" in found.text
     assert re.findall(r'href="/queues/(\w)"', found.html) == ["b", "a"]
+
+
+def test_a_queue_shows_its_slots(ps: Penstock, page: Browser) -> None:
+    """Beside the figures there is how many of them are taken."""
+    for name in "ab":
+        ps.queue(name).enqueue_many(range(9))
+    ps.queue("a").configure(max_active=2)
+    ps.queue("a").reserve(5, block=0)
+    assert "running 2 of 2" in page.get("/queues/a").text
+    assert "running" not in page.get("/queues/b").text
+
+
+def test_a_parked_job_waits_for_the_rate_of_its_key(ps: Penstock, page: Browser) -> None:
+    """Its timeline has the time from which the key may have its next job."""
+    queue = ps.queue("q")
+    queue.configure(key_rate="1/h")
+    job_id = queue.enqueue_many(range(2), key="k").ids[1]
+    assert "waits for its key" not in page.get(f"/jobs/{job_id}").text
+    queue.reserve(block=0)
+    assert "waits for its key until" in page.get(f"/jobs/{job_id}").text
+
+
+def test_a_parked_job_waits_for_others_of_its_key_or_for_a_hold(
+    ps: Penstock, page: Browser
+) -> None:
+    """Its page tells which, and until when; the page of the queue counts the keys."""
+    queue = ps.queue("q")
+    queue.configure(per_key=1)
+    job_id = queue.enqueue_many(range(3), key="k").ids[2]
+    assert "its key: 1 of 1 running or next" in page.get(f"/jobs/{job_id}").text
+    queue.hold(60, key="k")
+    text = page.get(f"/jobs/{job_id}").text
+    assert "the end of a hold of its key" in text
+    assert "its key is held until" in text
+    assert "keys held" in page.get("/queues/q").text
+    queue = ps.queue("held")
+    queue.enqueue("x")
+    queue.hold(60)
+    assert "held for" in page.get("/queues/held").text
 
 
 def test_an_overview_of_nothing(page: Browser) -> None:
@@ -228,6 +268,20 @@ def test_a_job_in_words(ps: Penstock, page: Browser) -> None:
     assert "last progress 2 of 1000 (0%) (" in text
     assert "retry policy 2 attempts, backoff from 1 s, up to 90 s" in text
     assert text.rindex("failed", 0, text.index("Why it is dead")) < text.index("died")
+
+
+def test_a_death_and_the_job_after_it_link_each_other(ps: Penstock, page: Browser) -> None:
+    """The dead letter names the job that its death has added, and that one names it."""
+    q = ps.queue("emails")
+    added = q.enqueue("a", on_dead="tell")
+    q.bury(q.reserve(), "no")
+    view = q.show(added.id)
+    assert view is not None
+    told = view.follow_up
+    dead = page.get(f"/jobs/{added.id}").text
+    assert "on death a job of tell" in dead
+    assert f"added after its death {told}" in dead
+    assert f"added after the death of {added.id}" in page.get(f"/jobs/{told}").text
 
 
 def test_dropped_dead_letters(ps: Penstock, page: Browser) -> None:
@@ -448,6 +502,15 @@ def test_batches(ps: Penstock, open_page: Open) -> None:
     found = open_page().get("/batches")
     assert "emails waiting for dead letters success 4 3 0 1" in found.text
     assert '<progress value="0.75"' in found.html
+    q.enqueue("another")
+    q.bury(q.reserve(), "other")
+    link = re.search(r'href="(/queues/emails[?]state=dead[^"]+)"', found.html)
+    assert link is not None
+    dead = open_page().get(unescape(link[1]))
+    assert f"Only jobs of the batch {batch.id}" in dead.text
+    assert last.id in dead.html
+    assert dead.html.count('class="id" href="/jobs/') == 2  # of the batch, and of the job
+    assert open_page().get("/queues/emails?state=dead&batch=x").status == 400
 
 
 def test_workers(ps: Penstock, raw: Raw, page: Browser) -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from penstock import AsyncPenstock, NotPermitted
-from penstock.core.jobs.views import QueuePage, QueueStats, Settings
+from penstock.core.jobs.queue_stats import QueuePage, QueueStats, Settings
 from penstock.core.nodes.problems import Problem
 from penstock.web.sampler import KEPT_SEARCHES, MAX_SAMPLED_QUEUES, POINTS_PER_QUEUE, Sampler
 

@@ -70,6 +70,8 @@ def handle(job):
         Told.well = False
     if job.body == "deaf":
         held.append("deaf")
+    if job.body == "long once" and job.attempt == 1:
+        threading.Event().wait()
     if job.body == "long":
         while not worker.stopping:
             time.sleep(0.01)

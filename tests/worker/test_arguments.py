@@ -425,8 +425,16 @@ def test_jobs_that_would_not_fit(
     """Wrong arguments raise at the producer before anything is written."""
     with pytest.raises(BadArgument) as caught:
         handler(function).job(*args, **kwargs)
+    assert type(caught.value) is BadArgument
     assert caught.value.argument == argument
     assert reason in str(caught.value)
+
+
+def test_a_wrong_call_is_shown_with_the_name_of_the_function() -> None:
+    """It reads as it was written."""
+    text = r"^arguments=plain\(lang='de'\): missing a required argument: 'user_id'; the"
+    with pytest.raises(BadArgument, match=text):
+        handler(plain).job(lang="de")
 
 
 def test_values_that_cannot_be_shown() -> None:
@@ -514,6 +522,7 @@ def refused(function: Callable[..., Any], data: bytes) -> str:
     return ""
 
 
+@pytest.mark.slow
 @given(function=st.sampled_from(SIGNATURES), body=BODIES)
 def test_any_body_fits_or_is_unfit(function: Callable[..., Any], body: Any) -> None:
     """Any body is refused, or the function can be called with its arguments."""
@@ -555,7 +564,7 @@ def test_a_state_is_no_argument() -> None:
     def handler(pool: State[int], **more: int) -> None: ...
 
     parameters = Parameters(handler, None, strict=True)
-    with pytest.raises(Misfit, match="pool=7: unexpected"):
+    with pytest.raises(BadArgument, match="pool=7: unexpected"):
         parameters.body((), {"pool": 7})
     with pytest.raises(Misfit, match="pool=7: unexpected"):
         parameters.bind({"pool": 7})

@@ -87,6 +87,24 @@ def test_a_long_job_delays_no_report(backend: Backend, queue: Queue) -> None:
     assert queue.stats().acked == 6
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_nothing_is_prefetched_from_a_queue_with_slots(
+    backend: Backend, queue: Queue, concurrency: int
+) -> None:
+    """A job that waits in a busy worker would take the slot of one that could run elsewhere."""
+    active: list[int] = []
+    queue.configure(max_active=9)
+    queue.enqueue_many(range(8))
+
+    def handle(_: Any) -> None:
+        active.append(queue.stats().active)
+
+    options: dict[str, Any] = {"concurrency": concurrency, "prefetch": 5, "burst": True}
+    Worker(backend.sync_client(), "work", handle, **options).run()
+    assert len(active) == 8
+    assert max(active) <= concurrency
+
+
 def test_a_lease_of_the_worker_is_not_of_its_queue(backend: Backend, queue: Queue) -> None:
     """If a worker has a lease of its own, other reserves by its queue object have the queue's."""
     leases: list[float] = []

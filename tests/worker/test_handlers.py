@@ -198,7 +198,11 @@ def test_registered_twice() -> None:
         ),
         (
             lambda it: it.chunk(size=2, cron="@daily"),
-            "no such option: the options are lease, q",
+            "no such option: the options are lease, on_dead, q",
+        ),
+        (
+            lambda it: it.on_dead(lease=3),
+            "no such option: the options are retry, stop, time_limit, wait",
         ),
         (lambda it: it.handler(delay=3), "use the handler's options(delay=...).enqueue(...)"),
     ],
@@ -261,7 +265,7 @@ def test_a_handler_of_another_set() -> None:
         handlers.handler(batch)
     for decorate in (handlers.handler("new"), handlers.handler(), handlers.chunk(size=1)):
         with pytest.raises(BadArgument, match="is a handler already"):
-            decorate(batch)  # type: ignore[operator]
+            decorate(batch)  # type: ignore[operator]  # decorators of several types
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "\ud800", "x" * 201, "ä" * 101, 5, b"f", ["f"]])
@@ -410,6 +414,7 @@ def test_a_static_method_is_a_function() -> None:
         (lambda *, _job: None, "must take one argument"),
         (Mailer.send, "must not be a method"),
         (Mailer.make, "must not be a method"),
+        (classmethod(Mailer.make), "must not be a method"),
     ],
 )
 def test_bad_functions(function: Any, reason: str) -> None:
@@ -418,6 +423,12 @@ def test_bad_functions(function: Any, reason: str) -> None:
         Handlers().handler(None)(function)
     with pytest.raises(BadArgument, match=reason):
         Handlers().chunk(None, size=5)(function)
+
+
+def test_a_decorated_class_method_is_refused() -> None:
+    """It stands in the place of a name, as it can't be called."""
+    with pytest.raises(BadArgument, match="must not be a method"):
+        Handlers().handler(classmethod(Mailer.make))  # type: ignore[call-overload]  # refused
 
 
 def test_functions_without_a_signature() -> None:

@@ -128,6 +128,7 @@ def end(helper: HeartbeatProcess) -> None:
     until(lambda: helper.pid is None)
 
 
+@pytest.mark.slow
 @KINDS
 def test_a_handler_that_holds_the_interpreter_lock(
     crew: Crew, queue: Queue, other: Queue, kind: str
@@ -186,6 +187,7 @@ def test_a_stopped_worker_holds_nothing(crew: Crew, queue: Queue, other: Queue) 
     assert not runs_at_once(runs(crew.diary.events()))
 
 
+@pytest.mark.slow
 def test_a_helper_that_dies_is_replaced(
     crew: Crew, queue: Queue, other: Queue, raw: redis.Redis
 ) -> None:
@@ -202,6 +204,7 @@ def test_a_helper_that_dies_is_replaced(
     assert queue.stats().crashed == 0
 
 
+@pytest.mark.slow
 def test_a_helper_that_hangs(crew: Crew, queue: Queue) -> None:
     """A helper that hangs does not block the worker."""
     worker, helper = start(crew, "thread", prefetch=1000)
@@ -329,6 +332,7 @@ def test_jobs_of_an_earlier_life_of_the_queue(
     until(lambda: not helper.news() and term_of(later[0]).until > began.until)
 
 
+@pytest.mark.slow
 @KINDS
 def test_it_ends_in_order(crew: Crew, queue: Queue, kind: str) -> None:
     """A stopping worker ends its helper."""
@@ -392,6 +396,7 @@ def test_a_frozen_program_starts_no_copies_of_itself(
     assert f"the demo {reason}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["restart", "change"])
 def test_the_worker_beside_a_helper_uses_one_node(worker_server: EmbeddedServer, how: str) -> None:
     """The helper knows one node, so its worker uses no other one, at any start."""

@@ -66,6 +66,7 @@ def test_no_process_without_suspects(crew: Crew, queue: Queue) -> None:
     assert psutil.Process(worker.pid).children() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_ordinary_jobs_continue_in_the_same_worker(
     kind: str, crew: Crew, queue: Queue, tmp_path: Path
@@ -85,6 +86,7 @@ def test_ordinary_jobs_continue_in_the_same_worker(
     assert worker.ended() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("heartbeat", ["thread", "process"])
 def test_a_suspect_that_keeps_the_interpreter(
@@ -129,6 +131,7 @@ def test_suspects_of_partitions(kind: str, crew: Crew, worker_url: str) -> None:
     assert worker.pid not in {one["pid"] for one in crew.diary.events("start")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_suspect_that_kills_its_process(kind: str, crew: Crew, queue: Queue) -> None:
     """A suspect kills its process: the crash counts when its lease ends; a new process starts."""
@@ -228,6 +231,7 @@ def test_the_death_of_the_worker_with_a_deaf_suspect(crew: Crew, queue: Queue) -
     assert (stats.ready, stats.active, stats.crashed) == (1, 0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_burst_waits_for_its_suspects(kind: str, crew: Crew, queue: Queue) -> None:
     """In burst mode suspects run one after the other, and all are done."""

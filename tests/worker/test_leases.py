@@ -94,10 +94,13 @@ class Beats:
         self.lost = list[Delivery]()
         self.lost_at = 0.0
         self.cancelled = list[Delivery]()
-        runners = SimpleNamespace(lose=self._lose, cancel=self.cancelled.extend)
+        runners = SimpleNamespace(
+            lose=self._lose, cancel=self.cancelled.extend, warn_of_block=lambda _: None
+        )
         state: Any = SimpleNamespace(
             held=dict.fromkeys(jobs, server.now),
             helper=None,
+            held_file=None,
             suspects=SimpleNamespace(unbegun=()),
             dispatcher=SimpleNamespace(runners=runners),
             log=logging.getLogger("penstock"),

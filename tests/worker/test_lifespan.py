@@ -405,6 +405,7 @@ def test_a_supervisor_waits_longer_each_time(worker: Start, told: Told, app: Pat
     assert program.wait() == 0
 
 
+@pytest.mark.slow
 def test_the_process_of_suspects_has_its_own(
     worker: Start, told: Told, app: Path, server: EmbeddedServer
 ) -> None:

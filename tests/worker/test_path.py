@@ -14,6 +14,7 @@ import pytest
 import penstock
 from penstock import Queue, Worker
 from penstock.embedded import EmbeddedServer
+from penstock.worker.held_file import HeldFile, make_held_file
 
 ROOT = str(Path(penstock.__file__).parent)
 WARM = 5
@@ -52,17 +53,25 @@ class Tracer:
 
 
 @pytest.mark.parametrize(
-    "look, most",
-    [(lambda _: None, 45), (lambda job: job.body, 49)],
-    ids=["the job", "the body"],
+    "look, most, noted",
+    [(lambda _: None, 45, False), (lambda job: job.body, 49, False), (lambda _: None, 49, True)],
+    ids=["the job", "the body", "under a supervisor"],
 )
 def test_a_job_passes_few_functions(
-    look: Callable[[Any], object], most: int, queue: Queue, worker_server: EmbeddedServer
+    look: Callable[[Any], object],
+    most: int,
+    noted: bool,
+    queue: Queue,
+    worker_server: EmbeddedServer,
 ) -> None:
-    """Between two jobs a worker calls at most 45 functions; decoding a body takes 4 more."""
+    """Between two jobs a worker calls at most 45 functions. Decoding a body takes 4 more, a note
+    for the supervisor too.
+    """
     queue.enqueue_many(range(WARM + TRACED + 1))
     tracer = Tracer(look)
     worker = Worker(worker_server.url, "work", tracer.__call__, concurrency=1, burst=True)
+    if noted:
+        worker.held_file = HeldFile(make_held_file())
     threading.setprofile(tracer.profile)
     try:
         worker.run(signals=False)

@@ -101,7 +101,7 @@ def test_a_job_that_comes_with_the_end_of_a_wait_is_given_back(
     ops = queue.ops
     call = ops.enqueue([b"1;i=abc\nlast"])
     with raw.pipeline(transaction=True) as pipeline:  # no token comes, as if it had been lost
-        keys_and_args = (*call.head, 1, "0123456789abcdef", *call.args)
+        keys_and_args = (*call.head, 1, "0123456789abcdef", *call.sent_args)
         pipeline.execute_command("EVALSHA", call.script.sha, *keys_and_args)
         pipeline.delete(ops.keys["wake"])
         pipeline.execute()

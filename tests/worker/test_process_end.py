@@ -280,3 +280,44 @@ def test_the_process_ends_although_a_step_fails(kind: str) -> None:
     command = [sys.executable, "-c", START + LOCKED, "url", kind]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1, ended.stderr
+
+
+COLLECTING = """
+import gc, os, sys, threading, time
+from penstock import Worker
+from penstock.worker.process_end import find_stacks
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        time.sleep(0.0001)  # another thread goes on
+
+def start_threads():
+    while True:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+
+def wait(depth):
+    wait(depth - 1) if depth else threading.Event().wait()
+
+for target, args in ((start_threads, ()), *[(wait, (3,))] * 5):
+    threading.Thread(target=target, args=args, daemon=True).start()
+gc.set_threshold(1, 1000, 1000)
+for _ in range(20):
+    Cycle()
+    find_stacks()
+    Cycle()
+    Worker(sys.argv[1], "none", print, burst=True).run()
+print(gc.isenabled(), flush=True)
+os._exit(0)
+"""
+
+
+def test_no_garbage_is_collected_during_a_look_at_threads(worker_url: str) -> None:
+    """CPython before 3.11.9 would wait for itself: a worker would hang as it starts or ends."""
+    command = [sys.executable, "-c", COLLECTING, worker_url]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "True\n")

@@ -157,6 +157,7 @@ def test_a_damaged_queue_does_not_hold_up_the_others(
         assert seen.wait("b") < 10
 
 
+@pytest.mark.slow
 @kinds
 def test_a_queue_is_damaged_while_its_handlers_run(
     url: str, ps: Penstock, raw: redis.Redis, kind: str, caplog: pytest.LogCaptureFixture
@@ -296,6 +297,7 @@ def test_a_job_is_removed_while_its_handler_runs(
         assert (stats.ready, stats.active, stats.scheduled, stats.dead) == (0, 0, 0, 0)
 
 
+@pytest.mark.slow
 @kinds
 def test_a_ttl_ends_while_the_handler_runs(url: str, ps: Penstock, kind: str) -> None:
     """The lease is renewed until the ttl ends; then the handler is told."""

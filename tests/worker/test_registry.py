@@ -154,6 +154,7 @@ def test_a_key_of_another_type(
         wait_for(lambda: bool(ps.workers()))
 
 
+@pytest.mark.slow
 def test_several_nodes(make_server: Callable[..., EmbeddedServer]) -> None:
     """A worker tells each of its nodes, and is listed once. A node that is down is left out."""
     servers = [make_server(tcp=True) for _ in range(2)]

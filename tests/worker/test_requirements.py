@@ -78,6 +78,7 @@ def test_r1_a_delay_longer_than_the_lease(queue: Queue, raw: redis.Redis, worker
 # -- R3 ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_r3_an_orphan_starts_again(kind: str, crew: Crew, queue: Queue) -> None:
     """R3: the job of a killed worker starts again within lease + 1 s in an idle worker.
@@ -228,6 +229,7 @@ def test_r12_leases_are_bounded(
     assert most <= concurrency + prefetch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_r12_prefetched_jobs_keep_their_lease(kind: str, crew: Crew, queue: Queue) -> None:
     """R12: a prefetched job that waits for two leases is not delivered to others."""
@@ -245,6 +247,7 @@ def test_r12_prefetched_jobs_keep_their_lease(kind: str, crew: Crew, queue: Queu
 # -- R13 -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["thread", "asyncio", "mixed"])
 def test_r13_a_deploy(kind: str, crew: Crew, queue: Queue, tmp_path: Path) -> None:
     """R13: at SIGTERM short handlers finish; other jobs are released and start elsewhere within 1

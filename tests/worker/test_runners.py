@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -110,6 +111,39 @@ async def test_a_program_without_threads(kind: Any, monkeypatch: pytest.MonkeyPa
         with pytest.raises(ConfigurationError, match="gevent has replaced the threads"):
             await worker.start()
     assert worker.state == "new"
+
+
+# -- a blocked event loop ----------------------------------------------------------------------
+
+
+async def test_a_handler_that_keeps_the_event_loop_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The thread of the heartbeat sees that the loop does not answer for a second."""
+    began, ended = threading.Event(), threading.Event()
+
+    async def slow(_job: Any) -> None:
+        began.set()
+        ended.wait(60)
+
+    def look() -> None:
+        began.wait(60)
+        for now in (0.0, 0.9, 1.5, 2.5):
+            scene.runners.warn_of_block(now)
+        ended.set()
+
+    scene = Scene(slow)
+    scene.runners.start()
+    scene.put(made(0))
+    await asyncio.to_thread(look)
+    await await_for(lambda: scene.verdicts == {0: "ack"})
+    for now in (4.0, 4.5):
+        scene.runners.warn_of_block(now)
+        await asyncio.sleep(0)
+    [record] = caplog.records
+    assert "keeps the event loop for more than 1.5 s" in record.getMessage()
+    assert "a job without a name" in record.getMessage()
+    assert await scene.runners.close(1)
 
 
 # -- leases that are lost ----------------------------------------------------------------------

@@ -90,12 +90,14 @@ class Schedules:
                 entries=[one for one in entries if is_page or not cursor or one.tick is not None],
                 unread={},
             )
+        if call.script.name == "keep_schedules":
+            return SimpleNamespace(codes=[1] * len(call.args))
         name = next(name for name in NAMES if name in call.args)
         if name in self.refused:
             return self.refused[name]
         if call.script.name == "tick":
             (self.moved if "move" in call.args else self.ran).append(name)
-            return SimpleNamespace(count=0)
+            return SimpleNamespace(first=b"")
         self.stored.append(name)
         self.store(name)
         return SimpleNamespace(what=1)

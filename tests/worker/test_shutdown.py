@@ -119,6 +119,7 @@ def client(worker_url: str, queue: Queue) -> Any:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_end_of_a_worker(kind: str, name: str, crew: Crew, client: Penstock) -> None:
@@ -179,6 +180,7 @@ def check_jobs(crew: Crew, queue: Queue, at: Situation, way: str) -> None:
     assert {job.attempt for job in back} <= {1}, way
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_silent", [False, True], ids=["killed", "silent"])
 def test_the_end_while_the_server_is_away(

@@ -113,16 +113,20 @@ def test_a_process_that_does_not_stop_is_killed(worker: Worker, told: Told) -> N
 
 @pytest.mark.slow
 def test_burst_ends_when_all_have(worker: Worker, told: Told) -> None:
-    """In burst mode a process that ends with 0 is not replaced; one that dies is."""
-    told.do("long", *(["short"] * 20))
+    """In burst mode a process that ends with 0 is not replaced; one that dies is.
+
+    The job of the one that died runs again.
+    """
+    told.do("long once", *(["short"] * 20))
     program = worker("--processes", "2", "--burst")
-    number, pid, _ = told.until("long")
+    number, pid, _ = told.until("long once")
     other = next(found for found in iter(told.next, None) if found[3] == "down")
     assert other[0] != number
     program.line(f"process {other[0]}, pid {other[1]}, ended with 0: nothing is left to do")
     os.kill(pid, signal.SIGKILL)
     assert program.wait() == 0
     assert told.until("up")[0] == number
+    assert told.until("long once")[0] == number
     assert len([line for line in program.seen.splitlines() if "has started" in line]) == 3
 
 
@@ -162,6 +166,7 @@ def test_a_process_that_has_grown_is_replaced(worker: Worker, told: Told) -> Non
     assert told.until("up")[1] != pid
 
 
+@pytest.mark.slow
 def test_sighup_replaces_one_after_the_other(worker: Worker, told: Told, app: Path) -> None:
     """SIGHUP replaces one process after the other with the current code, if it can be loaded.
 
@@ -247,6 +252,7 @@ def test_a_broken_app_ends_the_supervisor(worker: Worker, app: Path) -> None:
     assert "has started" not in program.seen
 
 
+@pytest.mark.slow
 def test_reload(worker: Worker, told: Told, app: Path) -> None:
     """A change replaces the process if the app can be imported; if not, also at the start, it waits
     for the next change.

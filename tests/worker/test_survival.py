@@ -93,6 +93,7 @@ def test_a_queue_is_recreated_while_its_worker_runs(ps: Penstock, q: Queue) -> N
     assert worker.status().stats.counts == {"done": 4, "lost": 1}
 
 
+@pytest.mark.slow
 def test_leases_of_two_epochs_are_renewed_separately(ps: Penstock, q: Queue) -> None:
     """Leases of two epochs are renewed separately, so the new job keeps its lease."""
     q.enqueue("old", lease=4)
@@ -269,6 +270,8 @@ class Runners:
 
     def drain(self) -> list[Any]:
         return []
+
+    def warn_of_block(self, now: float) -> None: ...
 
     def lose(self, jobs: Any) -> None:
         for job in jobs:

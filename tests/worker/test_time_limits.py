@@ -221,6 +221,7 @@ def test_an_exception_that_cannot_be_raised(
     assert line.endswith(f"no thread with the id {ident}")
 
 
+@pytest.mark.slow
 def test_a_thread_that_ignores_the_limit(
     worker: Any, told: Told, server: EmbeddedServer, app: Path
 ) -> None:

@@ -10,27 +10,28 @@ const scripts = process.env.PENSTOCK_SCRIPTS ?? 'scripts'
 const vectors = (name) => JSON.parse(readFileSync(join(scripts, 'vectors', `${name}.json`)))
 const index = JSON.parse(readFileSync(join(scripts, 'index.json')))
 const T0 = 1800000000000
+const tables = (name) => placed(vectors(name))
 let count = 0
 
 // -- formats -------------------------------------------------------------------------------------
-for (const one of vectors('names').names) {
+for (const one of tables('names').names) {
   assert.equal(formats.crc32(one.name), one.crc32)
   for (const [kind, wanted] of Object.entries(one.keys)) {
     assert.equal(formats.key(one.prefix, one.name, kind), wanted)
   }
   count += 1
 }
-for (const one of vectors('ids').ids) {
+for (const one of tables('ids').ids) {
   const { node, number, queue, epoch, ttl_ms: ttl, at_most_once: once, id, crc32 } = one
   assert.equal(formats.encodeId({ node, number, queue, epoch, ttl, lease: once ? 0 : null }), id)
   assert.deepEqual(formats.decodeId(id), { node, number, crc32, epoch })
   count += 1
 }
-for (const { id } of vectors('ids').refused) {
+for (const { id } of tables('ids').refused) {
   assert.throws(() => formats.decodeId(id), RangeError)
   count += 1
 }
-const records = vectors('records')
+const records = tables('records')
 for (const one of records.records) {
   const bytes = Buffer.from(one.record, 'latin1')
   const { lease_ms: lease, ttl_ms: ttl, priority, codec, headers } = one
@@ -39,7 +40,7 @@ for (const one of records.records) {
   assert.deepEqual(formats.decodeRecord(bytes), { lease, ttl, codec, headers, body })
   const { max_attempts: attempts, base_ms: base, cap_ms: cap } = one.retry ?? {}
   const retry = one.retry && [attempts, base, cap]
-  const isOurs = one.canonical && !one.dedup_id // that is a level of its own
+  const isOurs = one.canonical && !one.dedup_id && !one.on_dead // levels of their own
   const options = { lease, ttl, retry, priority, keep, jobKey, codec, headers, stable, body }
   if (isOurs) assert.deepEqual(formats.encodeRecord(options), bytes)
   count += 1
@@ -188,8 +189,7 @@ for (const name of ['enqueue', 'reserve', 'extend', 'ack', 'nack', 'release', 'b
       assert.deepEqual(reply, wanted)
       compare(await dump(redis), named(one.after))
     } catch (error) {
-      error.message = `${name}: ${title}\n${error.message}`
-      throw error
+      throw new Error(`${name}: ${title}`, { cause: error })
     }
     count += 1
   }

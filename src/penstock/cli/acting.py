@@ -33,12 +33,14 @@ class _Action(NamedTuple):
         key: of the number of changed jobs, in JSON.
         done: what was done, after a number of jobs.
         question: the verb of a question before it; empty = nothing is asked.
+        undelivered: whether it concerns only jobs that were never delivered.
     """
 
     run: Callable[[Queue, list[str]], Settled | int]
     key: str
     done: str
     question: str = ""
+    undelivered: bool = False
 
 
 @command("redrive")
@@ -102,10 +104,7 @@ def cancel(
         penstock cancel emails --state scheduled --handler digest --dry-run
     """
     action = _Action(Queue.cancel, "cancelled", "cancelled", "Cancel")
-    if _has_ids(ids, state, chosen, dry_run=dry_run):
-        _settle(session, queue, ids or [], action)
-    else:
-        _settle_chosen(session, queue, state, chosen, action, dry_run=dry_run, yes=yes)
+    _act(session, queue, ids, state, chosen, action, dry_run=dry_run, yes=yes)
 
 
 @command("delete")
@@ -133,11 +132,8 @@ def delete(
         penstock delete emails --state dead --group 0c51f2a94e7b
     """
     run = partial(Queue.delete, if_undelivered=if_undelivered)
-    action = _Action(run, "deleted", "deleted", "Delete")
-    if _has_ids(ids, state, chosen, dry_run=dry_run):
-        _settle(session, queue, ids or [], action)
-    else:
-        _settle_chosen(session, queue, state, chosen, action, dry_run=dry_run, yes=yes)
+    action = _Action(run, "deleted", "deleted", "Delete", undelivered=if_undelivered)
+    _act(session, queue, ids, state, chosen, action, dry_run=dry_run, yes=yes)
 
 
 @command("promote")
@@ -163,10 +159,7 @@ def promote(
         penstock promote emails --state scheduled --handler digest
     """
     action = _Action(Queue.promote, "promoted", "brought forward")
-    if _has_ids(ids, state, chosen, dry_run=dry_run):
-        _settle(session, queue, ids or [], action)
-    else:
-        _settle_chosen(session, queue, state, chosen, action, dry_run=dry_run)
+    _act(session, queue, ids, state, chosen, action, dry_run=dry_run)
 
 
 @command("postpone")
@@ -184,19 +177,30 @@ def postpone(
     _settle(session, queue, ids, _Action(Queue.postpone, "postponed", "postponed"))
 
 
-def _has_ids(
-    ids: Sequence[str] | None, state: StateName | None, chosen: ChosenJobs, *, dry_run: bool
-) -> bool:
-    """Return True if jobs are named by their ids, False if options choose them.
+def _act(
+    session: Session,
+    queue: str,
+    ids: Sequence[str] | None,
+    state: StateName | None,
+    chosen: ChosenJobs,
+    action: _Action,
+    *,
+    dry_run: bool,
+    yes: bool = True,
+) -> None:
+    """Act on the jobs with these ids, or on those that options choose.
 
     Raises:
-        BadUsage: neither, or both.
+        BadUsage: neither ids nor options, or both.
     """
     if ids and (state or chosen or dry_run):
         raise BadUsage("--state, --dry-run and options that choose jobs don't go with ids")
     if not ids and state is None:
         raise BadUsage("give ids, or --state and options that choose among the jobs in it")
-    return bool(ids)
+    if ids:
+        _settle(session, queue, ids, action)
+    else:
+        _settle_chosen(session, queue, state, chosen, action, dry_run=dry_run, yes=yes)
 
 
 def _settle(session: Session, queue: str, ids: Sequence[str], action: _Action) -> None:
@@ -231,10 +235,10 @@ def _settle_chosen(
 ) -> None:
     """Find the jobs of a state that match, ask, and act on these in steps."""
     with session.queue(queue) as target:
-        ids = _find_ids(target, state, chosen, limit)
+        ids = _find_ids(target, state, chosen, limit, undelivered=action.undelivered)
         count, of_queue = 0, f"{counted(len(ids), 'job')} in state {state}"
         if ids and action.question and not (yes or dry_run):
-            output.confirm(f"{action.question} {of_queue} of {queue}?")
+            output.confirm(f"{action.question} {of_queue} of {queue}?", action.done)
         for start in range(0, 0 if dry_run else len(ids), JOBS_PER_STEP):
             settled = action.run(target, ids[start : start + JOBS_PER_STEP])
             count += settled if isinstance(settled, int) else settled.done
@@ -250,8 +254,14 @@ def _settle_chosen(
 
 
 def _find_ids(
-    queue: Queue, state: StateName | None, chosen: ChosenJobs, limit: int | None
+    queue: Queue,
+    state: StateName | None,
+    chosen: ChosenJobs,
+    limit: int | None,
+    *,
+    undelivered: bool,
 ) -> list[str]:
     """Return the ids of matching jobs, the newest first: jobs that are added later are none."""
     search = queue.jobs(state, newest=True, body=0, n=JOBS_PER_STEP, **chosen.options)
-    return list(dict.fromkeys(view.id for view in islice(search, limit)))
+    views = (one for one in search if not (undelivered and (one.deliveries or state == "dead")))
+    return list(dict.fromkeys(view.id for view in islice(views, limit)))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from penstock.cli import output
 from penstock.cli.app import Session, command
+from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, Option
 from penstock.core.jobs.logs import counted
 
@@ -24,12 +25,13 @@ def check(
 
     That is: a node that does not answer or whose memory is nearly full; a queue that is full, or
     whose jobs wait for too long, with a worker or without one; jobs that a worker gives back, as it
-    has no such handler; a schedule that is late or whose
+    has no such handler; a schedule that is late, whose handler was removed, or whose
     last job is dead; dead letters; jobs in a paused queue. Each comes with the command that mends
     it or tells more.
 
     Args:
-        pattern: only queues whose names match: * any text, ? any character, [abc] one of these.
+        pattern: only queues whose names match: * any text, ? any character, [abc] one of these. If
+            none does, the exit code is 1.
         longest_wait: time that a job may wait, and a tick of a schedule be late.
         most_dead: dead letters that a queue may have.
 
@@ -39,6 +41,8 @@ def check(
     """
     with session.client() as client:
         queues = list(client.scan_queues_iter(pattern=pattern))
+        if not queues and pattern != "*":
+            raise Failed(f"no queue matches {pattern!r}: `penstock queues` lists the queues")
         found = client.find_problems(queues, longest_wait=longest_wait, most_dead=most_dead)
     rows = [(one.kind, one.queue or "", one.text, one.remedy) for one in found]
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "top": Listed("top", "Watch all queues on a screen that refreshes itself."),
     "stats": Listed("queues", "Show how many jobs queues have in each state."),
     "pause": Listed("queues", "Stop deliveries, refuse new jobs, or both."),
+    "hold": Listed("queues", "Deliver nothing for a time."),
     "resume": Listed("queues", "End a pause."),
     "configure": Listed("configure", "Show or change the settings of a queue."),
     "close": Listed("queues", "Refuse new jobs until reopen."),

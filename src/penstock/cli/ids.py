@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from penstock import BadJobId, Penstock, Queue
+from penstock import Penstock, Queue
+from penstock.cli.output import Failed
 from penstock.core.values.ids import ID_LENGTH
 
-__all__ = ["JOBS_PER_SEARCH", "each_id", "find_job", "short_id", "whole_ids"]
+__all__ = ["JOBS_PER_SEARCH", "each_id", "find_job", "whole_ids"]
 
 UNIQUE_PART = slice(12, 35)
 """The part that differs from job to job; the character before it is always a hyphen."""
-NUMBER_PART = slice(12, 25)
-"""The number of the job."""
 MIN_PREFIX_LENGTH = 4
 """Characters that the beginning of an id must have."""
 LISTED_IDS = 5
@@ -25,16 +24,11 @@ LISTED_IDS = 5
 JOBS_PER_SEARCH = 1000
 
 
-def short_id(job_id: str) -> str:
-    """Return the part of an id that no other job of its queue has, on this node."""
-    return job_id[NUMBER_PART]
-
-
 def whole_ids(queue: Queue, texts: Sequence[str]) -> list[str]:
     """Return the ids of jobs of a queue; beginnings are looked up among all its jobs.
 
     Raises:
-        BadJobId: no job, or several, have an id that begins so.
+        Failed: no job, or several, have an id that begins so.
     """
     found: dict[str, list[str]] = {text: [] for text in texts if len(text) < ID_LENGTH}
     if found:
@@ -49,7 +43,7 @@ def find_job(client: Penstock, text: str) -> tuple[Queue, str]:
     """Return the queue and the id of a job whose id begins with a text, among all queues.
 
     Raises:
-        BadJobId: no job, or several, have an id that begins so.
+        Failed: no job, or several, have an id that begins so.
     """
     queues = [client.open(name) for name in client.queues()]
     found = {one: queue for queue in queues for one in each_id(queue) if _begins(one, text)}
@@ -68,12 +62,13 @@ def _only(queue: str | None, text: str, ids: Sequence[str]) -> str:
         return ids[0]
     if not ids:
         place = "no queue has a" if queue is None else f"queue {queue!r} has no"
-        reason = f"{place} job whose id begins so; give {MIN_PREFIX_LENGTH} characters or more"
-        reason += ", or the whole id of a job that has ended"
-        raise BadJobId("id", text, reason)
+        raise Failed(
+            f"{place} job whose id begins with {text!r}; give {MIN_PREFIX_LENGTH} characters or "
+            "more, or the whole id of a job that has ended"
+        )
     listed = ", ".join(sorted(ids)[:LISTED_IDS])
     more = ", …" if len(ids) > LISTED_IDS else ""
-    raise BadJobId("id", text, f"{len(ids)} jobs have ids that begin so, give more: {listed}{more}")
+    raise Failed(f"{len(ids)} jobs have ids that begin with {text!r}, give more: {listed}{more}")
 
 
 def each_id(queue: Queue, states: Sequence[str] = (), **chosen: Any) -> Iterator[str]:

@@ -75,6 +75,7 @@ def enqueue(
     backoff_cap: float | None = None,
     result_ttl: float | None = None,
     priority: int | None = None,
+    on_dead: Annotated[str | None, Option(metavar="HANDLER")] = None,
 ) -> None:
     """Add a job, or with --lines one for each line of stdin.
 
@@ -108,6 +109,7 @@ def enqueue(
         backoff_cap: the longest delay after a failure. Default: the queue's.
         result_ttl: time for which the result is kept after the end of the job. Default: not at all.
         priority: 0 to 9; jobs with a higher priority are delivered first.
+        on_dead: if the job becomes a dead letter, another one is added, for this handler.
 
     Examples:
         penstock enqueue emails hello --delay 60
@@ -121,7 +123,7 @@ def enqueue(
         "durable": Durable(replicas, fsynced, timeout), "key": key,
         "dedup": _dedup(dedup_id, dedup_window, dedup_until, on_duplicate),
         "retry": None if retry == RetryPolicy() else retry,
-        "result_ttl": result_ttl, "priority": priority,
+        "result_ttl": result_ttl, "priority": priority, "on_dead": on_dead,
     }  # fmt: skip
     stdin = sys.stdin.buffer
     with session.client() as client:
@@ -345,7 +347,8 @@ def _watch(session: Session, queue: Queue, view: JobView | None) -> None:
 def _changing(view: JobView) -> str:
     state = "to be cancelled" if view.cancelled and view.state == "active" else view.state
     attempt = f"attempt {view.attempts}" if view.attempts else ""
-    facts = [state, attempt, view.owner, view.progress, view.error]
+    until = [f"{name} {at}" for name, at in _wait_for_key(view).items() if at]
+    facts = [state, *until, attempt, view.owner, view.progress, view.error]
     return "  ".join(str(fact) for fact in facts if fact)
 
 
@@ -371,8 +374,8 @@ def _locate(client: Penstock, names: Sequence[str]) -> tuple[Queue, str]:
     """Return the queue of a job and its id, from `[QUEUE] ID`.
 
     Raises:
-        BadJobId: malformed, or the beginning of no id, or of several.
-        Failed: the registry does not list the queue.
+        BadJobId: malformed.
+        Failed: the beginning of no id, or of several; or the registry does not list the queue.
     """
     if len(names) > 2:
         raise BadUsage("give [QUEUE] ID: one id, with or without its queue")
@@ -395,15 +398,27 @@ def _whole_document(view: JobView) -> dict[str, Any]:
     return {**output.job_document(view), "failures": failures, "trace": view.trace}
 
 
+def _wait_for_key(view: JobView) -> dict[str, str]:
+    if view.state != "parked":
+        return {}
+    label = "its key is held until" if view.key_held else "waits for its key until"
+    until = {} if view.due is None else {"due": "", label: output.moment(view.due)}
+    return {**until, "waits for": view.waits_for or ""}
+
+
 def _print_job(view: JobView) -> None:
     if view.finished is not None:
         output.facts({name: output.job_cell(view, name) for name in KEPT_FACTS})
         return
     figures = {
         **{name.replace("_", " "): output.job_cell(view, name) for name in JOB_FACTS},
+        **_wait_for_key(view),
         "lease": output.span(view.lease) if view.lease else "none (at most once)",
         "retry policy": policy_text(view.retry) if view.retry else "",
         "priority": view.priority or "",
+        "on death": f"a job of {view.on_dead}" if view.on_dead else "",
+        "added after its death": view.follow_up or "",
+        "added after the death of": view.death.id if view.death else "",
         **{f"header {name}": value for name, value in view.headers.items()},
         "size": output.size(len(view.raw)),
         "codec": output.body_value(view)[0],

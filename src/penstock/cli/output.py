@@ -19,7 +19,6 @@ from typing import Any
 
 from penstock import JobView
 from penstock.cli.grid import Medium, grid
-from penstock.cli.ids import short_id
 from penstock.core.jobs.logs import byte_size, printable
 from penstock.core.jobs.logs import span as span_of
 from penstock.core.jobs.middleware import HANDLER
@@ -60,6 +59,8 @@ MOMENT_FIELDS = (
     "died",
     "finished",
 )
+NUMBER_PART = slice(12, 25)
+"""The part of an id that no other job of its queue has on this node: the number of the job."""
 DURATION_FIELDS = ("age", "next_in", "idle", "ttl_left")
 
 
@@ -92,8 +93,12 @@ def note(text: str, hide: Callable[[str], str] = redacted) -> None:
     sys.stderr.write(f"{printable(hide(text))}\n")
 
 
-def confirm(question: str) -> None:
+def confirm(question: str, done: str = "removed") -> None:
     """Ask on stderr.
+
+    Args:
+        question: what is asked.
+        done: what a yes does, after "nothing was".
 
     Raises:
         Failed: the line on stdin does not say yes.
@@ -101,7 +106,7 @@ def confirm(question: str) -> None:
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Failed("nothing was removed")
+        raise Failed(f"nothing was {done}")
 
 
 def write_json(document: object) -> None:
@@ -138,7 +143,7 @@ def job_table(views: Sequence[JobView], attributes: Sequence[str], kind: str = "
         if sys.stdout.isatty():
             at = attributes.index("id")
             for row, view in zip(rows, views, strict=True):
-                row[at] = short_id(view.id)
+                row[at] = view.id[NUMBER_PART]
         table(attributes, rows, right="attempts", spare="owner attempts created")
     else:
         note(f"no {kind}")
@@ -215,6 +220,7 @@ def job_document(view: JobView) -> dict[str, Any]:
     told = {
         "headers": dict(view.headers),
         "retry": policy,
+        "death": view.death and asdict(view.death),
         "progress": view.progress and asdict(view.progress),
         "codec": codec,
         "body": body,

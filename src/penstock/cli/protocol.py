@@ -59,6 +59,7 @@ def _described(script: Script) -> dict[str, Any]:
         "keys": list(script.keys),
         "lane": script.lane,
         "args": list(script.args),
+        "lane_args": script.lane_args if script.lane else 0,
         "repeated": list(script.rest),
         "bounds": {name: [least, most] for name, least, most, _ in script.bounds},
     }

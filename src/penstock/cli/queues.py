@@ -22,7 +22,8 @@ from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.core.jobs.logs import counted
 
 __all__ = [
-    "clear", "close", "evict", "pause", "purge", "queues", "reopen", "resume", "stats", "sweep",
+    "clear", "close", "evict", "hold", "pause", "purge", "queues", "reopen", "resume", "stats",
+    "sweep",
 ]  # fmt: skip
 
 QueuesArgument = Annotated[list[str] | None, Argument("QUEUE")]
@@ -147,6 +148,9 @@ def _settings(one: QueueStats) -> str:
         return "does not exist"
     chosen = asdict(one.settings).items()
     shown = [f"{name}={value}" for name, value in chosen if value is not None]
+    shown += [] if one.held is None else [f"(held for {output.span(one.held)})"]
+    shown += [f"({counted(one.held_keys, 'key')} held)"] if one.held_keys else []
+    shown += [] if one.slots is None else [f"({one.active} of {one.slots} running)"]
     differing = [f"(others on {', '.join(one.differing)})"] if one.differing else []
     return " ".join(["closed"] * one.closed + shown + differing)
 
@@ -165,6 +169,37 @@ def pause(session: Session, queue: QueueArgument, side: PauseSide = "out") -> No
     with session.queue(queue) as target:
         target.pause(side)
     session.answer({"queue": queue, "paused": side}, f"{queue}: paused ({side})")
+
+
+@command("hold")
+def hold(
+    session: Session,
+    queue: QueueArgument,
+    seconds: Annotated[float, Argument("SECONDS")],
+    *,
+    key: str | None = None,
+) -> None:
+    """Deliver nothing for a time, which ends by itself. Of two holds the later end counts.
+
+    Args:
+        seconds: at most 86400 (a day); 0 = end the hold.
+        key: hold only the jobs of this key.
+
+    Examples:
+        penstock hold emails 30
+        penstock hold emails 0
+        penstock hold emails 30 --key customer:7
+    """
+    with session.queue(queue) as target:
+        target.hold(seconds, key=key)
+        if key is not None:
+            text = f"held for at least {output.span(seconds)}" if seconds else "not held"
+            document = {"queue": queue, "key": key, "held": seconds or None}
+            session.answer(document, f"{queue}, key {key}: {text}")
+            return
+        left = target.stats().held
+    text = "not held" if left is None else f"held for {output.span(left)}"
+    session.answer({"queue": queue, "held": left}, f"{queue}: {text}")
 
 
 @command("resume")

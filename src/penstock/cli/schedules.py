@@ -18,7 +18,7 @@ from penstock.worker.target import NoWorker, load
 __all__ = ["schedules"]
 
 Action = Literal["trigger", "pause", "resume", "remove", "restore"]
-SCHEDULE_COLUMNS = ("schedule", "runs at", "next", "last", "last job", "runs", "skipped")
+SCHEDULE_COLUMNS = ("schedule", "runs at", "next", "last", "last job", "runs", "skipped", "app")
 
 
 @command("schedules")
@@ -103,11 +103,12 @@ def _print(found: Sequence[ScheduleView]) -> None:
         (
             one.name,
             one.spec,
-            "paused" if one.paused else output.moment(one.next),
+            "paused" if one.paused else "orphaned" if one.orphaned else output.moment(one.next),
             output.moment(one.last),
             "" if one.last_run is None else one.last_state or "ended",
             one.runs,
             one.skipped,
+            one.app or "",
         )
         for one in found
     ]

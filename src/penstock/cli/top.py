@@ -132,9 +132,14 @@ class Board:
     def _cells(self, one: QueueStats) -> list[str]:
         paused = one.settings.paused
         state = "closed" if one.closed else f"paused {paused}" if paused else "open"
+        if one.held is not None and paused not in ("out", "all"):
+            state = f"held {output.span(one.held)}"
+        elif one.held_keys and state == "open":
+            state = f"{counted(one.held_keys, 'key')} held"
         added, done = self._rates.get(one.name, (0.0, 0.0))
         mark = "▸" if one.name == self.chosen else " "
-        counts = map(str, (one.ready, one.active, one.parked or "", one.scheduled, one.dead))
+        active = one.active if one.slots is None else f"{one.active}/{one.slots}"
+        counts = map(str, (one.ready, active, one.parked or "", one.scheduled, one.dead))
         rates = f"{max(added, 0):.0f}", f"{max(done, 0):.0f}"
         return [mark, printable(one.name), state, *counts, *rates, output.span(one.oldest)]
 

@@ -27,6 +27,7 @@ from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
 from penstock.worker.children import NUMBER_VARIABLE, SupervisorLine
 from penstock.worker.health import HealthFile, HealthServer, Probed, health_problem
+from penstock.worker.held_file import HeldFile
 from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import LogFormat, set_up
 from penstock.worker.options import Order
@@ -158,7 +159,7 @@ def _work(
     trial: bool,
 ) -> None:
     inherited = Line.inherit()
-    line = None if inherited is None else SupervisorLine(inherited)
+    line = None if inherited is None else SupervisorLine(inherited, HeldFile.inherit())
     try:
         made = load(target)
         apply_options(changes, made, target)
@@ -179,6 +180,7 @@ def _work(
     with ExitStack() as stack:
         answer(made, stack)
         if line is not None:
+            made.held_file = line.held_file
             line.report(made, made.options.grace)
         _run(made)
     if made.abandoned:

@@ -30,7 +30,7 @@ from penstock.version import __version__
 __all__ = ["OpenTelemetry"]
 
 Attributes = dict[str, str | int | bool]
-SUCCESSFUL_OUTCOMES = frozenset({"done", "snoozed", "cancelled", "settled"})
+SUCCESSFUL_OUTCOMES = frozenset({"done", "snoozed", "suspended", "cancelled", "settled"})
 """Outcomes of a run that are no failure, even if an exception led to them."""
 MAX_LINKS = 128
 """Most links of a span that an SDK keeps by default."""

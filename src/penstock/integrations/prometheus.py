@@ -27,7 +27,7 @@ from penstock.client._sync.client import Penstock
 from penstock.core.jobs.job import BulkEnqueued
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
-from penstock.core.jobs.views import QueueStats
+from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.values.checks import StateName, check_count
 from penstock.errors import BadArgument, PenstockError
 

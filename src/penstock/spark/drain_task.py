@@ -47,7 +47,7 @@ OUTCOMES_OF_FIGURE = {
     "done": ("done", "settled"),
     "failed": ("retried",),
     "dead": ("dead", "rejected", "failed"),  # failed: delivered at most once
-    "released": ("snoozed", "cancelled", "unknown"),
+    "released": ("snoozed", "suspended", "cancelled", "unknown"),
     "lost": ("lost",),
 }
 """Outcomes of a worker, by figure. Jobs that it hands back were not begun, and don't count."""

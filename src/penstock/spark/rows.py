@@ -323,7 +323,8 @@ def _head(dedup: Dedup, is_json: bool, columns: tuple[str, ...], *values: Any) -
     retry = RetryPolicy(**policy) if policy else None
     made = prepared(None, MANY, **_arguments(RULES, options), retry=retry, dedup=dedup)
     front, _, tail = (made.coded_head if is_json else made.head).partition(ID_FIELD)
-    return RowHead(front, tail, made.delay)
+    delay = made.delay.decode()
+    return RowHead(front, tail, int(delay) if delay.isdecimal() else delay)
 
 
 def _hashable(value: Any) -> Any:

@@ -49,10 +49,11 @@ class RecordBatch:
     delays: list[int | str] = field(default_factory=list)
     size: int = 0
 
-    def delay(self, at: int = 0, end: int | None = None) -> int | str:
+    def delay(self, at: int = 0, end: int | None = None) -> bytes:
         """Return the delay of some records as scripts read it: one, or one for each."""
         found = self.delays[at:end]
-        return found[0] if len(set(found)) == 1 else ",".join(map(str, found))
+        text = str(found[0]) if len(set(found)) == 1 else ",".join(map(str, found))
+        return text.encode()
 
     @contextmanager
     def naming_rows(self) -> Iterator[None]:

@@ -84,7 +84,8 @@ class StagedAttempt:
         for batch in batches.values():  # one: all rows have the same key
             if self._is_committed:
                 return
-            field, chunk = f"{self.token}:{self.chunks}", staged_chunk(batch.delay(), batch.records)
+            field = f"{self.token}:{self.chunks}"
+            chunk = staged_chunk(batch.delay().decode(), batch.records)
             args = (self._at.batch, field, self._options.stage_ttl, chunk)
             try:
                 with batch.naming_rows():

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from penstock.client._async.queue import AsyncQueue
 from penstock.core.jobs.error_groups import ErrorCounter, ErrorGroups
 from penstock.core.jobs.logs import get_logger
-from penstock.core.jobs.views import QueueStats
+from penstock.core.jobs.queue_stats import QueueStats
 from penstock.errors import PenstockError
 from penstock.web.runs import Filter
 

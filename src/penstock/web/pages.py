@@ -14,10 +14,11 @@ from starlette.responses import Response
 from penstock.client._async.queue import AsyncQueue
 from penstock.core.jobs.logs import printable
 from penstock.core.jobs.middleware import HANDLER
-from penstock.core.jobs.views import JobView, QueueStats, ScanPage
+from penstock.core.jobs.queue_stats import QueueStats
+from penstock.core.jobs.views import JobView, ScanPage
 from penstock.core.values.checks import StateName
 from penstock.errors import BadJobId, JobCancelled, JobExpired, JobFailed, ResultGone, ResultTimeout
-from penstock.web.runs import ACTIONS_OF_STATE, Filter
+from penstock.web.runs import ACTIONS_OF_STATE, FILTERS, Filter
 from penstock.web.shapes import body_text
 from penstock.web.site import Refused, Site, is_live, one_of
 from penstock.web.timeline import timeline_of
@@ -285,10 +286,9 @@ async def show_run(site: Site, request: Request) -> Response:
 
 def filter_of(fields: Any) -> Filter:
     """Return the filter in the fields of a query or a form."""
-    names = ("handler", "error", "group", "key")
-    handler, error, group, key = (fields.get(name) or None for name in names)
     state = one_of(StateName, "state", fields.get("state") or "ready")
-    return Filter(state, handler=handler, error=error, group=group, key=key)
+    chosen: dict[str, Any] = {name: fields.get(name) or None for name in FILTERS}
+    return Filter(state, **chosen)
 
 
 def _settings(stats: QueueStats) -> dict[str, object]:

@@ -15,7 +15,7 @@ from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.values.checks import StateName
 from penstock.core.values.urls import redacted
 
-__all__ = ["ACTIONS_OF_STATE", "ActionName", "BulkAction", "Filter", "Runs", "act"]
+__all__ = ["ACTIONS_OF_STATE", "FILTERS", "ActionName", "BulkAction", "Filter", "Runs", "act"]
 
 logger = get_logger("penstock.web")
 
@@ -38,6 +38,8 @@ KEPT_RUNS = 50
 """Runs that are remembered."""
 RUN_STOP_TIMEOUT = 1.0
 """Seconds in which the step of a run has to end when the run is stopped."""
+FILTERS = ("handler", "error", "group", "key", "batch")
+"""The filters of `queue.jobs` that a page has, besides the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Filter:
         error: only jobs whose error contains this; None = any.
         group: only jobs of the group of errors with this id; None = any.
         key: only jobs of this key; None = any.
+        batch: only jobs of the batch with this id; None = any.
         group_text: the errors of the group, for people; empty = not known.
     """
 
@@ -58,6 +61,7 @@ class Filter:
     error: str | None = None
     group: str | None = None
     key: str | None = None
+    batch: str | None = None
     group_text: str = ""
 
     def __bool__(self) -> bool:
@@ -66,8 +70,7 @@ class Filter:
     @property
     def options(self) -> dict[str, Any]:
         """Return the filters as arguments of `queue.jobs`."""
-        names = ("handler", "error", "group", "key")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in FILTERS}
 
     def query(self) -> dict[str, str | None]:
         """Return the fields of a form or of the query of a page."""

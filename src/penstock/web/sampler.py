@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.client._async.client import AsyncPenstock
-from penstock.core.jobs.views import QueueStats
+from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.nodes.problems import Problem
 from penstock.errors import NotPermitted
 

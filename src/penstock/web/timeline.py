@@ -37,13 +37,19 @@ def timeline_of(job: JobView) -> list[JobTime]:
         (job.created, "enqueued", ""),
         (job.delivered, "last delivered", "active"),
         (job.cancelled, "cancelled", "dead"),
-        (job.due, "due", "scheduled"),
+        (job.due, _name_of_due(job), "scheduled"),
         (job.lease_until, "lease ends", "active"),
         (job.expires, "expires", ""),
     ]
     ends = [(job.died, "died", "dead"), (job.finished, job.state, kind)]
     found = [*_known(times), *map(_failed, job.failures), *_known(ends)]
     return sorted(found, key=lambda one: one.at)  # of one time: in this order
+
+
+def _name_of_due(job: JobView) -> str:
+    if job.state != "parked":
+        return "due"
+    return "its key is held until" if job.key_held else "waits for its key until"
 
 
 def _known(times: Iterable[tuple[float | None, str, str]]) -> list[JobTime]:

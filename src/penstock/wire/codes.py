@@ -58,6 +58,8 @@ class Code(_Explained):
         -21,
         "no such open batch: it was closed or abandoned, or has ended; nothing changed",
     )
+    OTHER_NOTE = -22, "another note is there, or an earlier one is missing; nothing changed"
+    NOTE_TOO_LARGE = -23, "more bytes than a note, or the notes of a job, may have; nothing changed"
 
 
 class PressureCode(_Explained):

@@ -49,7 +49,7 @@ DEFAULT_PREFIX = "penstock"
 KEY_KINDS = (
     "meta", "ready", "wake", "held", "active", "scheduled", "tally",
     "urgent", "once", "dead", "expiry", "finished", "members", "batches", "space", "dedup",
-    "windows", "parked", "tickets", "ticks", "schedules",
+    "windows", "parked", "tickets", "turns", "paces", "holds", "ticks", "schedules",
 )  # fmt: skip
 STAGING_KINDS = ("staged", "writes")
 """Index and promises of staged writes; they outlive an idle queue, as none of KEY_KINDS does."""

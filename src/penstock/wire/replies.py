@@ -213,6 +213,10 @@ class HandOverGone(Reply):
     outcome: int
 
 
+class Hold(Reply):
+    left: int
+
+
 class ListBatches(Reply):
     now: int
     epoch: bytes
@@ -256,6 +260,12 @@ class Purge(Reply):
     more: int
     fence: bytes
     skip: int
+
+
+class ReadNotes(Reply):
+    outcome: int
+    redriven: int
+    notes: list[bytes]
 
 
 class Recover(Reply):
@@ -372,10 +382,6 @@ class Sweep(Reply):
     epoch: bytes
 
 
-class Unschedule(Reply):
-    left: int
-
-
 class PressureCloseInUse(Reply):
     party: bytes
 
@@ -419,15 +425,20 @@ Delete = Bury
 Dequeue = Bury
 DismissGone = AssignedGone
 FetchGone = AssignedGone
+KeepSchedules = Bury
 Nack = Bury
+Note = HandOverGone
 OpenBatch = Enqueue
+OrphanSchedules = Bury
 Promote = Bury
 Publish = Claim
 Release = Bury
 SettleLane = ReserveLane
 Show = Peek
 Stage = Commit
+Suspend = Bury
 Tick = Enqueue
+Unschedule = Hold
 Unstage = Commit
 UnstageGone = StageGone
 Withdraw = Bury
@@ -454,16 +465,21 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "extend": _tail(Extend, 3),
     "fetch": _either(_tail(Fetch, 5), {0: _plain(AssignedGone)}),
     "hand_over": _either(_plain(HandOver), {0: _plain(HandOverGone)}),
+    "hold": _either(_plain(Hold), {0: _plain(Reply)}),
+    "keep_schedules": _tail(Bury, 3),
     "list_batches": _rows(ListBatches, 5, 7),
     "lookup": _tail(Lookup, 6),
     "nack": _tail(Bury, 3),
+    "note": _plain(HandOverGone),
     "open_batch": _plain(Enqueue),
+    "orphan_schedules": _tail(Bury, 3),
     "pause_schedule": _either(_plain(PauseSchedule), {0: _plain(Reply)}),
     "peek": _either(_tail(Peek, 5), {0: _plain(PeekGone)}),
     "pending": _rows(Pending, 6, 3),
     "promote": _tail(Bury, 3),
     "publish": _rows(Claim, 9, 5),
     "purge": _plain(Purge),
+    "read_notes": _tail(ReadNotes, 4),
     "recover": _columns({1: (Recover, 6, 3)}),
     "redrive": _tail(Redrive, 5),
     "release": _tail(Bury, 3),
@@ -479,9 +495,10 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "stage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "stats": _rows(Stats, 14, 2),
     "survey": _tail(Survey, 5),
+    "suspend": _tail(Bury, 3),
     "sweep": _plain(Sweep),
     "tick": _either(_plain(Enqueue), {0: _plain(Reply)}),
-    "unschedule": _either(_plain(Unschedule), {0: _plain(Reply)}),
+    "unschedule": _either(_plain(Hold), {0: _plain(Reply)}),
     "unstage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "withdraw": _tail(Bury, 3),
     "pressure/close": _either(_plain(Reply), {-5: _plain(PressureCloseInUse)}),

@@ -7,6 +7,7 @@ uses the names of the header and no index:
     KEYS a b             local a, b = KEYS[1], KEYS[2], of those that the code uses
     KEYS @queue c        the same, of QUEUE_KINDS and c
     ARGV c [number...]   local c = ARGV[1], and `numbers`, a table of the others
+    ARGV c (d) [e...]    d is left out of a call with the keys of the fast lane: it is nil there
     META seen lease=old  local seen, old = ..., from one HMGET of `meta`, with DEFAULTS
     META @a=note         the same, of the field `@` and the value of `a`
     MORE off             fields of `meta` that are read behind the fast lane
@@ -42,6 +43,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from textwrap import indent
 from typing import NamedTuple
 
 from penstock.wire.keys import QUEUE_KINDS
@@ -76,9 +78,13 @@ LETTERS = {
     "closed": "c",
     "counters": "r",
     "dedup": "d",
+    "holds": "h",
+    "key_holds": "y",
     "large_bodies": "b",
     "limits": "l",
     "marks": "m",
+    "max_active": "f",
+    "notes": "n",
     "once": "o",
     "policies": "p",
     "priorities": "u",
@@ -120,6 +126,7 @@ class Script:
         used: those that the code uses.
         lane: how many of the first keys are enough for the fast lane; 0 = there is none.
         args: the names of the fixed arguments, in the order of ARGV.
+        lane_args: how many of the first of them a call with the keys of the fast lane has.
         rest: the names of the repeated arguments at the end of ARGV, empty if there are none.
         bounds: bounds of whole-number arguments; the script checks them first.
         meta: the fields of `meta` that the script reads, each with its local name.
@@ -136,6 +143,7 @@ class Script:
     used: tuple[str, ...]
     lane: int
     args: tuple[str, ...]
+    lane_args: int
     rest: tuple[str, ...]
     bounds: tuple[Bound, ...]
     meta: tuple[tuple[str, str], ...]
@@ -216,6 +224,32 @@ def _bind(names: Sequence[str], table: str, used: Sequence[str]) -> str:
     return f"local {', '.join(used)} = {values}\n"
 
 
+def _bind_args(
+    args: tuple[str, ...], lane_args: int, rest: tuple[str, ...], bounds: Iterable[Bound], keys: int
+) -> str:
+    """Bind the arguments, and check their bounds.
+
+    Args:
+        args, lane_args, rest: as in `Script`.
+        bounds: those of whole numbers.
+        keys: the number of all keys.
+    """
+    always, others = args[:lane_args], args[lane_args:]
+    lines, at = _bind(args, "ARGV", always), f"{len(args) + 1}"
+    if others:
+        lines += f"local {', '.join(others)}\n"
+        at = f"#KEYS < {keys} and {lane_args + 1} or {at}"
+    if rest:
+        lines += f"local {rest[0]}s = {{unpack(ARGV, {at})}}\n"
+    lines += _check_bounds(bound for bound in bounds if bound.name in always)
+    if others:
+        values = ", ".join(f"ARGV[{place}]" for place in range(lane_args + 1, len(args) + 1))
+        inner = f"{', '.join(others)} = {values}\n"
+        inner += _check_bounds(bound for bound in bounds if bound.name in others)
+        lines += f"if #KEYS >= {keys} then\n{indent(inner, '  ')}end\n"
+    return lines
+
+
 def _keys_in(code: str, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Return the keys that Lua code names, outside of comments, strings and fields, or places."""
     code = re.sub(STRING_OR_COMMENT, "", code)
@@ -268,14 +302,12 @@ def script(name: str) -> Script:
         for kind in (QUEUE_KINDS if name == "@queue" else (name,))
     )
     fixed, _, repeated = header_field(header, "ARGV").partition("[")
-    args, rest = tuple(fixed.split()), tuple(repeated.replace("...]", "").split())
+    args, rest = tuple(re.findall(r"\w+", fixed)), tuple(repeated.replace("...]", "").split())
+    lane_args = len(fixed.partition("(")[0].split())
     meta, more = _meta_fields(header, "META"), _meta_fields(header, "MORE")
-    inner = _bind(args, "ARGV", args)
-    if rest:
-        inner += f"local {rest[0]}s = {{unpack(ARGV, {len(args) + 1})}}\n"
     listed = re.findall(r"(\w+)(\??) (-?\d+) (-?\d+)", header_field(header, "BOUNDS"))
     bounds = tuple(Bound(arg, int(low), int(high), bool(mark)) for arg, mark, low, high in listed)
-    inner += _check_bounds(bounds) + _bind_meta(meta)
+    inner = _bind_args(args, lane_args, rest, bounds, len(keys)) + _bind_meta(meta)
     lane, mark, full = body.partition("--@full\n")
     used = _keys_in(inner + _resolve(body, keys) + _bind_meta(more), keys)
     first = _keys_in(inner + _resolve(lane, keys), keys) if mark else used
@@ -297,6 +329,7 @@ def script(name: str) -> Script:
         used=used,
         lane=max(keys.index(kind) + 1 for kind in first) if mark else 0,
         args=args,
+        lane_args=lane_args,
         rest=rest,
         bounds=bounds,
         meta=meta + more,

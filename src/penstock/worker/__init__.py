@@ -17,8 +17,10 @@ have crashed twice take another way (`suspects.py`, `isolation.py`).
 from __future__ import annotations
 
 from penstock.worker._async.bound import AsyncBoundHandler
+from penstock.worker._async.steps import AsyncSteps
 from penstock.worker._async.worker import AsyncWorker
 from penstock.worker._sync.bound import BoundHandler
+from penstock.worker._sync.steps import Steps
 from penstock.worker._sync.worker import Worker
 from penstock.worker.arguments import Conversion, Converter, Unfit
 from penstock.worker.calling import Handler
@@ -31,11 +33,13 @@ from penstock.worker.running import RunningJob
 from penstock.worker.state_values import STATE, State
 from penstock.worker.statistics import Summary, WorkerStats
 from penstock.worker.status import WorkerStatus
+from penstock.worker.step_run import RunEnded, Suspended
 
 __all__ = [
     "ACK",
     "STATE",
     "AsyncBoundHandler",
+    "AsyncSteps",
     "AsyncWorker",
     "BoundHandler",
     "CancelledRun",
@@ -50,10 +54,13 @@ __all__ = [
     "Reject",
     "Result",
     "Retry",
+    "RunEnded",
     "RunningJob",
     "Snooze",
     "State",
+    "Steps",
     "Summary",
+    "Suspended",
     "TimeLimit",
     "Unfit",
     "Verdict",

@@ -23,6 +23,7 @@ from penstock.errors import BadArgument, PenstockError
 from penstock.worker.functions import hints
 from penstock.worker.results import MAX_TEXT_BYTES
 from penstock.worker.state_values import is_state, state_for
+from penstock.worker.step_run import BaseSteps, steps_class
 
 __all__ = ["Conversion", "Converter", "Misfit", "Parameters", "Unfit", "decoded"]
 
@@ -30,8 +31,8 @@ SHOWN_CHARACTERS = 60
 """Most characters of a value in an error message."""
 _JSON = (bool, int, float, str, list, dict, type(None))
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _MISSING: Any = object()
+_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _SCALARS: frozenset[type] = frozenset((str, int, float, bool, type(None)))
 """Types of values that come back from JSON as they were."""
 _loads = json.JSONDecoder().decode
@@ -202,6 +203,24 @@ def _receiver(
     return found
 
 
+def _steps_parameter(
+    function: Callable[..., Any], signature: inspect.Signature, known: Mapping[str, Any]
+) -> tuple[str | None, type[BaseSteps] | None]:
+    """Return the name and the annotation of the parameter for the steps, if there is one.
+
+    Raises:
+        BadArgument: there are two, or it can't receive one value.
+    """
+    classes = {name: steps_class(known.get(name)) for name in signature.parameters}
+    found = [name for name, steps in classes.items() if steps is not None]
+    if not found:
+        return None, None
+    [name, *others] = found
+    if others or signature.parameters[name].kind in _VARIABLE:
+        raise BadArgument("function", function, "must have one parameter for its steps")
+    return name, classes[name]
+
+
 class Parameters:
     """The parameters of a function. They bind and check a body.
 
@@ -212,6 +231,8 @@ class Parameters:
 
     Attributes:
         job: the name of the parameter that receives the job, or None.
+        steps: the name of the parameter that receives the steps, or None.
+        steps_type: its annotation.
 
     Raises:
         BadArgument: the function can't be a handler.
@@ -227,9 +248,13 @@ class Parameters:
             raise BadArgument("function", function, f"has no signature: {error}") from None
         known = hints(function, strict=strict)
         self.job = _receiver(function, signature, known)
+        self.steps, self.steps_type = _steps_parameter(function, signature, known)
+        self._title = getattr(function, "__name__", "handler")
         every = list(signature.parameters.values())
         self._states = {n: known[n] for n in signature.parameters if is_state(known.get(n))}
-        own = [one for one in every if one.name != self.job and one.name not in self._states]
+        self._given = {*self._states, self.job, self.steps}
+        """Parameters that are no arguments of the job."""
+        own = [one for one in every if one.name not in self._given]
         self._signature = signature.replace(parameters=own)
         self._positional_only = [one.name for one in every if one.kind == Parameter.POSITIONAL_ONLY]
         self._positional = [one.name for one in every if one.kind in _POSITIONAL]
@@ -270,12 +295,15 @@ class Parameters:
             kind |= {type(None): "None"}
         self._kinds[name] = kind
 
-    def bind(self, body: Any, job: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def bind(
+        self, body: Any, job: Any = None, steps: BaseSteps | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments for the function.
 
         Args:
             body: the decoded body.
             job: the job, for the parameter that receives it.
+            steps: those of the run, for their parameter.
 
         Raises:
             Misfit: an argument does not fit.
@@ -292,6 +320,8 @@ class Parameters:
         bound = self._defaults | self._by_name(body)
         if self.job is not None:
             bound[self.job] = job
+        if self.steps is not None:
+            bound[self.steps] = steps
         if self._states:
             bound |= dict.fromkeys(self._states) if job is None else self.states(job.state)
         args = [bound.pop(name) for name in (self._positional if rest else self._positional_only)]
@@ -313,7 +343,7 @@ class Parameters:
         bound: dict[str, Any] = {}
         for name, value in given.items():
             parameter = name if name in self._named else self._var_keyword
-            if not parameter or name == self.job or name in self._states:
+            if not parameter or name in self._given:
                 raise Misfit(name, "unexpected", value)
             bound[name] = self._loaded(parameter, name, value)
         for name in self._required:
@@ -372,10 +402,14 @@ class Parameters:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise BadArgument("arguments", _call(args, kwargs), self._explain(error)) from None
+            call = _ShownCall(self._title, args, kwargs)
+            raise BadArgument("arguments", call, self._explain(error)) from None
         body = self._body_of(bound)
         data, _ = encode_body(body)
-        self.bind(_loads(data.decode()))  # as a worker does
+        try:
+            self.bind(_loads(data.decode()))  # as a worker does
+        except Misfit as error:  # a caller sees the class that it knows
+            raise BadArgument(error.argument, error.value, error.reason) from error.__cause__
         return body
 
     def _explain(self, error: TypeError) -> str:
@@ -393,7 +427,9 @@ class Parameters:
         clash = given.keys() & more
         if clash or self.job in more or (rest and given.keys() | more > set(self._own_positional)):
             reason = "JSON has no form for these positional and named arguments together"
-            raise BadArgument("arguments", _call(bound.args, bound.kwargs), reason)
+            raise BadArgument(
+                "arguments", _ShownCall(self._title, bound.args, bound.kwargs), reason
+            )
         for name in given.keys() & self._dumps.keys():
             given[name] = _dumped(self._dumps[name], name, given[name])
         dump = self._dumps.get(self._var_keyword)
@@ -413,6 +449,13 @@ def _dumped(dump: Callable[[Any], Any], name: str, value: Any) -> Any:
         raise BadArgument(name, value, f"can't be written as JSON: {error}") from error
 
 
-def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    named = [f"{name}={shown(value)}" for name, value in kwargs.items()]
-    return f"({', '.join([*map(shown, args), *named])})"
+class _ShownCall(NamedTuple):
+    """A call of a handler, for an error message."""
+
+    title: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __repr__(self) -> str:
+        named = [f"{name}={shown(value)}" for name, value in self.kwargs.items()]
+        return f"{self.title}({', '.join([*map(shown, self.args), *named])})"

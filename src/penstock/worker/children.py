@@ -1,8 +1,8 @@
 """A process of a supervisor, and the line between the two.
 
 The process reports the status of its worker, first before the worker runs, then every second. The
-supervisor sends nothing. When the line breaks the supervisor is dead, whatever the reason, and the
-process ends.
+supervisor sends notes of the jobs that a dead process held. When the line breaks the supervisor is
+dead, whatever the reason, and the process ends.
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ from typing import Any
 
 from penstock.worker.activities import in_thread
 from penstock.worker.health import Probed, document
+from penstock.worker.held_file import (
+    HELD_VARIABLE,
+    HeldFile,
+    HeldNote,
+    make_held_file,
+    read_notes,
+)
 from penstock.worker.processes import Line, Process
 
 __all__ = ["CHILD_END_SECONDS", "NUMBER_VARIABLE", "Child", "SupervisorLine"]
@@ -37,10 +44,13 @@ class SupervisorLine:
 
     Args:
         line: the inherited line.
+        held_file: of the notes about this process's jobs. It gets those of dead processes, which
+            the supervisor sends.
     """
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, held_file: HeldFile) -> None:
         self._line = line
+        self.held_file = held_file
         self._probed: Probed | None = None
         self._grace = UNREPORTED_GRACE_SECONDS
         in_thread(self._run, "penstock-line")
@@ -54,7 +64,8 @@ class SupervisorLine:
     def _run(self) -> None:
         while not self._line.is_broken:
             if self._line.wait(REPORT_INTERVAL):
-                self._line.receive()
+                for left in self._line.receive():
+                    self.held_file.add_left(HeldNote(*one) for one in left)
             elif self._probed is not None:
                 self._send(self._probed)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -96,8 +107,14 @@ class Child(Process):
         self.status: Mapping[str, Any] = {}
         self.options: Mapping[str, Any] = {}
         self.ended = asyncio.Event()
-        # Ctrl-C is for the supervisor alone.
-        super().__init__(command, {NUMBER_VARIABLE: str(number)}, start_new_session=True)
+        self._held = make_held_file()
+        more = {NUMBER_VARIABLE: str(number), HELD_VARIABLE: str(self._held)}
+        try:
+            # Ctrl-C is for the supervisor alone.
+            super().__init__(command, more, [self._held], start_new_session=True)
+        except BaseException:
+            os.close(self._held)
+            raise
         self._started = time.monotonic()
 
     @property
@@ -128,9 +145,14 @@ class Child(Process):
             self.status, self.reported = report, time.monotonic()
             self.options = report.get("options", self.options)
 
+    def held(self) -> list[HeldNote]:
+        """Return the jobs that it holds, or held when it died."""
+        return read_notes(self._held)
+
     def close(self, patience: float = 0.0) -> int:
         """Kill it if it runs, read its last reports, and return its exit code."""
         self.kill()
         self._popen.wait()
         self.read()
+        os.close(self._held)
         return super().close(patience)

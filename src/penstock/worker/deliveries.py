@@ -102,8 +102,8 @@ def _hold(
     crashed = [job for job in jobs if counts_of(job)]
     if crashed and (suspects := suspects_among(crashed)):
         jobs = _put_suspects_aside(state, jobs, suspects, is_alone=is_alone)
-    if state.helper is not None:
-        state.let_helper_hold(jobs)
+    if state.helper is not None or state.held_file is not None:
+        state.note_held(jobs)
     state.dispatcher.hand(jobs)
 
 
@@ -162,6 +162,6 @@ def begin_suspect(state: WorkerState, term: Term | None) -> None:
         state.put_back(job, NO_REPORT)
     else:
         set_term(job, term)
-        state.let_helper_hold([job])
+        state.note_held([job])
         state.poke()
         state.dispatcher.hand([job])

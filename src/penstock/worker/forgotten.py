@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Sequence
+from types import CodeType
 from typing import Any
 
 from penstock.worker.registered import AnyHandler
@@ -16,27 +18,41 @@ warned: dict[Any, Any] = {}
 """The warnings of this process, as `warnings` keeps them: each comes once for a handler."""
 
 
-def check_used(handler: AnyHandler, results: Sequence[Result], value: Any) -> None:
-    """Warn if all results of a run are of one kind, and none was returned or raised.
+CONTROL = [(None, object())]
+"""A result to which nothing else refers."""
 
-    Those of several kinds are a table from which the handler has chosen nothing.
+
+def check_used(handler: AnyHandler, results: Sequence[tuple[CodeType, Result]]) -> None:
+    """Warn if the function of a handler has made results of one kind, and dropped all of them.
+
+    One that was returned or raised is used, and with it all others. One that something else still
+    refers to may be used later. Those of other functions are theirs to drop. Several kinds are a
+    table from which the handler has chosen nothing.
 
     Args:
         handler: the handler.
-        results: those that it has made, at least one.
-        value: what it has returned.
+        results: those that its run has made, at least one, each behind the code that has made it.
+            The caller still has what the handler has returned.
 
     Raises:
         TypeError: there is one, and the handler is strict.
         RuntimeWarning: there is one, and the filters of the program make warnings errors.
     """
-    returned = value if isinstance(value, (list, tuple)) else (value,)
-    is_used = any(
-        result.__traceback__ is not None or any(result is one for one in returned)
-        for result in results
-    )
-    if not is_used and len({type(result) for result in results}) == 1:
-        _complain(handler, type(results[0]).__name__)
+    unreferenced = _count_references(CONTROL, 0)
+    if any(_count_references(results, at) > unreferenced for at in range(len(results))):
+        return  # it was returned, or stored
+    if any(result.__traceback__ is not None for _, result in results):
+        return  # it was raised
+    own = getattr(inspect.unwrap(handler.function), "__code__", None)
+    kinds = {type(result).__name__ for _, result in results}
+    if len(kinds) == 1 and any(code is own for code, _ in results):
+        _complain(handler, *kinds)
+
+
+def _count_references(results: Sequence[tuple[Any, Any]], at: int) -> int:
+    """Return the number of references to a result; it is that of `CONTROL` if none is elsewhere."""
+    count: int = sys.getrefcount(results[at][1])
+    return count
 
 
 def _complain(handler: AnyHandler, kind: str) -> None:

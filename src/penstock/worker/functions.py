@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import BadArgument
 
-__all__ = ["check_function", "hints", "is_async", "is_target", "qualified"]
+__all__ = ["app_of", "check_function", "hints", "is_async", "is_target", "qualified"]
 
 logger = get_logger("penstock.worker")
+
+METHOD_REASON = "must not be a method: a job has no object for it; decorate a function"
 
 
 def is_target(text: str) -> bool:
@@ -27,6 +31,16 @@ def qualified(function: Any) -> str:
     """Return the name of a function with its module, for messages."""
     name = getattr(function, "__qualname__", None)
     return repr(function) if name is None else f"{getattr(function, '__module__', '?')}.{name}"
+
+
+def app_of(function: Any) -> str:
+    """Return the top-level package of a function; for a script, the name of its file."""
+    module = getattr(function, "__module__", None) or ""
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec is not None else Path(file).stem if file else module
+    return str(module).partition(".")[0]
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -49,6 +63,8 @@ def check_function(function: Any, *, whole: bool) -> None:
         BadArgument: it can't be called, is a generator function or a method, or does not take that
             argument.
     """
+    if isinstance(function, classmethod):
+        raise BadArgument("function", function, METHOD_REASON)
     if not callable(function):
         raise BadArgument(
             "function", function, "must be a function, or another object that can be called"
@@ -58,8 +74,7 @@ def check_function(function: Any, *, whole: bool) -> None:
             reason = "must not be a generator function: its call would run none of its code"
             raise BadArgument("function", function, reason)
     if inspect.isfunction(function) and _takes_its_object(function):
-        reason = "must not be a method: a job has no object for it; decorate a function"
-        raise BadArgument("function", function, reason)
+        raise BadArgument("function", function, METHOD_REASON)
     if whole:
         try:
             inspect.signature(function).bind(None)

@@ -32,17 +32,20 @@ from typing import (
 )
 from urllib.parse import unquote
 
-from penstock.core.enqueuing.options import EnqueueOptions
+from penstock.core.enqueuing.options import EnqueueOptions, NamedHandler
 from penstock.core.enqueuing.schedules import Spec, check_spec
 from penstock.core.jobs.job import Delivery, data_of
 from penstock.core.jobs.record import escaped
 from penstock.core.values.annotations import Unpack
 from penstock.core.values.checks import (
     BATCH,
+    MAX_HANDLER_NAME_BYTES,
     Duration,
     Missed,
     check_count,
     check_flag,
+    check_handler_name,
+    check_party,
     duration_ms,
 )
 from penstock.core.values.policy import RetryPolicy
@@ -53,6 +56,7 @@ from penstock.worker.calling import Handler
 from penstock.worker.failures import Backoff
 from penstock.worker.functions import qualified
 from penstock.worker.registered import DEFAULT_KEY, AnyHandler, RegisteredHandler, title_of
+from penstock.worker.step_run import BaseSteps
 
 if TYPE_CHECKING:
     from tenacity.stop import stop_base
@@ -60,7 +64,6 @@ if TYPE_CHECKING:
 
 __all__ = ["UNNAMED", "HandlerOptions", "Handlers", "Policies"]
 
-MAX_HANDLER_NAME_BYTES = 200
 _FIELD = b";h.handler="
 """Field of a record with the name of the handler."""
 OWN_QUEUES_HINT = "give each of the two a queue of its own"
@@ -68,6 +71,8 @@ OWN_QUEUES_HINT = "give each of the two a queue of its own"
 P = ParamSpec("P")
 R = TypeVar("R")
 J = TypeVar("J", bound=Delivery)
+F = TypeVar("F", bound="Delivery | BaseSteps")
+"""The first parameter of a handler, if it receives the job or the steps."""
 H = TypeVar("H", bound=AnyHandler)
 T = TypeVar("T", bound=AnyHandler)
 
@@ -112,6 +117,11 @@ class _CommonOptions(TypedDict, total=False):
     lease: Duration | None
     result_ttl: Duration | None
     time_limit: Duration | None
+    on_dead: NamedHandler | str | None
+
+
+class _OnDeadOptions(Policies, total=False):
+    time_limit: Duration | None
 
 
 class HandlerOptions(Policies, ScheduleOptions, _CommonOptions, total=False):
@@ -150,8 +160,8 @@ class _NamedDecorator(Protocol):
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[J, P], R], /
-    ) -> Handler[Concatenate[J, P], P, R]: ...
+        self, function: Callable[Concatenate[F, P], R], /
+    ) -> Handler[Concatenate[F, P], P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Handler[P, P, R]: ...
 
@@ -175,9 +185,11 @@ class Handlers:
             name one.
         strict: a job fails if its handler makes a result, such as `Done(then=...)` or `Retry()`,
             and neither returns nor raises it; by default a RuntimeWarning tells of it.
+        app: the app to which these handlers belong: a worker of it pauses the schedules that its
+            code has no more. None = the top-level package of each function.
 
     Raises:
-        BadArgument: a queue can't have this name, or `strict` is no flag.
+        BadArgument: a queue or an app can't have this name, or `strict` is no flag.
     """
 
     def __init__(
@@ -186,16 +198,20 @@ class Handlers:
         convert: Converter | None = None,
         queue: str | None = None,
         strict: bool = False,
+        app: str | None = None,
     ) -> None:
         if queue is not None:
             check_queue_name(queue)
         self._convert = convert
         self._queue = queue
         self._is_strict = check_flag("strict", strict)
+        self._app = app if app is None else check_party("app", app)
         self._registered: list[AnyHandler] = []
         self._first: dict[str | None, AnyHandler] = {}  # by its key
         self._shared: dict[str | None, dict[str | None, AnyHandler]] = {}
         """Handlers by their queues, of the keys whose handler depends on the queue of the job."""
+        self._follower: AnyHandler | None = None
+        """The handler that `on_dead` has registered."""
         self._nameless: AnyHandler | None = None
         self._routes: dict[bytes, AnyHandler] = {}
 
@@ -207,8 +223,8 @@ class Handlers:
     def handler(self, name: str = ..., /, **options: Unpack[_FreeOptions]) -> _NamedDecorator: ...
     @overload
     def handler(
-        self, name: Callable[Concatenate[J, P], R], /
-    ) -> Handler[Concatenate[J, P], P, R]: ...
+        self, name: Callable[Concatenate[F, P], R], /
+    ) -> Handler[Concatenate[F, P], P, R]: ...
     @overload
     def handler(self, name: Callable[P, R], /) -> Handler[P, P, R]: ...
     def handler(self, name: Any = UNNAMED, /, **options: Unpack[_FreeOptions]) -> Any:
@@ -231,6 +247,11 @@ class Handlers:
             time_limit: seconds that a call may take; then it fails with `TimeLimit`.
             result_ttl: seconds for which the results of its jobs are kept; 0 = not at all;
                 None = the queue's setting, which is 0 by default.
+            on_dead: a handler, or its name: the death of a job adds a job of it, with the same
+                body, in one step (docs/dead-letters.md). Its `job.death` tells of the dead one.
+                It is in the queue of the dead one, and has no lease, `result_ttl` or stored policy
+                of its handler. None = no handler, also if `on_dead` has registered one for this
+                set.
             cron, every, tz, overlap, missed: a schedule of the handler's name, as in
                 `queue.schedules.add`: a worker stores it when it starts, and adds a job without
                 arguments at each tick. The handler needs a `queue` and a name.
@@ -284,13 +305,14 @@ class Handlers:
             "backoff": Backoff(options.get("retry"), options.get("wait"), options.get("stop")),
             "convert": options.get("convert") or self._convert,
             "strict": self._is_strict,
+            "app": self._app,
             **own,
         }
 
         def decorate(function: Any, name: Any = name) -> AnyHandler:
             return self._add(make(function, _name_of(function, name), **registration))
 
-        if callable(name):
+        if callable(name) or isinstance(name, classmethod):  # which is refused
             return decorate(name, UNNAMED)
         _check_name(name)
         return decorate
@@ -322,6 +344,63 @@ class Handlers:
         )
         return decorate if function is None else decorate(function)
 
+    @overload
+    def on_dead(self, name: Callable[[J], R], /) -> Handler[[J], [object], R]: ...
+    @overload
+    def on_dead(self, name: str = ..., /, **options: Unpack[_OnDeadOptions]) -> _WholeDecorator: ...
+    def on_dead(self, name: Any = UNNAMED, /, **options: Unpack[_OnDeadOptions]) -> Any:
+        """Register a function for the deaths of the jobs of all other handlers, as a decorator.
+
+        When such a job becomes a dead letter, the same step adds a job of this function, with the
+        body of the dead one. The function's only argument is that job; its `death` tells the id,
+        the handler, the error and the failures of the dead one. It holds for the jobs that handlers
+        of this set enqueue from now on, also for included ones, unless they have an `on_dead` of
+        their own. Copies that `options` has made before stay without. Its own jobs add none, nor
+        do jobs with lease=0, which never die (docs/dead-letters.md).
+
+        Args:
+            name: as in `handler`; it can't be None.
+            retry, wait, stop, time_limit: as in `handler`, by the worker: its jobs are in the queue
+                of the dead one, with that queue's lease, and no policy or `result_ttl` of their
+                own.
+
+        Raises:
+            BadArgument: as `handler`, or the set has one already.
+
+        Examples:
+            >>> from penstock import Reject
+            >>> handlers = Handlers()
+            >>> @handlers.on_dead
+            ... def tell(job: Job) -> None:
+            ...     print(job.death.handler, job.body, job.death.error)
+            >>> @handlers.handler
+            ... def charge(order: int) -> None:
+            ...     raise Reject("the card has expired")
+            >>> added = charge.enqueue(q, 7)
+            >>> Worker(ps, "q", handlers, burst=True).run()
+            charge {'order': 7} the card has expired
+        """
+        if name is None:
+            raise BadArgument("name", name, "jobs without a name have their own handler: name it")
+        own = {"whole": True, "on_dead": None}
+        decorate: Callable[[Any], AnyHandler] = self.make_decorator(
+            Handler, UNNAMED if callable(name) else name, options, known=_OnDeadOptions, own=own
+        )
+
+        def register(function: Any) -> AnyHandler:
+            if self._follower is not None:
+                reason = f"the set has one: {qualified(self._follower.function)}"
+                raise BadArgument("function", function, reason)
+            undecided = [handler for handler in self._registered if handler.is_undecided]
+            for handler in undecided:
+                handler.check_follower(function, self._queue)
+            self._follower = follower = decorate(function)
+            for handler in undecided:
+                handler.set_on_dead(follower)
+            return follower
+
+        return register(name) if callable(name) else register
+
     def chunk(
         self,
         name: str | None = UNNAMED,
@@ -340,7 +419,7 @@ class Handlers:
             name: as in `handler`; None = it gets the jobs without a name.
             size: most jobs of one call, from 1 to 1000.
             wait: seconds for which a chunk that is not full waits for more jobs.
-            queue, retry, lease, time_limit, result_ttl: as in `handler`.
+            queue, retry, lease, time_limit, result_ttl, on_dead: as in `handler`.
 
         Raises:
             BadArgument: as `handler`.
@@ -355,12 +434,15 @@ class Handlers:
     def include(self, other: Handlers) -> None:
         """Add the handlers that another set has now.
 
+        Those without an `on_dead`, of their own or of a set, get that of this one.
+
         Raises:
-            BadArgument: two handlers have one name; nothing was added.
+            BadArgument: two handlers have one name, or `on_dead` is for another queue; nothing was
+                added.
         """
         new = [one for one in other if one not in self._registered]
         for handler in new:
-            self._check_free(handler)
+            self._check_new(handler)
         for handler in new:
             self._add(handler)
 
@@ -411,8 +493,10 @@ class Handlers:
         return f'no handler "{_read(written)[:MAX_HANDLER_NAME_BYTES]}"'
 
     def _add(self, handler: T) -> T:
-        self._check_free(handler)
+        self._check_new(handler)
         self._registered.append(handler)
+        if self._follower is not None and handler.is_undecided:
+            handler.set_on_dead(self._follower)
         first = self._first.setdefault(handler.key, handler)
         if first is not handler or (handler.name is None and handler.queue is not None):
             self._shared.setdefault(handler.key, {first.queue: first})[handler.queue] = handler
@@ -421,7 +505,9 @@ class Handlers:
         self._nameless = self._first.get(None) or self._first.get(DEFAULT_KEY)
         return handler
 
-    def _check_free(self, handler: AnyHandler) -> None:
+    def _check_new(self, handler: AnyHandler) -> None:
+        if self._follower is not None and handler.is_undecided:
+            handler.check_follower(self._follower, self._follower.queue)
         key, queue = handler.key, handler.queue
         for one in self._registered:
             if one.key == key and (one.queue == queue or None in (one.queue, queue)):
@@ -460,10 +546,7 @@ def _name_of(function: Any, name: Any) -> str | None:
 def _check_name(name: Any) -> None:
     if name is None or name is UNNAMED:
         return
-    if not isinstance(name, str) or not name or not name.isprintable():
-        raise BadArgument("name", name, "must be printable text that is not empty")
-    if len(name.encode()) > MAX_HANDLER_NAME_BYTES:
-        raise BadArgument("name", name, f"must have at most {MAX_HANDLER_NAME_BYTES} bytes")
+    check_handler_name("name", name)
 
 
 def _check_options(given: Mapping[str, Any], known: type) -> None:

@@ -19,12 +19,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.clock import monotonic
-from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.job import Delivery, ops_of
 from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.jobs.middleware import HANDLER
 from penstock.wire.keys import split_name
 from penstock.worker.deliveries import take_over
+from penstock.worker.held_file import place_of
 from penstock.worker.log import chosen_setup
 from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process, ending
@@ -107,7 +107,7 @@ class Isolator:
         if not self._is_ready or self.job is not None:
             return False
         ops = ops_of(job)
-        is_sent = self._tell(job=packed(job), place=_place(ops), partitions=ops.partitions)
+        is_sent = self._tell(job=packed(job), place=[*place_of(ops)], partitions=ops.partitions)
         if is_sent:
             self.job, self._since = job, monotonic()
         return is_sent
@@ -214,10 +214,6 @@ class Isolator:
         return job if self._reap() else None
 
 
-def _place(ops: QueueOps) -> list[str]:
-    return [ops.keys.name, "" if ops.node is None else str(ops.node.id)]
-
-
 class Isolated:
     """The process's side: receives the worker's suspects.
 
@@ -251,7 +247,7 @@ class Isolated:
         state.wake()
 
     def _take(self, state: WorkerState, message: dict[str, Any]) -> None:
-        poll = next((s for s in state.polls if _place(s.ops) == message["place"]), None)
+        poll = next((s for s in state.polls if [*place_of(s.ops)] == message["place"]), None)
         if poll is not None and not state.stopping:
             take_over(state, unpacked(message["job"], poll.ops))
             return

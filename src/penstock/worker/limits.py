@@ -13,8 +13,8 @@ import asyncio
 import ctypes
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -58,7 +58,7 @@ class _ThreadRun:
         item: the handler and its jobs; None = none is running.
     """
 
-    __slots__ = ("_fired", "_firing", "_ident", "_lock", "item")
+    __slots__ = ("_fired", "_firing", "_ident", "_is_shielded", "_late", "_lock", "item")
 
     def __init__(self) -> None:
         self.item: Any = None
@@ -66,6 +66,8 @@ class _ThreadRun:
         self._lock = threading.Lock()  # of the threads that raise exceptions in this one
         self._firing = False
         self._fired: set[type[BaseException]] = set()
+        self._is_shielded = False
+        self._late: type[BaseException] | None = None
 
     def fire(self, item: Any, error: type[BaseException]) -> bool:
         """Raise an exception in the thread, if it still runs this item.
@@ -81,6 +83,9 @@ class _ThreadRun:
                 if error in self._fired:
                     return False
                 self._fired.add(error)
+                if self._is_shielded:
+                    self._late = error
+                    return True
                 is_raised = _set_async_exc(self._ident, error) == 1
             finally:
                 self._firing = False
@@ -89,6 +94,24 @@ class _ThreadRun:
                 logger.error(NOT_RAISED_TEXT, error.__name__, self._ident)
         return True
 
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        """Raise exceptions for this run behind the block, and not in it."""
+        self._is_shielded = True
+        self._end_firing()
+        try:
+            yield
+        finally:
+            self._is_shielded = False
+            self._end_firing()
+            late, self._late = self._late, None
+        if late is not None:
+            raise late
+
+    def _end_firing(self) -> None:
+        while self._firing:
+            time.sleep(0)  # lets the thread go on that raises the exception
+
     def disarm(self, before: Any) -> None:
         """Let no exception be raised for this run from now on; `before` = the run around it.
 
@@ -96,7 +119,8 @@ class _ThreadRun:
         To clear it by PyThreadState_SetAsyncExc would leave the interpreter checking for ever.
         """
         self.item = before
-        while self._firing:
+        self._is_shielded, self._late = False, None
+        while self._firing:  # as in `_end_firing`, which would cost each job a call
             time.sleep(0)
         if self._fired:
             with suppress(TimeLimit, CancelledRun):
@@ -186,6 +210,11 @@ class Limits:
                     run.fire(item, CancelledRun)
                 return True
         return False
+
+    def shield(self) -> AbstractContextManager[None]:
+        """Return a context in which nothing is raised in this thread: it may use a connection."""
+        run = self._runs.get(threading.get_ident())
+        return nullcontext() if run is None else run.shield()
 
     def busy_threads(self) -> list[int]:
         """Return the ids of the threads that run handlers."""

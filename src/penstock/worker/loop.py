@@ -164,7 +164,7 @@ def _begin_suspect(state: WorkerState) -> Flow:
         begin_suspect(state, None)
         return
     held = term_of(job)
-    call, sent = poll.ops.extend([job], round(held.lease * 1000), late=True), state.clock()
+    call, sent = poll.ops.renew([job], round(held.lease * 1000)), state.clock()
     with guard_queue(state, poll):
         try:
             reply = yield from run_call(state, poll, call)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.logs import counted, span
-from penstock.core.jobs.views import Settings
+from penstock.core.jobs.queue_stats import Settings
 from penstock.core.values.policy import BASE_MS, CAP_MS
 from penstock.worker.failures import stored_policy
 from penstock.worker.options import WorkerOptions

@@ -13,8 +13,8 @@ from penstock.core.calls.call import Call
 from penstock.core.calls.operations import OwnNode, QueueOps
 from penstock.core.jobs.job import Delivery, Reservation, epoch_of, reservation_of
 from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.queue_stats import Settings
 from penstock.core.jobs.results import AckResults
-from penstock.core.jobs.views import Settings
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.schedules import Ticker
 
@@ -254,8 +254,14 @@ def verdict_call(
         return ops.nack(jobs, verdict.delay_ms, verdict.text, verdict.trace)
     if verdict.kind == "release":
         return ops.release(jobs, verdict.delay_ms)
+    if verdict.sleep is not None:
+        return ops.suspend(jobs, verdict.sleep.place, verdict.sleep.name, verdict.delay_ms)
     if verdict.kind == "bury":
         return ops.bury(jobs, verdict.text, verdict.trace)
     if verdict.then is not None and verdict.then.records:
-        return ops.hand_over(jobs, verdict.then.records, verdict.window_ms, results=results)
+        then = verdict.then
+        condition = then.batch if len(then.records) > 1 else ""  # a callback alone just follows
+        return ops.hand_over(
+            jobs, then.records, verdict.window_ms, batch=condition, results=results
+        )
     return ops.ack(jobs, verdict.window_ms, results=results)

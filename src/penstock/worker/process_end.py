@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import logging
 import os
 import sys
@@ -95,7 +96,7 @@ class ProcessEnd:
             time.sleep(CALL_LOOK_INTERVAL)
 
     def _do_handlers_go_on(self) -> bool:
-        stacks = sys._current_frames()
+        stacks = find_stacks()
         for thread, item in list(self._calls.items()):
             if _item_of(stacks.get(thread.ident or 0)) is not item:
                 del self._calls[thread]
@@ -105,7 +106,7 @@ class ProcessEnd:
         return bool(self._calls or self._tasks)
 
     def _has_all_else_ended(self) -> bool:
-        stacks = sys._current_frames()
+        stacks = find_stacks()
         if not (main_has_ended.is_set() or self._is_loop_ending(stacks)):
             return False
         for thread in threading.enumerate():
@@ -131,6 +132,25 @@ class ProcessEnd:
             return names == ["shutdown_default_executor"]
         frames = _frames(stacks.get(threading.main_thread().ident or 0))
         return any(frame.f_code.co_name == "_cancel_all_tasks" for frame in frames)
+
+
+_look_lock = threading.Lock()
+
+
+def find_stacks() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by the thread's id.
+
+    Before Python 3.11.9, a collection of garbage during the look can wait for a lock that the
+    look holds, for ever (CPython's issue 106883). So nothing is collected meanwhile.
+    """
+    with _look_lock:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if collects:
+                gc.enable()
 
 
 def end_process() -> None:
@@ -174,7 +194,7 @@ def _children() -> list[Any]:
 
 def _calls_of(runners: Runners | AsyncRunners) -> dict[threading.Thread, _WorkItem[Any]]:
     calls = dict[threading.Thread, _WorkItem[Any]]()
-    mark, stacks = runners.mark_of_running(), sys._current_frames()
+    mark, stacks = runners.mark_of_running(), find_stacks()
     waiting = [stacks[ident] for ident in runners.limits.busy_threads() if ident in stacks]
     if mark is None and not waiting:
         return calls

@@ -141,6 +141,7 @@ class Process:
     Args:
         command: the program and its arguments.
         environment: variables that it gets in addition.
+        files: descriptors that it inherits.
         **options: as of `subprocess.Popen`.
 
     Attributes:
@@ -152,7 +153,11 @@ class Process:
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        files: Sequence[int] = (),
+        **options: Any,
     ) -> None:
         ours, theirs = socket.socketpair()
         self.line = Line(ours)
@@ -162,7 +167,7 @@ class Process:
                 self._popen = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), *files],
                     env=variables,
                     **options,
                 )

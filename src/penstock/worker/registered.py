@@ -12,26 +12,32 @@ from functools import partial
 from itertools import repeat
 from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
 from penstock.core.enqueuing.new_jobs import JobOptions, NewJob, NewJobs
-from penstock.core.enqueuing.options import EnqueueOptions, show_options
+from penstock.core.enqueuing.options import (
+    EnqueueOptions,
+    FollowerOfSet,
+    NamedHandler,
+    show_options,
+)
 from penstock.core.enqueuing.prepared import Prepared
 from penstock.core.enqueuing.schedules import Spec
-from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.job import Delivery, data_of
 from penstock.core.jobs.middleware import HANDLER
-from penstock.core.jobs.record import RECORD
+from penstock.core.jobs.record import RECORD, parse_record
 from penstock.core.values import stable
 from penstock.core.values.annotations import Self, Unpack
 from penstock.core.values.checks import Duration, check_text, duration_ms
 from penstock.core.values.methods import ElsewhereCall, name_methods
 from penstock.core.values.policy import RetryPolicy
-from penstock.errors import BadArgument, UndecodableBody
+from penstock.errors import BadArgument, StepError, UndecodableBody
 from penstock.wire.keys import check_queue_name
 from penstock.worker.arguments import Converter, Parameters, Unfit, decoded
 from penstock.worker.failures import Backoff
-from penstock.worker.functions import check_function, is_async, qualified
+from penstock.worker.functions import app_of, check_function, hints, is_async, qualified
 from penstock.worker.results import ACK, MAX_TEXT_BYTES, Result, Retry, Verdict, described
+from penstock.worker.step_run import BaseSteps, steps_class
 
 __all__ = ["DEFAULT_KEY", "AnyHandler", "RegisteredHandler", "seconds_of", "title_of"]
 
@@ -42,6 +48,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 PICKLE_PROTOCOL = 4
 """The protocol of pickle since Python 3.8."""
+OF_ITS_SET: Final[Any] = object()
+"""The `on_dead` of a handler that gets that of its set."""
 DEFAULT_KEY = ""
 """The key of the default handler in its set. No name is empty."""
 
@@ -54,16 +62,21 @@ class RegisteredHandler(Generic[C, P, R_co]):
 
     The function of a handler with a name gets the arguments. A parameter that is annotated as a
     `Job`, or named `job` without an annotation of a JSON type, receives the job, and is not an
-    argument of `job` and `enqueue`. Type checkers know this if it is the first parameter; give it a
-    default otherwise. The functions of chunk handlers, of the default handler and of the handler
-    for jobs without a name get whole jobs. Their only argument is the body.
+    argument of `job` and `enqueue`. So does one that is annotated as `Steps`, or `AsyncSteps` of a
+    coroutine function: its steps. Type checkers know this if it is the first parameter; give it a
+    default otherwise. The functions of chunk handlers, of the default handler, of `on_dead` and of
+    the handler for jobs without a name get whole jobs. Their only argument is the body.
 
     Args:
         lease: the lease of its jobs; None = the queue's.
         result_ttl: seconds for which the results of its jobs are kept; None = the queue's setting.
         chunk_wait: the attribute `wait`.
         backoff: the policies for failures.
+        on_dead: the handler of the job that the death of one of its jobs adds; None = none; by
+            default that of its set.
+        whole: whether the function gets whole jobs although it has a name.
         strict: the attribute `is_strict`.
+        app: the attribute `app`; None = the top-level package of the function.
 
     Attributes:
         name: the name in the header of its jobs; None = it has none.
@@ -77,7 +90,10 @@ class RegisteredHandler(Generic[C, P, R_co]):
         takes_job: whether a job is its only argument.
         time_limit: seconds that a call may take; None = the worker's limit.
         schedule: when jobs of it are added; None = it has no schedule.
+        steps_type: the class of its steps; None = it has none.
         is_strict: whether a result that it makes and neither returns nor raises is a failure.
+        app: the app to whose code it belongs.
+        is_undecided: whether it has no `on_dead` of its own, and none of a set yet.
 
     Raises:
         BadArgument: the function can't be a handler.
@@ -110,7 +126,10 @@ class RegisteredHandler(Generic[C, P, R_co]):
         backoff: Backoff | None = None,
         time_limit: Duration | None = None,
         schedule: Spec | None = None,
+        on_dead: NamedHandler | str | None = OF_ITS_SET,
+        whole: bool = False,
         strict: bool = False,
+        app: str | None = None,
     ) -> None:
         if isinstance(function, RegisteredHandler):
             reason = (
@@ -119,7 +138,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
             raise BadArgument("function", function, reason)
         if queue is not None:
             check_queue_name(queue)
-        self.is_whole = name is None or size is not None
+        self.is_whole = whole or name is None or size is not None
         check_function(function, whole=self.is_whole)
         if schedule is not None:
             _check_schedule(name, queue)
@@ -135,15 +154,27 @@ class RegisteredHandler(Generic[C, P, R_co]):
         self.time_limit = seconds_of("time_limit", time_limit)
         self.schedule = schedule
         self.is_strict = strict
+        self.app = app_of(function) if app is None else app
+        self.steps_type: type[BaseSteps] | None = None
         self._backoff = backoff or Backoff()
         self._convert = convert
-        given = {"lease": lease, "retry": self._backoff.stored, "result_ttl": result_ttl}
+        self.check_follower(on_dead, getattr(on_dead, "queue", None))
+        self.is_undecided = on_dead is OF_ITS_SET
+        given = {
+            "lease": lease,
+            "retry": self._backoff.stored,
+            "result_ttl": result_ttl,
+            "on_dead": None if self.is_undecided else on_dead,
+        }
         known = {name: value for name, value in given.items() if value is not None}
         self._options = JobOptions(known | ({"headers": {HANDLER: name}} if name else {}))
         self._parameters: Parameters | None = None
         self._body: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._late_body
         if self.is_whole:
             self._body = _only
+            if any(map(steps_class, hints(function, strict=False).values())):
+                reason = "gets whole jobs, so it can't have steps: give it a name, and no size"
+                raise BadArgument("function", function, reason)
             return
         with contextlib.suppress(NameError):  # an annotation names what is defined later
             self._body = self.check(strict=True).body
@@ -173,6 +204,28 @@ class RegisteredHandler(Generic[C, P, R_co]):
         result_ttl: Duration | None = self._options.by_name.get("result_ttl")
         return result_ttl
 
+    def check_follower(self, follower: object, queue: str | None) -> None:
+        """Refuse a handler of another queue as `on_dead`: its job would be in this one.
+
+        Args:
+            follower: the value of `on_dead`.
+            queue: the queue that it names, or None.
+
+        Raises:
+            BadArgument: both handlers name queues, and these differ.
+        """
+        if None not in (queue, self.queue) and queue != self.queue:
+            reason = (
+                f"is for jobs of queue {queue!r}, and the job that a death adds is in"
+                f" {self.queue!r}, where the dead letter is: leave out its queue"
+            )
+            raise BadArgument("on_dead", follower, reason)
+
+    def set_on_dead(self, follower: NamedHandler) -> None:
+        """Let the deaths of the jobs that it adds from now on add a job of the set's handler."""
+        self._options = self._options.updated({"on_dead": FollowerOfSet(follower)})
+        self.is_undecided = False
+
     @property
     def headers(self) -> dict[str, str]:
         """Headers of its jobs."""
@@ -198,6 +251,8 @@ class RegisteredHandler(Generic[C, P, R_co]):
             >>> later.enqueue(q, "ada").state
             'scheduled'
         """
+        follower = options.get("on_dead")
+        self.check_follower(follower, getattr(follower, "queue", None))
         made = copy(self)
         made._options = self._options.updated(options)
         return made
@@ -302,11 +357,29 @@ class RegisteredHandler(Generic[C, P, R_co]):
             NameError: an annotation can't be resolved.
         """
         if self._parameters is None:
-            self._parameters = Parameters(self.function, self._convert, strict=strict)
+            parameters = Parameters(self.function, self._convert, strict=strict)
+            self._check_steps(parameters.steps_type)
+            self._parameters, self.steps_type = parameters, parameters.steps_type
         return self._parameters
 
-    def arguments(self, job: Delivery) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _check_steps(self, steps_type: type[BaseSteps] | None) -> None:
+        if steps_type is None:
+            return
+        if steps_type.is_async != self.is_async:
+            kind, name = ("coroutine", "AsyncSteps") if self.is_async else ("plain", "Steps")
+            raise BadArgument("function", self.function, f"is a {kind} function: annotate {name}")
+        if self.lease == 0:
+            reason = "its steps need deliveries after the first one: a job with lease=0 has none"
+            raise BadArgument("lease", self.lease, reason)
+
+    def arguments(
+        self, job: Delivery, steps: BaseSteps | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the function for a job.
+
+        Args:
+            job: the job.
+            steps: those of the run, if it has some.
 
         Raises:
             Unfit: the body is not JSON, or does not fit the function; the job has to become a dead
@@ -315,9 +388,14 @@ class RegisteredHandler(Generic[C, P, R_co]):
         if self.is_whole:
             return (job,), {}
         try:
-            return (self._parameters or self.check()).bind(decoded(job), job)
+            return (self._parameters or self.check()).bind(decoded(job), job, steps)
         except BadArgument as error:
             raise Unfit(f"arguments don't fit {self.name}: {error}") from error
+        except Unfit as error:
+            if job.death is None or not job.death.left_out:
+                raise
+            size = job.death.left_out
+            raise Unfit(f"the body of {size} bytes was left out, see job.death") from error
 
     def verdict_on_value(self, job: Delivery, value: Any) -> Verdict:
         """Return the verdict on a job whose handler returned a value.
@@ -370,7 +448,8 @@ class RegisteredHandler(Generic[C, P, R_co]):
         decides: the rule of the handler's policy for this exception, its tenacity objects, the
         policy stored with the job, the handler's policy, the queue's policy.
 
-        If the exception shows that the job's body can't be decoded, the job becomes a dead letter.
+        A `StepError` makes the job a dead letter, and so does an exception which shows that the
+        job's body can't be decoded.
         No rule exceeds the limits of the job and of the queue.
         """
         if isinstance(error, UndecodableBody) and _undecodable(job):
@@ -378,14 +457,20 @@ class RegisteredHandler(Generic[C, P, R_co]):
                 "bury",
                 text=check_text("error", f"body can't be decoded: {error}", limit=MAX_TEXT_BYTES),
             )
+        if isinstance(error, StepError):
+            return Verdict("bury", text=described(error))
         if not isinstance(error, Result):
             return self._backoff.verdict(job, error, described(error))
-        if not isinstance(error, Retry):
-            return error.verdict
         own = error.verdict
+        if own.hold == "key" and not parse_record(data_of(job)).key_hash:
+            reason = 'the job has no key: enqueue it with key=, or use hold="queue"'
+            return self.verdict_on_error(job, BadArgument("hold", "key", reason))
+        if not isinstance(error, Retry):
+            return own
         cause = error.__cause__ or error
         text = own.text or ("" if cause is error else described(cause))
         verdict = self._backoff.verdict(job, cause, text)
+        verdict = verdict._replace(hold=own.hold, hold_ms=own.hold_ms)
         if verdict.kind == "nack" and own.delay_ms >= 0:
             return verdict._replace(delay_ms=own.delay_ms, is_asked=True)
         return verdict

@@ -20,10 +20,16 @@ from penstock.core.jobs.job import Delivery, counts_of, data_of, number_of, rese
 from penstock.core.jobs.logs import TRACE_FIELD, Fields, get_logger, span
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.record import FIRST_FIELDS_BYTES, KEPT_FIELD
+from penstock.core.jobs.record import FIRST_FIELDS_BYTES, KEPT_FIELD, parse_record
 from penstock.core.jobs.results import count_fitting, results_of
 from penstock.errors import WrongEpoch
-from penstock.worker.concerns import CHANGED_QUEUE_ERRORS, is_certain, is_damage, run_call
+from penstock.worker.concerns import (
+    CHANGED_QUEUE_ERRORS,
+    guard_queue,
+    is_certain,
+    is_damage,
+    run_call,
+)
 from penstock.worker.deliveries import drop_unconfirmed, take_reply
 from penstock.worker.messages import FAILED_OUTCOMES
 from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
@@ -99,7 +105,7 @@ def _sort_refused(
         may_pass = not done.stands_in and tries < MOST_REPORT_TRIES
         if not is_certain(error) and (may_pass or (is_damage(error) and state.is_patient)):
             again.append(done._replace(tries=tries))
-        elif done.stands_in or done.verdict.kind == "release":
+        elif done.stands_in or done.verdict.kind in ("release", "suspend"):
             _leave_to_lease(state, done, error)
         else:
             is_counted = done.is_counted
@@ -172,6 +178,8 @@ def report(
         )
         jobs = [job for done in finished for job in done.jobs]
         results = results_of(jobs, [*chain.from_iterable(done.times for done in finished)])
+    if verdict.hold:
+        yield from _hold(state, poll, jobs, verdict)
     outcomes: Settled | None = None
     taken, sent, resent = None, state.clock(), 0.0
     try:
@@ -205,6 +213,28 @@ def report(
         return 0
     take_reply(state, poll, taken, wanted=wanted, sent=resent or sent)
     return len(taken.deliveries)
+
+
+def _hold(state: WorkerState, poll: QueuePoll, jobs: Sequence[Delivery], verdict: Verdict) -> Flow:
+    """Hold the queue of these jobs, or their keys, first in this part of it.
+
+    All jobs of a key are in one partition. Another part that can't be reached is not held.
+    """
+    of_keys = verdict.hold == "key"
+    keys = {parse_record(data_of(job)).key_hash for job in jobs} if of_keys else {""}
+    yield from _hold_part(state, poll, keys, verdict.hold_ms)
+    if of_keys and poll.ops.keys.partition is not None:
+        return
+    for other in list(state.polls):
+        if other is not poll and other.ops.name == poll.ops.name:
+            with guard_queue(state, other):
+                yield from _hold_part(state, other, keys, verdict.hold_ms)
+
+
+def _hold_part(state: WorkerState, poll: QueuePoll, keys: set[str], span_ms: int) -> Flow:
+    for key in sorted(keys):
+        yield from run_call(state, poll, poll.ops.hold(span_ms, key))
+    state.give_back(poll)
 
 
 def _report_until_rest_fits(

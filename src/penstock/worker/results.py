@@ -6,14 +6,19 @@ failed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from contextvars import ContextVar
+from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple
 
+from penstock.core.enqueuing.batches import BatchCondition
 from penstock.core.enqueuing.new_jobs import NewJob
-from penstock.core.enqueuing.next_jobs import NextJobs, next_jobs
+from penstock.core.enqueuing.next_jobs import NextJobs, next_batch, next_jobs
+from penstock.core.enqueuing.options import NamedHandler
 from penstock.core.values.caught import summary_of
-from penstock.core.values.checks import Duration, check_text, duration_ms
+from penstock.core.values.checks import LONGEST_HOLD_MS, Duration, check_text, duration_ms
+from penstock.errors import BadArgument
 
 __all__ = [
     "ACK",
@@ -25,7 +30,9 @@ __all__ = [
     "Reject",
     "Result",
     "Retry",
+    "SleepNote",
     "Snooze",
+    "Suspension",
     "Verdict",
     "described",
     "outcome_of",
@@ -36,11 +43,18 @@ MAX_TEXT_BYTES = 1024
 """Most bytes of a text that the scripts keep with a job (protocol/core.md, Counters)."""
 
 
+class SleepNote(NamedTuple):
+    """The place of a note from 1, and the name of its step."""
+
+    place: int
+    name: str
+
+
 class Verdict(NamedTuple):
     """The report that a worker makes about a delivery.
 
     Attributes:
-        kind: "ack", "nack", "release", "bury", or "none" for no report.
+        kind: "ack", "nack", "release", "suspend", "bury", or "none" for no report.
         delay_ms: milliseconds until the next attempt; -1 = by the job's or the queue's policy, and
             of a release: at its place, as nothing has begun with the job; -2 = of a nack: the
             worker has no handler for the job.
@@ -50,6 +64,9 @@ class Verdict(NamedTuple):
         trace: the end of the traceback of a failure.
         then: of an ack: the jobs that follow; None = there are none.
         limit: most attempts by the handler's policy; 0 = only that of the job or queue counts.
+        hold: what is held, too: "queue", or "key" = the key of the job; "" = nothing.
+        hold_ms: for so long nothing of it is delivered.
+        sleep: of a suspend: the note of the sleep, which lasts for the delay.
         logged: how the worker has logged the failure: "" (not yet), "failure", or "last" if it is
             that of the last attempt.
     """
@@ -62,6 +79,9 @@ class Verdict(NamedTuple):
     trace: str = ""
     then: NextJobs | None = None
     limit: int = 0
+    hold: Literal["", "queue", "key"] = ""
+    hold_ms: int = 0
+    sleep: SleepNote | None = None
     logged: Literal["", "failure", "last"] = ""
 
 
@@ -77,6 +97,7 @@ OUTCOME_OF_KIND = {
     "ack": "done",
     "nack": "retried",
     "release": "snoozed",
+    "suspend": "suspended",
     "bury": "rejected",
     "none": "settled",
 }
@@ -85,8 +106,19 @@ UNKNOWN_DELAY_MS = -2
 """Delay of a nack: there is no handler for the job, and the script chooses the delay."""
 
 
-RESULTS_OF_RUN: ContextVar[list[Result] | None] = ContextVar("RESULTS_OF_RUN", default=None)
-"""The results that the handler which runs in this context has made; see `check_used`."""
+class RunResults:
+    """The results that a run of a handler makes; see `check_used`.
+
+    Attributes:
+        made: the results, each behind the code that has made it; None = the run has not begun, or
+            has ended. Tasks that it has begun, and that go on, make others.
+    """
+
+    made: list[tuple[CodeType, Result]] | None = None
+
+
+RESULTS_OF_RUN: ContextVar[RunResults | None] = ContextVar("RESULTS_OF_RUN", default=None)
+"""The results of the handler that runs in this context."""
 
 
 def unknown(reason: str) -> Verdict:
@@ -114,9 +146,13 @@ class Result(Exception):
         if type(self) is Result:
             raise TypeError("use one of Done, Retry, Snooze, Reject")
         super().__init__(*args)
-        results = RESULTS_OF_RUN.get()
-        if results is not None:
-            results.append(self)
+        run = RESULTS_OF_RUN.get()
+        made = None if run is None else run.made
+        if made is not None:
+            frame = sys._getframe(1)
+            while frame.f_back is not None and _is_init_of(frame, self):  # of a class below
+                frame = frame.f_back
+            made.append((frame.f_code, self))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
@@ -146,6 +182,9 @@ class Done(Result):
             are added before the ack, once within a day or two leases of this job.
         dedup_window: seconds for which the job's dedup id stays taken from now on; 0 = it is free
             at once; None = the window of the job.
+        batch: jobs of a batch, at most 1,000 and 1 MiB, which the ack adds in the same step;
+            `then` is the callback, one job. All are in the queue of this job, and in its partition.
+        on, on_failure: of the batch, as in `Queue.batch`.
 
     Attributes:
         value: the argument.
@@ -165,14 +204,24 @@ class Done(Result):
         self,
         value: Any = None,
         *,
-        then: Iterable[NewJob] = (),
+        then: Iterable[NewJob] | NewJob = (),
         dedup_window: Duration | None = None,
+        batch: Iterable[NewJob] | None = None,
+        on: BatchCondition = "success",
+        on_failure: NamedHandler | str | None = None,
     ) -> None:
         super().__init__(value)
         self.value = value
         self._window = dedup_window
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
-        verdict = Verdict("ack", window_ms=window, then=next_jobs(then))
+        if batch is None:
+            for name, option in (("on_failure", on_failure), ("on", on)):
+                if option not in (None, "success"):
+                    raise BadArgument(name, option, "is of a batch: pass batch=")
+            following = next_jobs(then)
+        else:
+            following = next_batch(batch, then, on, on_failure)
+        verdict = Verdict("ack", window_ms=window, then=following)
         if verdict != ACK:
             self.verdict = verdict
 
@@ -186,7 +235,9 @@ class Done(Result):
     def __repr__(self) -> str:
         shown = [] if self.value is None else [repr(self.value)]
         if self.verdict.then is not None:
-            shown.append(f"then={[*self.verdict.then.jobs]}")
+            jobs = self.verdict.then.jobs
+            is_batch = self.verdict.then.batch
+            shown.append(f"batch={[*jobs[1:]]}, then={jobs[0]}" if is_batch else f"then={[*jobs]}")
         if self._window is not None:
             shown.append(f"dedup_window={self._window!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
@@ -201,9 +252,12 @@ class Retry(Result):
     Args:
         after: seconds until the next attempt; None = by the policy.
         error: the error to keep with the job, at most 1024 bytes.
+        hold: "queue" = nothing of the queue is delivered for this time either (docs/rate.md), "key"
+            = no job with the key of this one (docs/keys.md). Then `after` is at most a day. With
+            "key", a job without a key fails: its error says so.
 
     Raises:
-        BadArgument: not a duration, or not a text.
+        BadArgument: not a duration, not a text, no such hold, or a hold without a time.
 
     Examples:
         >>> job = q.enqueue("ping")
@@ -212,15 +266,23 @@ class Retry(Result):
         [(1, 'line busy')]
     """
 
-    def __init__(self, after: Duration | None = None, error: str = "") -> None:
+    def __init__(
+        self,
+        after: Duration | None = None,
+        error: str = "",
+        *,
+        hold: Literal["queue", "key"] | None = None,
+    ) -> None:
         super().__init__(after, error)
         delay_ms = -1 if after is None else duration_ms("after", after)
-        self.verdict = Verdict("nack", delay_ms, check_text("error", error, limit=MAX_TEXT_BYTES))
+        text = check_text("error", error, limit=MAX_TEXT_BYTES)
+        self.verdict = _with_hold(Verdict("nack", delay_ms, text), hold, "after", after)
 
     def __repr__(self) -> str:
         after, error = self.args
         shown = [] if after is None else [f"after={after!r}"]
         shown += [f"error={error!r}"] if error else []
+        shown += [f"hold={self.verdict.hold!r}"] if self.verdict.hold else []
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -229,9 +291,10 @@ class Snooze(Result):
 
     Args:
         seconds: until it may be delivered again.
+        hold: as of `Retry`.
 
     Raises:
-        BadArgument: not a duration.
+        BadArgument: not a duration, no such hold, or a hold without a time.
 
     Examples:
         >>> job = q.enqueue("ping")
@@ -240,9 +303,10 @@ class Snooze(Result):
         [0]
     """
 
-    def __init__(self, seconds: Duration) -> None:
+    def __init__(self, seconds: Duration, *, hold: Literal["queue", "key"] | None = None) -> None:
         super().__init__(seconds)
-        self.verdict = Verdict("release", duration_ms("seconds", seconds))
+        verdict = Verdict("release", duration_ms("seconds", seconds))
+        self.verdict = _with_hold(verdict, hold, "seconds", seconds)
 
 
 class Reject(Result):
@@ -264,6 +328,40 @@ class Reject(Result):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.verdict = Verdict("bury", text=check_text("reason", reason, limit=MAX_TEXT_BYTES))
+
+
+def _is_init_of(frame: FrameType, result: Result) -> bool:
+    """Return True if the frame is that of an `__init__` that makes this result."""
+    code = frame.f_code
+    return code.co_name == "__init__" and frame.f_locals.get(code.co_varnames[0]) is result
+
+
+def _with_hold(
+    verdict: Verdict,
+    hold: Literal["queue", "key"] | None,
+    name: str,
+    seconds: Duration | None,
+) -> Verdict:
+    """Return the verdict with a hold for so long; `name` is that of the argument `seconds`."""
+    if hold is None:
+        return verdict
+    if hold not in ("queue", "key"):
+        raise BadArgument("hold", hold, 'must be "queue", "key" or None')
+    span_ms = 0 if seconds is None else duration_ms(name, seconds)
+    if not 0 < span_ms <= LONGEST_HOLD_MS:
+        raise BadArgument(name, seconds, f'must be above 0 and at most a day with hold="{hold}"')
+    return verdict._replace(hold=hold, hold_ms=span_ms)
+
+
+class Suspension(Result):
+    """The job sleeps. A worker makes it; a handler takes `steps.sleep`.
+
+    Args:
+        verdict: the report.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict  # it is no result that the handler has made
 
 
 def described(error: BaseException) -> str:

@@ -20,11 +20,13 @@ from typing import Any, Generic, TypeVar
 
 from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.middleware import HANDLER
 from penstock.core.values.caught import caught
 from penstock.errors import ConfigurationError
 from penstock.worker.activities import in_thread
 from penstock.worker.limits import NO_LIMITS, CancelledRun, Item, within
 from penstock.worker.registered import AnyHandler
+from penstock.worker.step_run import RunEnded
 
 __all__ = [
     "AsyncRunners",
@@ -40,6 +42,8 @@ origin: contextvars.ContextVar[object] = contextvars.ContextVar("penstock_origin
 
 T = TypeVar("T")
 
+BLOCKED_LOOP_SECONDS = 1.0
+"""Seconds for which a handler may keep the event loop without a warning."""
 
 process_id = [os.getpid()]
 """The id of this process. It is kept, as to ask for it is a system call."""
@@ -70,8 +74,8 @@ def refuse_greenlets() -> None:
     Raises:
         ConfigurationError: it has.
     """
-    if threading.get_ident() not in sys._current_frames():
-        package = threading.get_ident.__module__.partition(".")[0]
+    package = threading.get_ident.__module__.partition(".")[0]
+    if package != "_thread":
         raise ConfigurationError(
             f"{package} has replaced the threads of this program, and a worker needs real ones: to "
             "renew leases while a handler computes, and to end handlers at their time limits. Run "
@@ -191,6 +195,9 @@ class Runners(DaemonThreads[Item]):
     def mark_of_running(self) -> None:
         """Return None: handlers are no coroutines."""
 
+    def warn_of_block(self, now: float) -> None:
+        """Do nothing: no handler runs in an event loop."""
+
     def unfinished(self) -> Sequence[asyncio.Task[None]]:
         """Return nothing: handlers are no tasks."""
         return ()
@@ -289,6 +296,8 @@ class AsyncRunners:
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._watch: asyncio.Task[None] | None = None
         self._mark = object()
+        self._asked_at: float | None = None  # when the loop was asked to answer
+        self._blocking = set[str]()
         self._threads: DaemonThreads[_ThreadCall] = DaemonThreads(
             count, f"{name}-thread", _ThreadCall.run
         )
@@ -402,13 +411,39 @@ class AsyncRunners:
         """
         if isinstance(error, CancelledRun):
             return jobs[0].cancelled
-        if not isinstance(error, asyncio.CancelledError):
+        if not isinstance(error, (asyncio.CancelledError, RunEnded)):
             return False
         return self._is_over() or any(job.lost or job.cancelled for job in jobs)
 
     def mark_of_running(self) -> object | None:
         """Return the value of `origin` in handlers, if some run or the loop has cancelled them."""
         return self._mark if self._task_of or self._is_over() else None
+
+    def warn_of_block(self, now: float) -> None:
+        """Warn, once for each handler, if it has not let the event loop run for a second.
+
+        The thread of the heartbeat calls it again and again while there are jobs: that costs
+        handlers nothing. Each call asks the loop for an answer, and looks if the last one has come.
+        """
+        if self._asked_at is None:
+            self._asked_at = now
+            with suppress(RuntimeError):  # the loop is closed: nothing runs
+                self._loop.call_soon_threadsafe(self._answer)
+        elif now - self._asked_at >= BLOCKED_LOOP_SECONDS:
+            task = asyncio.current_task(self._loop)
+            jobs = [job for job, own in self._task_of.copy().items() if own is task]
+            names = {job.headers.get(HANDLER) or "of a job without a name" for job in jobs}
+            for name in names - self._blocking:
+                self._blocking.add(name)
+                text = (
+                    "handler %s keeps the event loop for more than %.1f s: the other handlers of "
+                    "this worker wait. Make it a plain function, which runs in a thread, or await "
+                    "asyncio.to_thread(...) where it computes or blocks"
+                )
+                logger.warning(text, name, now - self._asked_at)
+
+    def _answer(self) -> None:
+        self._asked_at = None
 
     def unfinished(self) -> Sequence[asyncio.Task[None]]:
         """Return the tasks of handlers that have not ended."""

@@ -39,6 +39,7 @@ from penstock.errors import (
     UnsupportedVersion,
 )
 from penstock.worker.declared import DeclaredSchedules
+from penstock.worker.messages import shortened
 from penstock.worker.registered import AnyHandler
 
 __all__ = ["TickRun", "Ticker", "declared_schedules", "own_part"]
@@ -62,6 +63,13 @@ WHOLE_QUEUE_ERRORS = (NoPermissionError, QueueDamaged, QueuePartitioned, Unsuppo
 """Errors that concern each schedule of a queue."""
 REFUSED_STORE_PAUSE = 15.0
 """Seconds until schedules whose storing was refused are stored again."""
+
+KEEP_INTERVAL = 15.0
+"""Seconds between two notes that this worker declares its schedules."""
+IS_ORPHANED = 2
+"""The code of `keep_schedules` for a schedule that waits until it is stored again."""
+ORPHAN_IDLE_MS = 60_000
+"""Time for which no worker has declared a schedule whose code is gone."""
 
 CallRunner = Callable[[Call[Any]], Generator[Effect, Any, Any]]
 """Runs a call of a flow and returns its result."""
@@ -88,6 +96,11 @@ class Ticker:
         failures: how many looks in a row have failed.
         store_at: when to store `own`, at the earliest.
         has_waited: whether some of `own` could not be stored at the last look, as a node was down.
+        apps: those to which the worker's handlers belong.
+        keep_at: when to note again that this worker declares its schedules.
+        orphan_at: from when on schedules may be orphaned: other workers note first that they
+            declare theirs, if this one could not look for a while.
+        orphaned: names of schedules that wait since the last looks, by app; not logged yet.
         declared: all schedules of the worker's handlers, and which of them are stored.
     """
 
@@ -104,6 +117,10 @@ class Ticker:
     failures: int = 0
     store_at: float = 0.0
     has_waited: bool = False
+    apps: frozenset[str] = frozenset()
+    keep_at: float = 0.0
+    orphan_at: float = 0.0
+    orphaned: dict[str, list[str]] = field(default_factory=dict)
     declared: DeclaredSchedules = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +146,16 @@ class Ticker:
     def server_ms(self, now: float) -> int:
         """Return the server's time, or a little less."""
         return self.now_ms + int((now - self.at) * 1000)
+
+    def orphans(self, listed: ListedSchedules) -> dict[str, list[str]]:
+        """Return the names of schedules whose code is gone, by app."""
+        names = dict[str, list[str]]()
+        for entry in listed.entries:
+            is_gone = entry.app in self.apps and entry.name not in self.declared.by_name
+            idle_ms = abs(listed.now_ms - entry.declared)
+            if entry.app and is_gone and entry.tick is not None and idle_ms >= ORPHAN_IDLE_MS:
+                names.setdefault(entry.app, []).append(entry.name)
+        return names
 
     def due_by(self, now: float) -> list[StoredSchedule]:
         """Return the schedules whose tick has come, and remove them from `near`."""
@@ -165,7 +192,9 @@ def declared_schedules(
     by_queue: dict[str, list[NewSchedule]] = {name: [] for name in queues}
     for handler in handlers:
         if handler.schedule is not None:
-            new = new_schedule(handler.name, handler.scheduled_job(), handler.schedule, codec)
+            new = new_schedule(
+                handler.name, handler.scheduled_job(), handler.schedule, codec, handler.app
+            )
             by_queue.setdefault(handler.queue or "", []).append(new)
     return by_queue
 
@@ -201,13 +230,13 @@ class TickRun:
     log: Any
 
     def run(self) -> Generator[Effect, Any, bool]:
-        """Run the ticks that are due, and look for others; return whether jobs were added.
+        """Run the ticks that are due, and look for others; return whether jobs are due by them.
 
         Raises:
             Exception: an error that concerns the server, or the form of the queue.
         """
         try:
-            is_added: bool = yield from self._run_due()
+            is_due: bool = yield from self._run_due()
         except Exception as error:
             if about_server(error) or isinstance(error, (QueuePartitioned, UnsupportedVersion)):
                 raise
@@ -218,16 +247,16 @@ class TickRun:
                 self.log.log(logging.ERROR, text, self.ops.name, kind, error, exc_info=trace)
             return False
         self.ticker.failures = 0
-        return is_added
+        return is_due
 
     def _run_due(self) -> Generator[Effect, Any, bool]:
-        ticker, is_added = self.ticker, False
+        ticker, is_due = self.ticker, False
         if ticker.look_at <= self.clock():
             yield from self._look()
             if not ticker.is_checked or ticker.check_at <= ticker.at:
                 yield from self._check()
         for entry in ticker.due_by(self.clock()):
-            is_added |= yield from self._tick(entry)
+            is_due |= yield from self._tick(entry)
         # Ticks of older versions come first.
         may_store = ticker.at and not any(at <= self.clock() for at, _ in ticker.near)
         if ticker.own and may_store and self.clock() >= ticker.store_at:
@@ -237,10 +266,10 @@ class TickRun:
                 ticker.look_now()
             if any(new.name in ticker.refused for new in ticker.own):
                 ticker.store_at = self.clock() + REFUSED_STORE_PAUSE
-        return is_added
+        return is_due
 
     def _tick(self, entry: StoredSchedule) -> Generator[Effect, Any, bool]:
-        """Run or skip a tick; return whether a job was added."""
+        """Run or skip a tick; return whether a job is due by it."""
         assert entry.tick is not None
         server_ms = self.ticker.server_ms(self.clock())
         is_missed = server_ms - entry.tick > MISSED_MS
@@ -258,7 +287,7 @@ class TickRun:
             return False
         self.ticker.refused.pop(entry.name, None)
         self.ticker.expect(replace(entry, tick=following))  # also if another worker was quicker
-        return reply is not None and reply.count > 0
+        return reply is not None and bool(reply.first)  # also of one that waited for its retry
 
     def _say_refused(self, name: str, error: Exception, *, effect: str) -> None:
         """Log that a queue has refused a schedule, once until that changes. It is tried again."""
@@ -279,13 +308,59 @@ class TickRun:
             ticker.is_checked, ticker.cursor = False, "0"
         elif ticker.declared.has_removals(listed):
             ticker.check_at = 0.0
+        if has_jumped or (ticker.now_ms and now - ticker.at > KEEP_INTERVAL):
+            ticker.orphan_at = now + ORPHAN_IDLE_MS / 1000
         ticker.now_ms, ticker.at, ticker.near = listed.now_ms, now, []
-        ticker.look_at = now + (TICK_LOOK_INTERVAL if listed.next_ms else 0.0)
+        next_in = listed.next_ms / 1000 if listed.next_ms >= 0 else TICK_LOOK_INTERVAL
+        ticker.look_at = now + min(TICK_LOOK_INTERVAL, next_in)
+        yield from self._keep(has_jumped=bool(has_jumped))
         for name, reason in listed.unread.items():
             self._leave_to_others(name, reason)
+        orphaned = yield from self._orphan(listed)
+        if not orphaned:
+            self._say_orphaned()
         for entry in listed.entries:
-            if entry.name not in ticker.unread:
+            if entry.name not in ticker.unread and entry.name not in orphaned:
                 ticker.expect(entry)
+
+    def _keep(self, *, has_jumped: bool) -> Flow:
+        """Note that this worker declares its schedules, and take back those that are orphaned."""
+        ticker, names = self.ticker, [*self.ticker.declared.by_name]
+        if ticker.keep_at > ticker.at and not has_jumped:
+            return
+        for start in range(0, len(names), NAMES_PER_CALL):
+            batch = names[start : start + NAMES_PER_CALL]
+            reply = yield from self.run_call(self.ops.keep_schedules(batch))
+            for name, code in zip(batch, reply.codes, strict=True):
+                new = ticker.declared.by_name[name]
+                if code == IS_ORPHANED and new not in ticker.own:
+                    ticker.own.append(new)
+        ticker.keep_at = ticker.at + KEEP_INTERVAL
+
+    def _orphan(self, listed: ListedSchedules) -> Generator[Effect, Any, set[str]]:
+        """Let schedules wait whose code is gone, and return their names."""
+        ticker, orphaned = self.ticker, set[str]()
+        if self.clock() < ticker.orphan_at:
+            return orphaned
+        for app, names in ticker.orphans(listed).items():
+            reply = yield from self.run_call(self.ops.orphan_schedules(app, ORPHAN_IDLE_MS, names))
+            done = [name for name, code in zip(names, reply.codes, strict=True) if code]
+            if done:
+                ticker.look_now()  # others may be near behind them
+                ticker.orphaned.setdefault(app, []).extend(done)
+            orphaned.update(done)
+        return orphaned
+
+    def _say_orphaned(self) -> None:
+        """Log, once, which schedules wait whose code is gone."""
+        for app, names in self.ticker.orphaned.items():
+            text = "no worker declares these schedules of queue %r any more: %s; %s"
+            remedy = (
+                f"app {app!r} runs without them, and their ticks wait until one does:"
+                " schedules.remove(name) removes one"
+            )
+            self.log.warning(text, self.ops.name, shortened(names), remedy)
+        self.ticker.orphaned = {}
 
     def _leave_to_others(self, name: str, reason: str) -> None:
         if name not in self.ticker.unread:
@@ -301,8 +376,10 @@ class TickRun:
         while True:
             listed = yield from self.run_call(self.ops.schedules(ticker.cursor))
             ticker.declared.add_page(listed, is_first=ticker.cursor == "0")
+            orphaned = yield from self._orphan(listed)
             for entry in listed.entries:
-                yield from self._move(entry, listed.now_ms)
+                if entry.name not in orphaned:
+                    yield from self._move(entry, listed.now_ms)
             ticker.cursor = listed.cursor
             if ticker.cursor == "0":
                 ticker.is_checked, ticker.check_at = True, ticker.at + SCHEDULE_CHECK_INTERVAL
@@ -349,9 +426,13 @@ class TickRun:
             batch = self.ticker.own[start : start + NAMES_PER_CALL]
             call = self.ops.schedules(names=[new.name for new in batch])
             listed = yield from self.run_call(call)
-            hashes = {entry.name: entry.value_hash for entry in listed.entries}
+            known = {
+                (entry.name, entry.value_hash, entry.app)
+                for entry in listed.entries
+                if not entry.is_orphaned
+            }
             for new in batch:
-                if hashes.get(new.name) == new.value_hash:
+                if (new.name, new.value_hash, new.app) in known:
                     self.ticker.declared.stored.add(new.name)
                 else:
                     unstored.append(new)
@@ -386,6 +467,12 @@ class TickRun:
                 self.log.warning(text, new.name, "schedules.restore(...) brings it back")
             elif outcome.ops is self.ops:
                 ticker.declared.stored.add(new.name)
+            if outcome.code == flows.SCHEDULE_REPLACED:
+                text = (
+                    "schedule %r of queue %r has replaced another value of this name, of an "
+                    "earlier version or of another app: two apps that share a queue need two names"
+                )
+                self.log.info(text, new.name, self.ops.name)
             is_stored |= outcome.code is not None
         if waiting and not ticker.has_waited and self.ops is up[0]:
             text = "the schedules %s are not stored yet, as a node is down that may have them"

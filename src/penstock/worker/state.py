@@ -18,10 +18,11 @@ from penstock.core.flows import POLL_INTERVAL
 from penstock.core.jobs.job import Delivery, ops_of, term_of
 from penstock.core.jobs.logs import RateLimit, get_logger, span
 from penstock.core.jobs.middleware import Middleware, SettleEvent
-from penstock.core.jobs.views import Settings
+from penstock.core.jobs.queue_stats import Settings
 from penstock.core.values.durable import delivery_wait
 from penstock.errors import UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
+from penstock.worker.held_file import HeldFile
 from penstock.worker.helpers import LeaseHelper, SuspectProcess, SuspectRun
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, share_room
@@ -91,6 +92,7 @@ class WorkerState:
         beat_at: when the heartbeat will look at the leases again.
         poke: makes the heartbeat look now; callable from signal handlers.
         helper: the helper process that renews leases, if there is one.
+        held_file: tells the supervisor which jobs run here, if there is one.
         isolator: runs suspects in a process of their own, if the worker has that option.
         isolated: the line to the worker whose suspects this one runs. Such a worker asks for no
             jobs.
@@ -122,8 +124,7 @@ class WorkerState:
         self.wake = wake
         self.clock = clock
         self.options = options
-        self.capacity = options.concurrency * dispatcher.size + options.prefetch
-        self._step = self.capacity // 2 if options.concurrency == dispatcher.size == 1 else 0
+        self.set_capacity(options.prefetch)
         self.statistics = Statistics()
         self.held: dict[Delivery, float] = {}
         self.finished = FinishedJobs(clock)
@@ -146,6 +147,7 @@ class WorkerState:
         self.beat_at = math.inf
         self.poke: Callable[[], None] = lambda: None
         self.helper: LeaseHelper | None = None
+        self.held_file: HeldFile | None = None
         self.isolator: SuspectProcess | None = None
         self.isolated: SuspectRun | None = None
         self.fail_refused: Callable[[Delivery, Exception], Verdict] = _verdict_on_refusal
@@ -160,6 +162,18 @@ class WorkerState:
         self._confirmed = math.inf
         self.delivery_wait = delivery_wait(options.at_most_once)
         self.complaints = RateLimit(60, clock)
+
+    def set_capacity(self, prefetch: int) -> None:
+        """Set how many jobs to hold: those that run, and so many more."""
+        size = self.dispatcher.size
+        self.capacity = self.options.concurrency * size + prefetch
+        self._step = self.capacity // 2 if self.options.concurrency == size == 1 else 0
+
+    def learn_settings(self, poll: QueuePoll, settings: Settings) -> None:
+        """Note the settings of a queue. A job that waits in a worker would take a slot of it."""
+        poll.settings = settings
+        has_slots = any(one.settings and one.settings.max_active for one in self.polls)
+        self.set_capacity(0 if has_slots else self.options.prefetch)
 
     # -- its queues ------------------------------------------------------------------------
 
@@ -495,8 +509,10 @@ class WorkerState:
                 except Exception as error:  # noqa: BLE001, PERF203  # whatever a user's hook raises
                     self.complain(f"{type(hook).__name__}.settle", error)
 
-    def let_helper_hold(self, jobs: Sequence[Delivery]) -> None:
-        """Let the helper process renew the leases of these jobs, too, if there is one."""
+    def note_held(self, jobs: Sequence[Delivery]) -> None:
+        """Tell the helper process and the supervisor, if any, that these jobs may run now."""
+        if self.held_file is not None:
+            self.held_file.hold(jobs)
         if self.helper is not None:
             self.helper.hold(jobs)
             if self.helper.pid is None:
@@ -522,6 +538,8 @@ class WorkerState:
             self.held.pop(job, None)
         if self.suspects.unbegun:
             self.suspects.unbegun.difference_update(jobs)
+        if self.held_file is not None:
+            self.held_file.drop(jobs)
         if self.helper is not None:
             self.helper.drop(jobs)
 

@@ -53,10 +53,11 @@ class WorkerStats:
 
     Attributes:
         counts: jobs by outcome since the worker began: done, retried, dead (all attempts of the job
-            or the queue used up), snoozed, unknown (given back, as there is no handler), cancelled,
-            rejected (given up by the handler or its policy), settled (by the handler itself),
-            failed (at most once), unconfirmed (at most once, not run: `at_most_once`), handed back
-            (at a stop, or suspects beside other jobs), lost (with the lease).
+            or the queue used up), snoozed, suspended (by a sleep of its steps), unknown (given
+            back, as there is no handler), cancelled, rejected (given up by the handler or its
+            policy), settled (by the handler itself), failed (at most once), unconfirmed (at most
+            once, not run: `at_most_once`), handed back (at a stop, or suspects beside other jobs),
+            lost (with the lease).
         queue_size: jobs that could be reserved, in all queues of the worker together.
         queue_sizes: jobs that could be reserved, by queue.
         queueing: seconds from enqueue to delivery, of first attempts; jobs that are reported

@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.core.jobs.logs import get_logger
 from penstock.worker.children import Child
+from penstock.worker.held_file import HeldNote
 from penstock.worker.processes import ending
 from penstock.worker.signals import hear_hang_up
 from penstock.worker.systemd import notify_ready
@@ -35,6 +36,8 @@ STALE_REPORT_SECONDS = 15.0
 """Seconds without a report after which a process is not healthy."""
 MEMORY_LOOK_INTERVAL = 1.0
 """Seconds between two looks at the memory."""
+PASS_SECONDS = 0.2
+"""Most seconds for which the supervisor waits until a process reads of the jobs of a dead one."""
 RECYCLED = "memory"
 GOOD_END_CODES = (0, DRAINED_CODE, -signal.SIGTERM)  # the last: asked to end before it had begun
 
@@ -182,8 +185,10 @@ class Supervisor:
         self._code = 0
         self._begun = False
         self._is_decided = asyncio.Event()  # whether the processes begin
+        self._failed: asyncio.Future[None] | None = None  # gets the error of a task of its own
         self._loop: asyncio.AbstractEventLoop | None = None
         self._children: set[Child] = set()
+        self._left: list[HeldNote] = []
         self._trial: asyncio.Task[None] | None = None
         self._change: asyncio.Task[None] | None = None
 
@@ -227,15 +232,35 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, *(() if has_nohup else (signal.SIGHUP,))):
             loop.add_signal_handler(number, self._on_signal, number)
         hear_hang_up()
+        self._failed = loop.create_future()
+        life = asyncio.create_task(self._live())
         try:
-            self._load_then(self._begin)
-            await self._is_decided.wait()
-            if self._begun:
-                await asyncio.gather(*map(self._keep, self._slots))
+            await asyncio.wait([life, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            await (self._failed if self._failed.done() else life)
         finally:
+            self._failed.cancel()
+            life.cancel()
             for child in list(self._children):  # the trial, and all after an error in this class
                 self._forget(child)
         return self._code
+
+    async def _live(self) -> None:
+        self._load_then(self._begin)
+        await self._is_decided.wait()
+        if self._begun:
+            await asyncio.gather(*map(self._keep, self._slots))
+
+    def _start(self, action: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task. An error in it ends the supervisor."""
+        task = asyncio.create_task(action)
+        task.add_done_callback(self._note_failure)
+        return task
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        assert self._failed is not None
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failed.done():
+            self._failed.set_exception(error)
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP and self._stopping:  # a closed terminal sends it twice
@@ -269,9 +294,12 @@ class Supervisor:
                 LOG.info("process %d has started, pid %d", slot.number, child.pid)
                 self._watch(child, slot)
                 await child.ended.wait()
+                if child.code not in GOOD_END_CODES and not self._stopping:
+                    self._left += child.held()
                 self._forget(child)
                 slot.child = None
                 pause = self._judge_end(slot, child)
+                self._pass_left()
                 slot.changed.set()
             if pause:
                 await slot.rest(pause)
@@ -303,6 +331,20 @@ class Supervisor:
         LOG.log(level, "process %d, pid %d, %s: it is replaced", *process)
         return 0.0
 
+    def _pass_left(self) -> None:
+        """Let a process that works end the leases of jobs whose process has died.
+
+        If there is none, the next one that reports does it.
+        """
+        children = [slot.child for slot in self._slots if slot.child is not None]
+        working = [one for one in children if one.reported is not None and not one.leaving]
+        if self._left and working:
+            heir, left = max(working, key=lambda one: one.age), self._left
+            self._left = []
+            heir.line.send(left, PASS_SECONDS)
+            text = "process of pid %d gives back the jobs of the one that died: %d"
+            LOG.info(text, heir.pid, len(left))
+
     # Loading the app
 
     def _load_then(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -310,7 +352,7 @@ class Supervisor:
         if self._trial is not None:
             self._trial.cancel()
         if not self._stopping:
-            self._trial = asyncio.create_task(self._try(action))
+            self._trial = self._start(self._try(action))
 
     async def _try(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -328,7 +370,7 @@ class Supervisor:
             return
         if self._change is not None:
             self._change.cancel()
-        self._change = asyncio.create_task(action())
+        self._change = self._start(action())
 
     def _not_loaded(self, why: str, code: int) -> None:
         if self._begun:
@@ -402,6 +444,7 @@ class Supervisor:
 
         def read() -> None:
             child.read()
+            self._pass_left()
             slot.changed.set()
             if child.line.is_broken:
                 loop.remove_reader(child.line.socket)

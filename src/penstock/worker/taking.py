@@ -21,13 +21,13 @@ logger = get_logger("penstock")
 def measure_trip(state: WorkerState, poll: QueuePoll, wanted: int) -> CountFlow:
     """Learn a queue's lease and the time of a round trip before reserving its first job.
 
-    Returns `wanted`, or 0 if the round trip is too long.
+    Returns `wanted`, or less if its settings leave no room; 0 if the round trip is too long.
     """
     taken = yield from run_call(state, poll, poll.ops.reserve(0, lease_ms=poll.lease_ms))
     poll.lease = taken.lease_ms / 1000
     yield from _read_size(state, poll)
     state.judge_trip(poll)
-    return 0 if poll.is_slow else wanted
+    return 0 if poll.is_slow else min(wanted, max(0, state.room()))
 
 
 def reserve_now(state: WorkerState, poll: QueuePoll, wanted: int) -> CountFlow:
@@ -70,8 +70,9 @@ def _read_size(state: WorkerState, poll: QueuePoll) -> Flow:
             raise
         logger.debug("the size of queue %r can't be read: %s", poll.ops.name, error)
         return
-    poll.size, poll.settings = stats.ready, stats.settings
-    if stats.settings.paused in ("out", "all"):
+    poll.size = stats.ready
+    state.learn_settings(poll, stats.settings)
+    if stats.settings.paused in ("out", "all") or stats.held is not None:
         state.give_back(poll)
     poll.ticker.learn(has_schedules=stats.has_schedules)
     state.tick_at = 0.0

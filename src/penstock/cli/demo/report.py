@@ -163,7 +163,7 @@ class DemoReport:
 def print_report(report: DemoReport) -> None:
     """Print the table at the end of a run, and the files that have no true result."""
     kill, memory = report.killed, report.memory
-    held = f"{kill.worker} held {kill.held} when it was killed" if kill else "no worker was killed"
+    held = f"{kill.worker} was killed with {kill.held}" if kill else "no worker was killed"
     late = report.recovered_after
     slowed = f", each made {report.pace * 1000:.0f} ms longer to be seen" if report.pace else ""
     back = "came back" if report.came_back else "did not come back"
@@ -171,13 +171,13 @@ def print_report(report: DemoReport) -> None:
         ("files", report.files, report.path),
         ("jobs acked", report.acked, f"by {report.workers} workers on {report.server}"),
         (
-            "redelivered after the kill",
+            "redelivered",
             report.redelivered,
-            held if late is None else f"{held}, all done {late:.1f} s later",
+            held if late is None else f"{held}, done {late:.1f} s later",
         ),
         ("lost", len(report.verdict.missing), "checked against the directory"),
         ("jobs/s", f"{report.jobs_per_second:.0f}", f"without the wait for a lease{slowed}"),
-        ("seconds", f"{report.seconds:.1f}", "in all, with the wait for the killed worker's lease"),
+        ("seconds", f"{report.seconds:.1f}", "with the wait for the lease of that worker"),
         ("pick-up latency p50", f"{report.pickup.p50:.2f} ms", "enqueue to handler"),
         ("pick-up latency p99", f"{report.pickup.p99:.2f} ms", "by idle workers"),
         ("memory before", *_memory(memory["before"])),
@@ -193,4 +193,4 @@ def print_report(report: DemoReport) -> None:
 
 def _memory(used: Memory, end: str = "") -> tuple[str, str]:
     server = output.size(used.server_bytes)
-    return output.size(used.key_bytes), f"in {used.keys} keys{end}; the server uses {server}"
+    return output.size(used.key_bytes), f"in {used.keys} keys{end}; server: {server}"

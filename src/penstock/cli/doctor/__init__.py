@@ -37,7 +37,8 @@ def doctor(
     without --repair. Jobs are sampled, and keys are read for a few seconds at most.
 
     Args:
-        repair: correct times that a wrong server clock has set too far in the future.
+        repair: list queues that are missing in the registry, and correct times that a wrong server
+            clock has set too far in the future.
         horizon: a time further in the future than this counts as wrong.
 
     Examples:

@@ -20,7 +20,8 @@ from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import Command, DoctorNode, DoctorQueue
 from penstock.cli.doctor.findings import Finding, broken, name_check, ok, warning
 from penstock.core.calls.troubles import KEY_TYPES
-from penstock.core.jobs.views import NEVER_MS, SETTING_KINDS, TOTALS
+from penstock.core.jobs.queue_stats import SETTING_KINDS, TOTALS
+from penstock.core.jobs.views import NEVER_MS
 from penstock.core.values.partitions import read_count
 from penstock.core.values.rate import rate_text
 from penstock.wire.keys import (
@@ -52,7 +53,7 @@ DEDUP_ID_FIELD = re.compile(rb"\A(?:@[^\n]*\n)?[1+][^\n]*?;d=([^;\n]+)")
 RECORD_OF_LARGE_BODY = re.compile(rb"\A(?:@[^\n]*\n)?\+")
 """A record whose body lies apart (protocol/storage.md, Large bodies)."""
 NUMBER_FIELDS = (
-    *(name for name, kind in SETTING_KINDS.items() if kind != "rate"),
+    *(name for name, kind in SETTING_KINDS.items() if kind not in ("rate", "slots")),
     *TOTALS.values(), "kept", "kept_bytes", "configured", "made", "seen",
 )  # fmt: skip
 """Fields of meta that are numbers."""
@@ -119,7 +120,7 @@ def check_queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Fi
     Args:
         node: the node.
         horizon: days; no delay and no window is longer.
-        repair: bring back times that lie ahead.
+        repair: list queues that are not in the registry, and bring back times that lie ahead.
     """
     try:
         found = scan(node)
@@ -144,7 +145,8 @@ def check_queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Fi
             break
         looked += 1
         queue = _doctor_queue(node, name)
-        for finding in _check_queue(queue, listed.get(name, []), horizon, repair=repair):
+        fields = listed.get(name, [])
+        for finding in _check_queue(node, queue, fields, horizon, repair=repair):
             is_damaged |= finding.level == "broken"
             yield finding
         yield from name_check("staged", islice(_check_staged(queue), SAMPLED_ENTRIES))
@@ -183,10 +185,10 @@ def _doctor_queue(node: DoctorNode, listed_name: str) -> DoctorQueue:
 
 
 def _check_queue(
-    queue: DoctorQueue, fields: Sequence[str], horizon: int, *, repair: bool
+    node: DoctorNode, queue: DoctorQueue, fields: Sequence[str], horizon: int, *, repair: bool
 ) -> Iterator[Finding]:
     try:
-        wrong = list(_check_meta(queue, fields))
+        wrong = list(_check_meta(node, queue, fields, repair=repair))
         yield from wrong
         if any(one.level == "broken" for one in wrong):
             return
@@ -229,7 +231,9 @@ def _check_staged(queue: DoctorQueue) -> Iterator[Finding]:
         yield _refused(subject, error, repair=False, queue=queue.name)
 
 
-def _check_meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
+def _check_meta(
+    node: DoctorNode, queue: DoctorQueue, fields: Sequence[str], *, repair: bool
+) -> Iterator[Finding]:
     types = queue.transaction(("TYPE", kind) for kind in KEY_KINDS)
     there = {
         kind: one.decode() for kind, one in zip(KEY_KINDS, types, strict=True) if one != b"none"
@@ -249,8 +253,13 @@ def _check_meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
     elif version not in QUEUE_VERSIONS:
         yield queue.about(broken, f" was written by version {version!r} of the protocol.")
     else:
-        if f"{queue_crc(queue.keys.name):08x}{epoch.decode()}" not in fields:
-            text = " is not in the registry: `penstock queues` does not show it."
+        place = f"{queue_crc(queue.keys.name):08x}{epoch.decode()}"
+        if place not in fields and repair:
+            registry = registry_key(node.prefix)
+            node.at(registry).ask("HSET", registry, place, queue.keys.name)
+            yield queue.about(ok, " was not in the registry, and is now.")
+        elif place not in fields:
+            text = " is not in the registry, so nothing lists it: penstock doctor --repair"
             yield queue.about(warning, text)
         yield from _check_numbers(queue)
 
@@ -280,11 +289,12 @@ def _check_numbers(queue: DoctorQueue) -> Iterator[Finding]:
         elif number == "dangling" and value and int(value):
             text = f": {int(value)} entries without a job were removed."
             yield queue.about(warning, text, dangling=int(value))
-    rate = queue.ask("HGET", "meta", "rate")
-    if rate is not None and rate_text(rate.decode("utf-8", "replace")) is None:
-        remedy = f"HDEL {queue.keys['meta'].decode()} rate"
-        text = f": rate of meta limits nothing, as {rate!r} is no rate: {remedy}"
-        yield queue.about(warning, text, field="rate")
+    for name in ("rate", "key_rate"):
+        rate = queue.ask("HGET", "meta", name)
+        if rate is not None and rate_text(rate.decode("utf-8", "replace")) is None:
+            remedy = f"HDEL {queue.keys['meta'].decode()} {name}"
+            text = f": {name} of meta limits nothing, as {rate!r} is no rate: {remedy}"
+            yield queue.about(warning, text, field=name)
 
 
 def _check_damage(queue: DoctorQueue) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from penstock.client._async.settling import check_jobs
 from penstock.client.clock import monotonic
 from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
 from penstock.core.enqueuing.new_jobs import hooked
-from penstock.core.enqueuing.options import EnqueueOptions
+from penstock.core.enqueuing.options import EnqueueOptions, NamedHandler
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
 from penstock.core.values.annotations import Self, Unpack
 from penstock.core.values.methods import name_methods
@@ -38,7 +38,7 @@ class AsyncBatchOf(Generic[Q]):
         queue: AsyncQueueAdmin,
         bind: Callable[[AsyncPart], Q],
         record: bytes,
-        on: BatchCondition,
+        on: str,
     ) -> None:
         self._whole, self._bind, self._record, self._on = queue, bind, record, on
 
@@ -112,13 +112,19 @@ class AsyncQueueBatches(Generic[B]):
         make: makes a batch of the record of its callback and its condition.
     """
 
-    def __init__(self, queue: AsyncQueueAdmin, make: Callable[[bytes, BatchCondition], B]) -> None:
+    def __init__(self, queue: AsyncQueueAdmin, make: Callable[[bytes, str], B]) -> None:
         self._queue, self._make = queue, make
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._queue.name!r}>"
 
-    def open(self, *, then: Any, on: BatchCondition = "success") -> B:
+    def open(
+        self,
+        *,
+        then: Any,
+        on: BatchCondition = "success",
+        on_failure: NamedHandler | str | None = None,
+    ) -> B:
         """Return a batch: jobs that are added in its block, and a callback that follows them.
 
             async with queue.batches.open(then=summary.job("b1")) as batch:
@@ -133,6 +139,10 @@ class AsyncQueueBatches(Generic[B]):
             on: "success" = when all jobs are done. A dead letter is waited for, as it may be
                 redriven; if a job ends otherwise, the callback becomes a dead letter.
                 "finished" = when each job is done, dead, or has ended otherwise.
+            on_failure: a handler, or its name: a job of it is added, with the body of the callback,
+                when a closed batch waits only for dead letters, or when the callback itself becomes
+                a dead letter. Its `job.death` tells of it: `id` is that of the batch. The callback
+                still runs if the dead letters are redriven and done.
 
         Raises:
             BadArgument: an argument can't be used.
@@ -144,10 +154,11 @@ class AsyncQueueBatches(Generic[B]):
             >>> [job.body for job in await q.reserve()]  # when both are done
             ['report']
         """
-        callback, queue = callback_job(then, on), self._queue
+        callback, condition = callback_job(then, on, on_failure)
+        queue = self._queue
         job = hooked(callback, queue.name, middleware=queue.middleware, clock=monotonic)
         record = job.options.prepared(queue.ops.codec).record(job.body)
-        return self._make(record, on)
+        return self._make(record, condition)
 
     async def get(self, batch: JobName) -> BatchStatus | None:
         """Return the state of a batch.

@@ -21,7 +21,8 @@ from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.merge import Answers, split_error, with_outcomes
 from penstock.core.jobs.middleware import Middleware, check_middleware
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.views import JobView, QueuePage, QueueStats
+from penstock.core.jobs.queue_stats import QueuePage, QueueStats
+from penstock.core.jobs.views import JobView
 from penstock.core.nodes.merging import Partial
 from penstock.core.values.checks import (
     BATCH,
@@ -168,7 +169,7 @@ class AsyncPenstock:
         return self
 
     async def close(self) -> None:
-        """Close the connections; the next call opens new ones."""
+        """Close the connections. The client can still be used: the next call opens new ones."""
         await self.topology.close()
 
     async def __aenter__(self) -> AsyncPenstock:

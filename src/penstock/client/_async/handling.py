@@ -14,12 +14,15 @@ from penstock.core.values.annotations import Unpack
 if TYPE_CHECKING:
     from penstock.worker._async.bound import AsyncBoundHandler
     from penstock.worker.handlers import BoundOptions, Handlers
+    from penstock.worker.step_run import BaseSteps
 
 __all__ = ["AsyncQueueHandlers"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 J = TypeVar("J", bound=Delivery)
+F = TypeVar("F", bound="Delivery | BaseSteps")
+"""The first parameter of a handler, if it receives the job or the steps."""
 
 
 class _AsyncBoundWhole(Protocol):
@@ -33,8 +36,8 @@ class _AsyncBoundNamed(Protocol):
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[J, P], R], /
-    ) -> AsyncBoundHandler[Concatenate[J, P], P, R]: ...
+        self, function: Callable[Concatenate[F, P], R], /
+    ) -> AsyncBoundHandler[Concatenate[F, P], P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> AsyncBoundHandler[P, P, R]: ...
 
@@ -62,8 +65,8 @@ class AsyncQueueHandlers(AsyncQueueAdmin):
     def handler(self, name: str = ..., /, **options: Unpack[BoundOptions]) -> _AsyncBoundNamed: ...
     @overload
     def handler(
-        self, name: Callable[Concatenate[J, P], R], /
-    ) -> AsyncBoundHandler[Concatenate[J, P], P, R]: ...
+        self, name: Callable[Concatenate[F, P], R], /
+    ) -> AsyncBoundHandler[Concatenate[F, P], P, R]: ...
     @overload
     def handler(self, name: Callable[P, R], /) -> AsyncBoundHandler[P, P, R]: ...
     def handler(self, name: Any = ..., /, **options: Unpack[BoundOptions]) -> Any:
@@ -78,7 +81,7 @@ class AsyncQueueHandlers(AsyncQueueAdmin):
         Args:
             name: as in `Handlers.handler`; by default the function's name.
             convert: converts arguments, as in `Handlers`.
-            retry, wait, stop, lease, result_ttl, time_limit: as in `Handlers.handler`.
+            retry, wait, stop, lease, result_ttl, on_dead, time_limit: as in `Handlers.handler`.
 
         Raises:
             BadArgument: as `Handlers.handler`.

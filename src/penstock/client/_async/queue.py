@@ -18,7 +18,12 @@ from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.enqueuing.batches import BatchCondition
 from penstock.core.enqueuing.new_jobs import NewJob, NewJobs, headers_of
-from penstock.core.enqueuing.options import EnqueueManyOptions, EnqueueOptions, show_options
+from penstock.core.enqueuing.options import (
+    EnqueueManyOptions,
+    EnqueueOptions,
+    NamedHandler,
+    show_options,
+)
 from penstock.core.enqueuing.prepared import MANY, prepared
 from penstock.core.jobs.job import (
     BulkEnqueued,
@@ -157,11 +162,14 @@ class AsyncQueue(AsyncQueueSettling):
                 settings fill in the fields left out. None = an update keeps the stored policy.
             key: jobs with one key go to one partition, which keeps their order (docs/nodes.md,
                 Partitions); None = the partition of the dedup id, or any. The queue's settings
-                `per_key` and `ordered` apply to jobs with a key (docs/keys.md).
+                `per_key`, `share`, `ordered` and `key_rate` are for jobs with a key (docs/keys.md).
             result_ttl: seconds for which the result is kept when the job has ended; 0 = it is not
                 kept; None = the queue's setting, which is 0 by default (docs/results.md).
             priority: 0 to 9: jobs with a higher one are delivered first (docs/priorities.md). None
                 = 0, the usual one; an update keeps the stored one.
+            on_dead: a handler, or its name: if the job becomes a dead letter, the same step adds a
+                job of it, with the same body (docs/dead-letters.md). None = an update keeps the
+                stored one.
 
         Returns:
             The job's id and state, and how many replicas confirmed. For a duplicate: those of the
@@ -262,7 +270,13 @@ class AsyncQueue(AsyncQueueSettling):
             raise
         return results
 
-    def batch(self, *, then: Any, on: BatchCondition = "success") -> AsyncBatch:
+    def batch(
+        self,
+        *,
+        then: Any,
+        on: BatchCondition = "success",
+        on_failure: NamedHandler | str | None = None,
+    ) -> AsyncBatch:
         """Return a batch: jobs that are added in its block, and a callback that follows them.
 
             async with queue.batch(then=summary.job("b1")) as batch:
@@ -274,11 +288,13 @@ class AsyncQueue(AsyncQueueSettling):
             then: the callback: a job of a handler, `summary.job("b1")`, or a body.
             on: "success" = when all jobs are done; "finished" = when each job is done, dead, or has
                 ended otherwise.
+            on_failure: a handler, or its name: a job of it is added, with the body of the callback,
+                when only dead letters are left to wait for, or when the callback is dead.
 
         Raises:
             BadArgument: an argument can't be used.
         """
-        return self.batches.open(then=then, on=on)
+        return self.batches.open(then=then, on=on, on_failure=on_failure)
 
     def exclusive(
         self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None

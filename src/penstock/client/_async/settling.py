@@ -9,7 +9,7 @@ from penstock.client._async.nodes.one_part import AsyncOnePart
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.hints import Intent
-from penstock.core.jobs.job import Delivery, JobName
+from penstock.core.jobs.job import Delivery, JobName, is_renewed
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
 from penstock.core.values.checks import BATCH
 from penstock.core.values.confirmations import Confirmed, Wait
@@ -134,7 +134,11 @@ async def extend_each(
     names = check_jobs("jobs", jobs, ops=part.ops)
     results: list[float | Outcome] = []
     for start in range(0, len(names), BATCH):
-        call = part.ops.extend(names[start : start + BATCH], span, late=late)
+        chunk = names[start : start + BATCH]
+        if any(map(is_renewed, chunk)):  # the worker relies on the end that it knows
+            call = part.ops.renew(chunk, span)
+        else:
+            call = part.ops.extend(chunk, span, late=late)
         reply = await part.executor.run(call)
         results += [
             OUTCOME_OF_CODE[until] if until <= Code.DIED else (until - reply.now) / 1000

@@ -25,18 +25,15 @@ from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.middleware import Middleware
 from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.queue_stats import QueueStats, Settings
+from penstock.core.jobs.record import key_hash
 from penstock.core.jobs.results import value_of
 from penstock.core.jobs.searching import check_search
-from penstock.core.jobs.views import (
-    DedupStatus,
-    JobResult,
-    JobView,
-    QueueStats,
-    Settings,
-)
+from penstock.core.jobs.views import DedupStatus, JobResult, JobView
 from penstock.core.values.annotations import Self
 from penstock.core.values.checks import (
     BATCH,
+    LONGEST_HOLD_MS,
     Duration,
     PauseSide,
     PurgeState,
@@ -490,15 +487,19 @@ class QueueAdmin:
         rate: str | None = KEEP,
         burst: int | None = KEEP,
         per_key: int | None = KEEP,
+        share: int | None = KEEP,
         ordered: bool | None = KEEP,
+        key_rate: str | None = KEEP,
+        key_burst: int | None = KEEP,
+        max_active: int | None = KEEP,
     ) -> Settings:
         """Store settings on the queue, for all its clients. Settings not given stay as they are.
 
         Args:
             lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes, replicas,
                 backoff_base, backoff_cap, unknown_age, dead_max, dead_age, results_max,
-                results_bytes, result_size, result_ttl, rate, burst, per_key, ordered: as in
-                `Settings`; None = back to the default.
+                results_bytes, result_size, result_ttl, rate, burst, per_key, share, ordered,
+                key_rate, key_burst, max_active: as in `Settings`; None = back to the default.
 
         Returns:
             All settings as they are now.
@@ -529,6 +530,36 @@ class QueueAdmin:
     def resume(self) -> None:
         """End a pause and wake waiting calls."""
         self._configure(["paused", ""])
+
+    def hold(self, seconds: Duration, *, key: str | None = None) -> bool:
+        """Deliver nothing for a time. It ends by itself; of two holds the later end counts.
+
+        Handlers that run go on. A hold is no setting: a queue that does not exist has none. A hold
+        of the queue and holds of its keys do not change each other (docs/keys.md, Holds).
+
+        Args:
+            seconds: at most a day; 0 = end the hold.
+            key: hold only the jobs that were enqueued with this key; None = the queue.
+
+        Returns:
+            True if the queue exists.
+
+        Raises:
+            BadArgument: a longer time, or no key.
+            NodesMissed: some nodes did not answer; the others are held.
+
+        Examples:
+            >>> job = q.enqueue("ping")
+            >>> q.hold(60)
+            True
+            >>> len(q.reserve(block=0)), (q.stats()).ready
+            (0, 1)
+        """
+        span_ms = duration_ms("seconds", seconds)
+        if span_ms > LONGEST_HOLD_MS:
+            raise BadArgument("seconds", seconds, "must be at most a day")
+        hashed = "" if key is None else key_hash(check_label("key", key))
+        return any(ask_all(self, lambda part: part.hold(span_ms, hashed)))
 
     def close(self) -> None:
         """Refuse producers from now on. Consumers finish the jobs that the queue has.

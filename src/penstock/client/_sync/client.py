@@ -22,7 +22,8 @@ from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.merge import Answers, split_error, with_outcomes
 from penstock.core.jobs.middleware import Middleware, check_middleware
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.views import JobView, QueuePage, QueueStats
+from penstock.core.jobs.queue_stats import QueuePage, QueueStats
+from penstock.core.jobs.views import JobView
 from penstock.core.nodes.merging import Partial
 from penstock.core.values.checks import (
     BATCH,
@@ -169,7 +170,7 @@ class Penstock:
         return self
 
     def close(self) -> None:
-        """Close the connections; the next call opens new ones."""
+        """Close the connections. The client can still be used: the next call opens new ones."""
         self.topology.close()
 
     def __enter__(self) -> Penstock:

@@ -15,12 +15,15 @@ from penstock.core.values.annotations import Unpack
 if TYPE_CHECKING:
     from penstock.worker._sync.bound import BoundHandler
     from penstock.worker.handlers import BoundOptions, Handlers
+    from penstock.worker.step_run import BaseSteps
 
 __all__ = ["QueueHandlers"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 J = TypeVar("J", bound=Delivery)
+F = TypeVar("F", bound="Delivery | BaseSteps")
+"""The first parameter of a handler, if it receives the job or the steps."""
 
 
 class _BoundWhole(Protocol):
@@ -34,8 +37,8 @@ class _BoundNamed(Protocol):
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[J, P], R], /
-    ) -> BoundHandler[Concatenate[J, P], P, R]: ...
+        self, function: Callable[Concatenate[F, P], R], /
+    ) -> BoundHandler[Concatenate[F, P], P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> BoundHandler[P, P, R]: ...
 
@@ -63,8 +66,8 @@ class QueueHandlers(QueueAdmin):
     def handler(self, name: str = ..., /, **options: Unpack[BoundOptions]) -> _BoundNamed: ...
     @overload
     def handler(
-        self, name: Callable[Concatenate[J, P], R], /
-    ) -> BoundHandler[Concatenate[J, P], P, R]: ...
+        self, name: Callable[Concatenate[F, P], R], /
+    ) -> BoundHandler[Concatenate[F, P], P, R]: ...
     @overload
     def handler(self, name: Callable[P, R], /) -> BoundHandler[P, P, R]: ...
     def handler(self, name: Any = ..., /, **options: Unpack[BoundOptions]) -> Any:
@@ -79,7 +82,7 @@ class QueueHandlers(QueueAdmin):
         Args:
             name: as in `Handlers.handler`; by default the function's name.
             convert: converts arguments, as in `Handlers`.
-            retry, wait, stop, lease, result_ttl, time_limit: as in `Handlers.handler`.
+            retry, wait, stop, lease, result_ttl, on_dead, time_limit: as in `Handlers.handler`.
 
         Raises:
             BadArgument: as `Handlers.handler`.

@@ -120,6 +120,9 @@ class JobOf(Delivery, Generic[Q]):
     def extend(self, lease: Duration | None = None, *, late: bool = False) -> float:
         """Renew the lease from now on.
 
+        A worker renews the leases of its jobs itself. In its handlers a lease never gets shorter,
+        and `late` is as if it was given.
+
         Args:
             lease: seconds; None = the job's own lease. It ends at the latest with the job's ttl.
             late: also extend when more than half of the job's ttl has passed.

@@ -149,6 +149,8 @@ class QueueSettling(QueueHandlers):
     ) -> Settled:
         """Renew leases from now on, at most until the end of a job's ttl.
 
+        Leases that a worker renews never get shorter by this.
+
         Args:
             jobs: deliveries, or ids of delivered jobs.
             lease: seconds; None = each job's own lease.

@@ -55,17 +55,23 @@ class Target(NamedTuple):
         head: count of the keys and the keys, as EVALSHA takes them after the SHA.
         front: the packed words up to the last key.
         size: their number.
+        begin: the begin of a call with one record, packed: `front`, and the number of all words.
+        omitted: how many of the first of `Call.args` are left out: the keys are those of the lane.
     """
 
     head: tuple[bytes, ...]
     front: bytes
     size: int
+    begin: bytes
+    omitted: int = 0
 
 
-def target_of(script: Script, keys: Sequence[bytes]) -> Target:
-    """Return the target of the calls of a script with these keys."""
+def target_of(script: Script, keys: Sequence[bytes], *, omitted: int = 0) -> Target:
+    """Return the target of the calls of a script with these keys; `omitted` as in `Target`."""
     head = (b"%d" % len(keys), *keys)
-    return Target(head, front_of(script.sha, head), 2 + len(head))
+    front, size = front_of(script.sha, head), 2 + len(head)
+    begin = b"*%d\r\n%b" % (size + len(script.args) - omitted + 1, front)
+    return Target(head, front, size, begin, omitted)
 
 
 class CallingQueue(Protocol):
@@ -135,6 +141,11 @@ class Call(Generic[R_co]):
         return self.target.head
 
     @property
+    def sent_args(self) -> tuple[Packable, ...]:
+        """ARGV after nonce and producer, as it is sent with these keys."""
+        return self.args[self.target.omitted :]
+
+    @property
     def is_long(self) -> bool:
         """True if a server might refuse it for its size."""
         return sum(map(len, self.args)) > LONG_CALL_BYTES
@@ -159,11 +170,11 @@ class Call(Generic[R_co]):
 
     def pack(self, nonce: bytes, producer: bytes) -> bytes:
         """Return the command as it is sent."""
-        _, front, size = self.target
+        _, front, size, begin, omitted = self.target
         if self.ends_with_record:
-            return with_record(front, size, nonce, producer, *self.args)
-        begin = (nonce,) if self.adds_to is None else (nonce, producer)
-        return with_args(front, size, (*begin, *self.args))
+            return with_record(begin, nonce, producer, self.args, omitted)
+        first = (nonce,) if self.adds_to is None else (nonce, producer)
+        return with_args(front, size, (*first, *self.sent_args))
 
     @property
     def epoch(self) -> str:

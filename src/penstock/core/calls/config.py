@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.core.jobs.middleware import Middleware
-from penstock.core.jobs.views import QueueStats
+from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.values.checks import OnUnknown, check_count, duration_ms
 from penstock.core.values.codec import Codec
 from penstock.core.values.urls import shown

@@ -11,6 +11,7 @@ from penstock.errors import (
     BatchClosed,
     CheckpointTaken,
     MetaLost,
+    NotesLost,
     PenstockError,
     QueueClosed,
     QueueFull,
@@ -20,6 +21,7 @@ from penstock.errors import (
     QueuePaused,
     RoleLost,
     StaleCall,
+    StepNotKept,
     UnsupportedVersion,
     WrongEpoch,
 )
@@ -54,6 +56,10 @@ ARGUMENT_RULES = {
     "lease": "must be at most 24 days, and end before 2094-09-07",
     "what": "must be run or alone; of a tick also skip or move",
     "hash": "must be 16 small hex digits",
+    "key": "must be the hash of a key: 13 hex digits",
+    "app": "must be at most 600 bytes without blanks or line feeds",
+    "name": "must be one of 100 names at most; of a step 1 to 200 bytes without control characters",
+    "receipt": "must be that of a delivery, as 1-abc",
     "priority": "can't be used with ordered=True: use per_key, or another queue",
     "ordered": "can't be set while jobs have priorities: wait until they have ended, then sweep()",
 }
@@ -69,6 +75,7 @@ REFUSALS = (
     BatchClosed,
     CheckpointTaken,
     MetaLost,
+    NotesLost,
     QueueClosed,
     QueueFull,
     QueueInUse,
@@ -77,6 +84,7 @@ REFUSALS = (
     QueuePaused,
     RoleLost,
     StaleCall,
+    StepNotKept,
     UnsupportedVersion,
     Unstaged,
 )
@@ -94,7 +102,7 @@ def refusal(queue: str, raw: Sequence[Any], bounds: Iterable[Bound]) -> Penstock
     code, _, *details = raw
     if code in ERROR_OF_CODE:
         kind, text = ERROR_OF_CODE[code]
-        return kind(text.format(queue=repr(queue)))
+        return kind(text.format(*details, queue=repr(queue)))
     if code == Code.NEWER:
         return _newer(queue, details[0])
     if code == Code.FULL:
@@ -136,9 +144,17 @@ ERROR_OF_CODE: dict[int, tuple[type[PenstockError], str]] = {
         BatchClosed,
         "queue {queue}: the batch takes no jobs, as it was closed or abandoned: open another",
     ),
+    Code.OTHER_NOTE: (
+        NotesLost,
+        "queue {queue}: the server has lost steps of the job that this run has noted",
+    ),
+    Code.NOTE_TOO_LARGE: (
+        StepNotKept,
+        "the limit of queue {queue} is {0} bytes: return less, or raise its result_size",
+    ),
     Code.UNSTAGED: (Unstaged, "queue {queue}: the staged rows are gone"),
 }
-"""The errors that need nothing but the queue's name."""
+"""The errors whose texts have nothing but the queue's name and the reply's details."""
 
 
 def _newer(queue: str, version: bytes) -> PenstockError:

@@ -6,9 +6,9 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.core.jobs.views import SETTING_KINDS
+from penstock.core.jobs.queue_stats import SETTING_KINDS
 from penstock.core.values.checks import check_count, check_flag, duration_ms, lease_ms
-from penstock.core.values.rate import rate_field
+from penstock.core.values.rate import rate_field, slots_field
 from penstock.wire.packing import Argument
 
 __all__ = ["KEEP", "setting_fields"]
@@ -47,13 +47,15 @@ def setting_fields(settings: Mapping[str, object], partitions: int | None = None
 def _field(name: str, value: object, partitions: int | None) -> Argument:
     kind = SETTING_KINDS[name]
     if kind == "rate":
-        return rate_field(value, partitions)
+        return rate_field(name, value, partitions if name == "rate" else None)
+    if kind == "slots":
+        return slots_field(value, partitions)
     if kind == "lease":
         return lease_ms(name, value, zero=False)
     if kind == "flag":
         return 1 if check_flag(name, value) else ""
     if kind == "duration":
         return duration_ms(name, value, zero=False)
-    if name == "burst":
+    if name in ("burst", "key_burst"):
         return check_count(name, value, high=MAX_BURST)
     return check_count(name, value, low=0 if kind == "limit" else 1)

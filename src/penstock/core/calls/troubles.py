@@ -36,8 +36,9 @@ KEY_TYPES = {
     "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
     "dead": "zset", "tally": "hash", "expiry": "zset", "finished": "stream", "dedup": "hash",
     "windows": "zset", "meta": "hash", "wake": "list", "space": "list", "ticks": "zset",
-    "schedules": "hash", "parked": "zset", "tickets": "zset", "urgent": "zset",
-    "members": "hash", "batches": "hash",
+    "schedules": "hash", "parked": "zset", "tickets": "zset", "turns": "zset", "paces": "zset",
+    "holds": "zset",
+    "urgent": "zset", "members": "hash", "batches": "hash",
 }  # fmt: skip
 """The types of a queue's keys, as the command TYPE names them."""
 CONNECT_PREAMBLE = r"^Error (-?\d+) (?:while )?connecting to \S+\. "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
 from penstock.core.enqueuing.new_jobs import JobOptions, NewJob
@@ -17,7 +17,8 @@ BatchCondition: TypeAlias = Literal["success", "finished"]
 BatchState: TypeAlias = Literal["open", "waiting", "called", "failed", "abandoned"]
 NOT_OF_CALLBACKS = (*NOT_STORED, "delay", "ttl", "key")
 """Options that a callback can't have."""
-CONDITIONS: dict[bytes, BatchCondition] = {b"s": "success", b"f": "finished"}
+FAILURE = "failure"
+"""Condition on the wire: "success", with a follow-up when only dead letters are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,20 @@ class BatchStatus:
         return self.state == "waiting" and self.open == 0 and self.awaited > 0
 
 
-def callback_job(then: Any, on: BatchCondition) -> NewJob:
-    """Return the callback of a batch.
+def callback_job(then: Any, on: BatchCondition, on_failure: object) -> tuple[NewJob, str]:
+    """Return the callback of a batch, and its condition on the wire.
 
     Raises:
-        BadArgument: it has an option that a callback can't have, or `on` is unknown.
+        BadArgument: it has an option that a callback can't have, or `on` is unknown, or
+            `on_failure` can't be used.
     """
     check_choice("on", on, BatchCondition)
+    if on_failure is not None and on == "finished":
+        reason = 'can\'t be used with on="finished": that callback runs in any case'
+        raise BadArgument("on_failure", on_failure, reason)
+    if isinstance(on_failure, NewJob):
+        reason = "must be a handler, not a job: it gets the body of the callback"
+        raise BadArgument("on_failure", on_failure, reason)
     job = then if isinstance(then, NewJob) else NewJob(then, JobOptions({}))
     job.options.refuse(
         NOT_OF_CALLBACKS, "a callback can't have it: it waits for the jobs of its batch"
@@ -83,12 +91,15 @@ def callback_job(then: Any, on: BatchCondition) -> NewJob:
     lease = job.options.by_name.get("lease")
     if lease is not None and lease_ms("lease", lease) == 0:
         raise BadArgument("lease", lease, "a callback is delivered at least once: omit lease=0")
-    return job
+    if on_failure is None:
+        return job, on
+    return replace(job, options=job.options.updated({"on_dead": on_failure})), FAILURE
 
 
 def statuses(reply: ListBatches, ids: list[str]) -> list[BatchStatus]:
     """Return the batches of a reply; `ids` has the job id of each callback."""
-    return [
-        BatchStatus(job_id, cast("BatchState", state.decode()), CONDITIONS[on], *counts)
-        for job_id, (_, state, on, *counts) in zip(ids, reply.batches, strict=True)
-    ]
+    batches = []
+    for job_id, (_, state, letter, *counts) in zip(ids, reply.batches, strict=True):
+        on: BatchCondition = "finished" if letter == b"f" else "success"  # or a newer form of it
+        batches.append(BatchStatus(job_id, cast("BatchState", state.decode()), on, *counts))
+    return batches

@@ -6,18 +6,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.enqueuing.batches import BatchCondition, callback_job
 from penstock.core.enqueuing.dedup import Dedup
 from penstock.core.enqueuing.new_jobs import NewJob
-from penstock.core.enqueuing.options import NOT_STORED
+from penstock.core.enqueuing.options import NOT_STORED, NamedHandler
 from penstock.core.values.codec import Codec
 from penstock.errors import BadArgument
 
-__all__ = ["NextJobs", "next_jobs", "records_of", "repeatable"]
+__all__ = [
+    "MOST_BATCH_BYTES",
+    "MOST_NEXT_JOBS_BYTES",
+    "NextJobs",
+    "next_batch",
+    "next_jobs",
+    "records_of",
+    "repeatable",
+]
 
 MOST_NEXT_JOBS = 16
 """Most jobs that one ack adds."""
 MOST_NEXT_JOBS_BYTES = 65_536
 """Most bytes of their records."""
+MOST_BATCH_JOBS = 1000
+"""Most members of a batch that one ack adds."""
+MOST_BATCH_BYTES = 1_048_576
+"""Most bytes of the records of a batch."""
 DAY = 86_400.0
 
 
@@ -28,15 +41,19 @@ class NextJobs:
     Attributes:
         jobs: the jobs.
         records: of those in the queue of the first job: delay in ms, and record.
+        batch: the condition of a batch on the wire: the first job is its callback, the others are
+            its members, if there are some; empty = they are no batch.
     """
 
     jobs: tuple[NewJob, ...]
     records: tuple[tuple[int, bytes], ...] = ()
+    batch: str = ""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NextJobs):
             return NotImplemented
-        return self.records == other.records and self._described == other._described
+        mine, theirs = (self.records, self.batch), (other.records, other.batch)
+        return mine == theirs and self._described == other._described
 
     def __hash__(self) -> int:
         return hash((len(self.jobs), self.records))  # the body of a job may have no hash
@@ -68,8 +85,39 @@ def next_jobs(then: Any) -> NextJobs | None:
     return NextJobs(jobs) if jobs else None
 
 
-def records_of(jobs: Iterable[NewJob], codec: Codec | None) -> tuple[tuple[int, bytes], ...]:
+def next_batch(
+    batch: Any, then: Any, on: BatchCondition, on_failure: NamedHandler | str | None
+) -> NextJobs | None:
+    """Return the jobs of a batch that follows a job, with its callback; None = there are none.
+
+    Raises:
+        BadArgument: they are no jobs, or too many; or an argument is not as in `Queue.batch`.
+    """
+    members = tuple(batch) if isinstance(batch, Iterable) else (None,)
+    if not all(isinstance(job, NewJob) for job in members):
+        reason = "must be a list of jobs of handlers: batch=resize.jobs(paths)"
+        raise BadArgument("batch", batch, reason)
+    if len(members) > MOST_BATCH_JOBS:
+        reason = f"an ack adds a batch of at most {MOST_BATCH_JOBS} jobs: use queue.batch()"
+        raise BadArgument("batch", f"<{len(members)} jobs>", reason)
+    if not isinstance(then, NewJob):
+        reason = 'must be the callback of the batch, a job of a handler: then=join.job("a")'
+        raise BadArgument("then", then, reason)
+    for job in members:
+        job.options.refuse(NOT_STORED, "a job that is handed over can't have it: enqueue it")
+    callback, condition = callback_job(then, on, on_failure)
+    return NextJobs((callback, *members), batch=condition)
+
+
+def records_of(
+    jobs: Iterable[NewJob], codec: Codec | None, *, most: int
+) -> tuple[tuple[int, bytes], ...]:
     """Return delay in ms and record of each job.
+
+    Args:
+        jobs: the jobs.
+        codec: of the client.
+        most: bytes that they may have together.
 
     Raises:
         BadArgument: a body can't be used, or the records are too large.
@@ -79,8 +127,8 @@ def records_of(jobs: Iterable[NewJob], codec: Codec | None) -> tuple[tuple[int, 
         options = job.options.prepared(codec)
         records.append((int(options.delay), options.record(job.body)))
     size = sum(len(record) for _, record in records)
-    if size > MOST_NEXT_JOBS_BYTES:
-        limit = f"an ack adds at most {MOST_NEXT_JOBS_BYTES} bytes, not {size}"
+    if size > most:
+        limit = f"an ack adds at most {most} bytes, not {size}"
         reason = f"{limit}: store large bodies elsewhere"
         raise BadArgument("then", f"<{len(records)} jobs>", reason)
     return tuple(records)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, NamedTuple, TypedDict, TypeVar, get_type_hints
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, get_type_hints
 
 from penstock.core.enqueuing.dedup import Dedup
 from penstock.core.jobs.record import (
@@ -17,6 +18,7 @@ from penstock.core.values.checks import (
     Moment,
     check_block,
     check_count,
+    check_handler_name,
     check_label,
     duration_ms,
     lease_ms,
@@ -33,6 +35,8 @@ __all__ = [
     "UNSHARED_OPTIONS",
     "EnqueueManyOptions",
     "EnqueueOptions",
+    "FollowerOfSet",
+    "NamedHandler",
     "OptionRules",
     "check_each",
     "show_options",
@@ -40,6 +44,30 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class NamedHandler(Protocol):
+    """A handler, as its jobs name it; the layer of workers has the class."""
+
+    @property
+    def name(self) -> str | None:
+        """Name in the header of its jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerOfSet:
+    """The `on_dead` of a handler that has got that of its set, not one of its own.
+
+    Attributes:
+        handler: the handler of the set.
+    """
+
+    handler: NamedHandler
+
+    @property
+    def name(self) -> str | None:
+        """Name in the header of its jobs."""
+        return self.handler.name
 
 
 class _SharedOptions(TypedDict, total=False):
@@ -56,6 +84,7 @@ class _SharedOptions(TypedDict, total=False):
     retry: RetryPolicy | None
     result_ttl: Duration | None
     priority: int | None
+    on_dead: NamedHandler | str | None
 
 
 class EnqueueOptions(_SharedOptions, total=False):
@@ -118,6 +147,19 @@ def _check_retry(argument: str, value: object) -> RetryPolicy:
     return value
 
 
+def _check_on_dead(argument: str, value: Any) -> str:
+    if not isinstance(value, FollowerOfSet) and not hasattr(type(value), "not_a_body"):
+        if not isinstance(value, str):
+            reason = "must be a handler, or the name of one: on_dead=refund"
+            raise BadArgument(argument, value, reason)
+        return check_handler_name(argument, value)
+    name: str | None = value.name
+    if name is None:
+        reason = "has no name, which the job that a death adds needs: name the handler"
+        raise BadArgument(argument, value, reason)
+    return name
+
+
 OPTIONS = {
     "delay": OptionRules(duration_ms, "delay", is_shared=False, default=0),
     "at": OptionRules(moment_ms, "delay", is_shared=False, is_stored=False),
@@ -134,6 +176,7 @@ OPTIONS = {
     "key": OptionRules(check_label, "q", fits_lane=True, is_shared=False),
     "result_ttl": OptionRules(duration_ms, "k", fits_lane=True),
     "priority": OptionRules(partial(check_count, low=0, high=9), "p"),
+    "on_dead": OptionRules(_check_on_dead, "p"),
 }
 """Name -> rules of each option, in the order in which signatures show them."""
 RIVALS = {

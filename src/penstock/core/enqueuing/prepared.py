@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from penstock.core.enqueuing.dedup import Dedup, with_id
-from penstock.core.enqueuing.options import UNSHARED_OPTIONS, check_each
+from penstock.core.enqueuing.options import UNSHARED_OPTIONS, FollowerOfSet, check_each
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.record import (
     KEY_PLACEHOLDER,
@@ -52,8 +52,8 @@ class Prepared:
         head, coded_head: the fields of a record before its stable id, for a body of bytes, and for
             a body encoded by JSON or `codec`. A placeholder stands for what is computed from each
             body.
-        delay: ms, or `@` and an absolute time.
-        bound: '' or the most jobs that may wait.
+        delay: ms, or `@` and an absolute time, as the scripts take it.
+        bound: empty, or the most jobs that may wait, as the scripts take it.
         block: seconds to wait for room, None = for ever.
         ttl_code: the last four digits of the ids.
         ttl_ms: the ttl, or None.
@@ -68,8 +68,8 @@ class Prepared:
 
     head: bytes
     coded_head: bytes
-    delay: str | int
-    bound: int | str
+    delay: bytes
+    bound: bytes
     block: float | None
     ttl_code: str
     ttl_ms: int | None
@@ -153,6 +153,11 @@ def prepared(codec: Codec | None = None, many: bool = False, /, **options: Any) 
     """
     if not options:
         return _shared(codec, False)
+    if UNSHARED_OPTIONS.isdisjoint(options):
+        try:
+            return _shared(codec, False, **options)
+        except TypeError:  # a value has no hash
+            return _shared.__wrapped__(codec, False, **options)
     own: dict[str, Any] = {}
     shared: dict[str, Any] = {}
     for name, value in options.items():
@@ -162,7 +167,7 @@ def prepared(codec: Codec | None = None, many: bool = False, /, **options: Any) 
         form = _shared(codec, is_dedup, **shared)
     except TypeError:  # a value has no hash
         form = _shared.__wrapped__(codec, is_dedup, **shared)
-    return _with_own(form, own, options, many=many) if own else form
+    return _with_own(form, own, options, many=many)
 
 
 @lru_cache(maxsize=CHECKED_SETS, typed=True)  # True is not the priority 1
@@ -183,6 +188,13 @@ def _shared(codec: Codec | None, is_dedup: bool, /, **options: Any) -> Prepared:
     is_once = lease == 0
     if is_once and ttl is None:
         ttl = AT_MOST_ONCE_TTL_MS
+    if is_once and "on_dead" in checked:
+        if not isinstance(options["on_dead"], FollowerOfSet):
+            reason = (
+                "a job that is delivered at most once (lease=0) has no death: omit one of the two"
+            )
+            raise BadArgument("on_dead", options["on_dead"], reason)
+        del checked["on_dead"]
     if lease and ttl is not None and lease >= ttl:
         _warn_of_lease(lease, ttl)
     wait = enqueue_wait(checked.get("replicas"), checked.get("durable"), once=is_once)
@@ -192,12 +204,13 @@ def _shared(codec: Codec | None, is_dedup: bool, /, **options: Any) -> Prepared:
         retry=checked.get("retry"),
         result_ms=checked.get("result_ttl"),
         priority=priority if priority or is_dedup else None,
+        on_dead=checked.get("on_dead", ""),
     )
     return Prepared(
         head=head,
         coded_head=b"%b;c=%b" % (head, b"json" if codec is None else codec.name.encode()),
-        delay=0,
-        bound=checked.get("max_length", ""),
+        delay=b"0",
+        bound=b"%d" % bound if (bound := checked.get("max_length")) is not None else b"",
         block=checked.get("block", 0.0),
         ttl_code=ttl_code(ttl, at_most_once=is_once),
         ttl_ms=ttl,
@@ -241,7 +254,6 @@ def _with_own(
     if at is not None:
         if delay:
             raise BadArgument("at", own["at"], "not together with delay: pass one of them")
-        delay = f"@{at}"
     elif shared.ttl_ms is not None and shared.ttl_ms <= delay:
         reason = f"must be longer than the delay ({delay / 1000} s)"
         raise BadArgument("ttl", arguments.get("ttl"), reason)
@@ -252,7 +264,7 @@ def _with_own(
     return Prepared(
         head=front + headers,
         coded_head=coded_head,
-        delay=delay,
+        delay=b"%d" % delay if at is None else b"@%d" % at,
         bound=shared.bound,
         block=shared.block,
         ttl_code=shared.ttl_code,

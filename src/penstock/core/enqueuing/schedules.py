@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone, tzinfo
 from functools import cache
 from typing import Any, Literal, get_args
+from urllib.parse import unquote
 
 from penstock.core.enqueuing.new_jobs import NewJob
 from penstock.core.enqueuing.options import NOT_STORED
@@ -50,7 +51,7 @@ NOT_OF_SCHEDULES = (*NOT_STORED, "delay", "key")
 """Options of an enqueue that the job of a schedule can't have."""
 SPEC_FIELDS = {"cron": str, "every": int, "tz": str, "overlap": bool, "missed": str, "ttl": str}
 """The fields of a stored spec."""
-FRONT = rb"(\S+) (\d+) (\d+) (\d+) ([01]) ([0-9a-f ]+)"
+FRONT = rb"(\S+) (\d+) (\d+) (\d+) (\d+) ([0-9a-f ]*[0-9a-f])(?: @(\d+) (\S+))?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +151,13 @@ class NewSchedule:
         name: its name.
         spec: when it runs.
         record: the record of its jobs, without stable id and without the time of a tick.
+        app: the app whose code declares it; empty = none.
     """
 
     name: str
     spec: Spec
     record: bytes
+    app: str = ""
 
     @property
     def value(self) -> bytes:
@@ -173,15 +176,18 @@ class StoredSchedule:
 
     Attributes:
         name: its name.
-        tick: the time of the next tick, ms; None = it is paused.
+        tick: the time of the next tick, ms; None = it is paused or orphaned.
         last_run: the number of its last job; None = it has had none.
         last_tick: the time of the last tick, ms; 0 = it has had none.
         runs, skipped: the numbers of its jobs and of its skipped ticks.
-        paused: whether it has no ticks.
+        paused: whether a client has paused it.
+        is_orphaned: whether it waits, as no worker of its app declares it.
         value_hash: that of its value.
         spec: when it runs.
         record: the record of its jobs; empty = it was not read.
         replaced_hashes: those of the last values that were replaced, the latest first.
+        app: the app whose code declares it; empty = none.
+        declared: when a worker has last declared it, ms; 0 = never.
     """
 
     name: str
@@ -195,6 +201,9 @@ class StoredSchedule:
     spec: Spec
     record: bytes
     replaced_hashes: tuple[str, ...] = ()
+    app: str = ""
+    declared: int = 0
+    is_orphaned: bool = False
 
     def record_at(self, ms: int) -> bytes:
         """Return the record of the job of a tick."""
@@ -238,7 +247,7 @@ class ScheduleView:
         cron, tz: the cron expression and its zone; None = it has an interval.
         every: the seconds between two ticks; None = it has a cron expression.
         overlap, missed: as of `queue.schedules.add`.
-        next: the next tick, in seconds since 1970; None = it is paused.
+        next: the next tick, in seconds since 1970; None = it is paused or orphaned.
         last: the last tick, in seconds since 1970; None = it has had none.
         last_run: the id of its last job; None = it has had none.
         last_state: the state of that job; None = it has ended.
@@ -246,6 +255,9 @@ class ScheduleView:
         skipped: the number of ticks that it has skipped: the last job had not ended, or they were
             missed.
         paused: whether it is paused.
+        app: the app whose code declares it; None = none: `schedules.add` has created it.
+        orphaned: whether its ticks wait, as no worker that runs has declared it for a minute, and
+            one of its app does without it: its handler was removed.
     """
 
     name: str
@@ -262,6 +274,8 @@ class ScheduleView:
     runs: int
     skipped: int
     paused: bool
+    app: str | None = None
+    orphaned: bool = False
 
 
 def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
@@ -275,7 +289,7 @@ def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
     match = re.fullmatch(FRONT, front)
     if match is None:
         raise ValueError(f"not an entry of a schedule: {front[:200]!r}")
-    last_run, last_tick, runs, skipped, paused, hashes = match.groups()
+    last_run, last_tick, runs, skipped, paused, hashes, declared, app = match.groups()
     value_hash, *replaced_hashes = hashes.decode().split()
     return StoredSchedule(
         name.decode("utf-8", "replace"),
@@ -289,13 +303,18 @@ def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
         Spec.decoded(spec),
         record,
         tuple(replaced_hashes),
+        unquote((app or b"").decode()),
+        int(declared or 0),
+        is_orphaned=len(paused) > 1,
     )
 
 
 # -- checks ------------------------------------------------------------------------------------
 
 
-def new_schedule(name: object, job: Any, spec: Spec, codec: Codec | None) -> NewSchedule:
+def new_schedule(
+    name: object, job: Any, spec: Spec, codec: Codec | None, app: str = ""
+) -> NewSchedule:
     """Return a schedule of these arguments.
 
     Args:
@@ -303,6 +322,7 @@ def new_schedule(name: object, job: Any, spec: Spec, codec: Codec | None) -> New
         job: a `NewJob`, or a body.
         spec: when it runs.
         codec: of bodies.
+        app: the app whose code declares it.
 
     Raises:
         BadArgument: the name or the job can't be used.
@@ -319,7 +339,7 @@ def new_schedule(name: object, job: Any, spec: Spec, codec: Codec | None) -> New
     if len(record) > MAX_VALUE:
         reason = f"the job of a schedule has at most {MAX_VALUE} bytes: store large data elsewhere"
         raise BadArgument("job", f"{len(record)} bytes", reason)
-    return NewSchedule(checked, replace(spec, ttl_code=options.ttl_code), record)
+    return NewSchedule(checked, replace(spec, ttl_code=options.ttl_code), record, app)
 
 
 def check_spec(
@@ -457,4 +477,6 @@ def view(entry: StoredSchedule, last_run: str | None, last_state: str | None) ->
         entry.runs,
         entry.skipped,
         entry.paused,
+        entry.app or None,
+        entry.is_orphaned,
     )

@@ -13,6 +13,7 @@ from penstock.core.flows.consuming import (
     reserve,
 )
 from penstock.core.flows.effects import (
+    POLL_INTERVAL,
     Cancelled,
     CloseConnections,
     Effect,
@@ -31,13 +32,18 @@ from penstock.core.flows.effects import (
 )
 from penstock.core.flows.producing import create_and_run, enqueue, new_epoch, withdraw
 from penstock.core.flows.roles import acquire
-from penstock.core.flows.schedules import SCHEDULE_OUTDATED, SCHEDULE_UNCHANGED, schedule
-from penstock.core.flows.waiting import POLL_INTERVAL
+from penstock.core.flows.schedules import (
+    SCHEDULE_OUTDATED,
+    SCHEDULE_REPLACED,
+    SCHEDULE_UNCHANGED,
+    schedule,
+)
 
 __all__ = [
     "EXPIRED_JOBS_GRACE",
     "POLL_INTERVAL",
     "SCHEDULE_OUTDATED",
+    "SCHEDULE_REPLACED",
     "SCHEDULE_UNCHANGED",
     "SILENT_QUEUE_PAUSE",
     "Cancelled",

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from penstock.core.calls.operations import QueueOps, Taken
 from penstock.core.calls.operations.consuming import Recovered
-from penstock.core.flows import waiting
+from penstock.core.flows import effects
 from penstock.core.flows.effects import (
     Cancelled,
+    Clock,
     Effect,
     EndWait,
     Listen,
@@ -21,8 +22,8 @@ from penstock.core.flows.effects import (
     Run,
     SweepDue,
     WaitResult,
+    poll_interval,
 )
-from penstock.core.flows.waiting import Clock, poll_interval
 from penstock.core.jobs.job import ops_of
 from penstock.core.values.checks import BATCH
 from penstock.core.values.confirmations import Wait
@@ -309,7 +310,7 @@ class _Watch:
     def leave(self) -> Generator[Effect, Any, None]:
         """End the wait; hand on its tokens, and near events that only this consumer knows of."""
         rules = self._rules
-        next_poll = rules.clock() + waiting.POLL_INTERVAL
+        next_poll = rules.clock() + effects.POLL_INTERVAL
         self._tokens.update((yield EndWait()).woken)
         for ops in self.queues:
             if ops.is_up and (ops in self._tokens or self._due.get(ops, math.inf) <= next_poll):

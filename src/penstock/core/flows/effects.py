@@ -1,4 +1,5 @@
-"""The effects of flows: calls, waits, changes of the registry. The driver runs them.
+"""The effects of flows: calls, waits and how long they last, changes of the registry. The driver
+runs them.
 
 They are not frozen, as that would double the time to define and to make them; nothing changes one.
 """
@@ -16,7 +17,9 @@ from penstock.core.jobs.job import Delivery
 from penstock.core.values.confirmations import Wait
 
 __all__ = [
+    "POLL_INTERVAL",
     "Cancelled",
+    "Clock",
     "CloseConnections",
     "CountFlow",
     "Effect",
@@ -33,7 +36,19 @@ __all__ = [
     "SweepDue",
     "Unregister",
     "WaitResult",
+    "poll_interval",
 ]
+
+Clock: TypeAlias = Callable[[], float]
+"""Returns monotonic seconds."""
+POLL_INTERVAL = 4.0
+"""Seconds after which an idle consumer or producer calls again, without a token."""
+
+
+def poll_interval(queues: Sequence[QueueOps], role: str) -> float:
+    """Return the seconds until a waiting client calls again, few enough to keep its roles."""
+    thirds = [ops.role_leases[role].lease_ms / 3000 for ops in queues if role in ops.role_leases]
+    return min([POLL_INTERVAL, *thirds])
 
 
 class Effect:

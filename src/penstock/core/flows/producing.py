@@ -13,9 +13,18 @@ from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
 from penstock.core.calls.operations.producing import Added
 from penstock.core.calls.refusals import REFUSALS
-from penstock.core.flows import waiting
-from penstock.core.flows.effects import Effect, EndWait, Listen, Register, Run, SweepDue, Unregister
-from penstock.core.flows.waiting import Clock, poll_interval
+from penstock.core.flows import effects
+from penstock.core.flows.effects import (
+    Clock,
+    Effect,
+    EndWait,
+    Listen,
+    Register,
+    Run,
+    SweepDue,
+    Unregister,
+    poll_interval,
+)
 from penstock.core.values.confirmations import Confirmed
 from penstock.errors import BodyTooLarge, NotReplicated, OutOfMemory, QueueFull, QueueMissing
 from penstock.wire.codes import Code
@@ -57,7 +66,7 @@ def enqueue(
     todo, waited = records, False
     while True:
         is_last = clock() >= deadline
-        build = partial(make, todo, wait_ms=0 if is_last else int(waiting.POLL_INTERVAL * 2000))
+        build = partial(make, todo, wait_ms=0 if is_last else int(effects.POLL_INTERVAL * 2000))
         todo = records
         try:
             call, reply = yield from create_and_run(ops, build)

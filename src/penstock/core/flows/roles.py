@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 from penstock.core.calls.operations import QueueOps
-from penstock.core.flows.effects import Cancelled, Effect, Rest, Run
+from penstock.core.flows.effects import Cancelled, Clock, Effect, Rest, Run
 from penstock.core.flows.producing import create_and_run
-from penstock.core.flows.waiting import Clock
 from penstock.core.values.roles import RoleLease
 from penstock.errors import QueueInUse
 

@@ -15,10 +15,18 @@ from penstock.core.flows.producing import create_and_run
 if TYPE_CHECKING:
     from penstock.core.enqueuing.schedules import NewSchedule
 
-__all__ = ["SCHEDULE_OUTDATED", "SCHEDULE_UNCHANGED", "StoreOutcome", "schedule", "schedule_on"]
+__all__ = [
+    "SCHEDULE_OUTDATED",
+    "SCHEDULE_REPLACED",
+    "SCHEDULE_UNCHANGED",
+    "StoreOutcome",
+    "schedule",
+    "schedule_on",
+]
 
-SCHEDULE_UNCHANGED, SCHEDULE_OUTDATED = 0, 3
-"""Results of `schedule`: it has this value already; this value was replaced before."""
+SCHEDULE_UNCHANGED, SCHEDULE_REPLACED, SCHEDULE_OUTDATED = 0, 2, 3
+"""Results of `schedule`: it has this value already; it had another value; this value was replaced
+before."""
 
 
 def schedule(
@@ -28,7 +36,8 @@ def schedule(
 
     Returns:
         `SCHEDULE_UNCHANGED` = it has this value already; `SCHEDULE_OUTDATED` = this value was
-        replaced before, and nothing changed; 1 = it is new, 2 = it had another value.
+        replaced before, and nothing changed; `SCHEDULE_REPLACED` = it had another value; 1 = it is
+        new.
 
     Raises:
         UnsupportedVersion, QueueDamaged.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
-from penstock.core.jobs.marks import progress_text
+from penstock.core.jobs.marks import Death, progress_text, read_death
 from penstock.core.jobs.record import SCHEDULED_FOR, Record, parse_record, stable_id_of
 from penstock.core.values.checks import Duration
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id, number_after, ttl_code
@@ -292,6 +292,15 @@ class Delivery:
         return int(tick) / 1000 if tick.isdecimal() else None
 
     @property
+    def death(self) -> Death | None:
+        """Death of another job, after which this job was added (`on_dead`); else None.
+
+        The body is that of the dead letter.
+        """
+        place = self._reservation.place
+        return read_death(self.headers, place.node, place.packed)
+
+    @property
     def delivered(self) -> float:
         """Time of this delivery, in seconds since 1970 by the server's clock."""
         return self._reservation.now / 1000
@@ -360,6 +369,11 @@ term_of: Callable[[Delivery], Any] = attrgetter("_term")
 set_term: Callable[[Delivery, object], None] = vars(Delivery)["_term"].__set__
 
 
+def is_renewed(job: object) -> bool:
+    """Return whether a worker holds the job, and renews its lease."""
+    return isinstance(job, Delivery) and hasattr(job, "_term")
+
+
 set_result: Callable[[Delivery, tuple[bytes, str]], None] = vars(Delivery)["_result"].__set__
 
 
@@ -372,6 +386,13 @@ def sent_progress(job: Delivery, text: str) -> None:
     """Note that a progress was sent, unless there is another one by now."""
     if job._progress is text:
         job._progress = ""
+
+
+def forget_failures(job: Delivery) -> None:
+    """Note that the server has set the nacks and crashes of the job to 0."""
+    if job._counts:
+        deliveries, _, _, others = job._counts.split(b" ", 3)
+        job._counts, job._counters = b"%b 0 0 %b" % (deliveries, others), None
 
 
 def receipt_with_end(job: Delivery) -> str:

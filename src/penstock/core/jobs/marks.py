@@ -1,24 +1,31 @@
 """Marks: what the server keeps beside a job while it lives (protocol/marks.md).
 
-Its failures with the last traceback, its progress, its snoozes, and whether it is cancelled.
+Its failures with the last traceback, its progress, its snoozes, and whether it is cancelled. And
+what the headers of a follow-up tell of the death of another job (protocol/follow-ups.md).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.core.values.checks import check_text
+from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id, ttl_code
 from penstock.errors import BadArgument
 
 __all__ = [
     "MAX_TRACE_BYTES",
+    "Death",
     "Failure",
     "Progress",
     "check_trace",
+    "follow_up_id",
     "progress_text",
+    "read_death",
     "read_failures",
     "read_progress",
     "trace_of",
@@ -28,6 +35,8 @@ MAX_TRACE_BYTES = 8192
 """Most bytes of a trace that the scripts keep."""
 MAX_NOTE_LENGTH = 200
 """Most bytes of the note of a progress; more are cut."""
+DEAD_JOB = re.compile(r"(\d{13,15}-\d{10})(?: (\d{1,15}))?")
+"""The header `dead`: the number of the job that died, and its ttl in ms if it has one."""
 OWN_CODE = str(Path(__file__).parents[2]) + os.sep
 """The beginning of the file names of the package."""
 
@@ -76,6 +85,25 @@ class Failure:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The death of a job, for the job that was added after it.
+
+    Attributes:
+        id: the id of the dead letter.
+        handler: the name of its handler; "" = it has none.
+        error: why it is dead, at most 1024 bytes.
+        failures: its failures and crashes until then.
+        left_out: bytes of its body, if the added job did not get it; 0 = it has the body.
+    """
+
+    id: str
+    handler: str
+    error: str
+    failures: int
+    left_out: int
+
+
 def check_trace(trace: object) -> str:
     """Return the end of a trace, at most 8192 bytes of UTF-8.
 
@@ -120,6 +148,42 @@ def read_failures(mark: bytes) -> tuple[tuple[Failure, ...], str]:
         at, took, owner, text = line.split("\t", 3)
         failures.append(Failure(int(at) / 1000, int(took) / 1000 if took else None, owner, text))
     return tuple(failures), trace
+
+
+def read_death(headers: Mapping[str, str], node: str, packed: bytes) -> Death | None:
+    """Return the death that the headers of a job tell of; None = they tell of none.
+
+    Args:
+        headers: of the job.
+        node, packed: the part of the queue in its id, as `encode_id` takes it.
+    """
+    dead = DEAD_JOB.fullmatch(headers.get("dead", ""))
+    if dead is None:
+        return None
+    ttl = ttl_code(None if dead[2] is None else int(dead[2]))
+    return Death(
+        id=encode_id(node, packed, dead[1].encode(), ttl),
+        handler=headers.get("dead_handler", ""),
+        error=headers.get("dead_error", ""),
+        failures=_count(headers.get("dead_failures", "")),
+        left_out=_count(headers.get("dead_bytes", "")),
+    )
+
+
+def follow_up_id(number: str, node: str, packed: bytes) -> str | None:
+    """Return the id of the job that was added after a death; None = none was.
+
+    Args:
+        number: the number of the added job, or "".
+        node, packed: as of `read_death`.
+    """
+    if DEAD_JOB.fullmatch(number) is None:
+        return None
+    return encode_id(node, packed, number.encode(), AT_LEAST_ONCE_FOREVER)
+
+
+def _count(text: str) -> int:
+    return int(text) if re.fullmatch("[0-9]{1,15}", text) else 0
 
 
 def trace_of(error: BaseException | None) -> str:

@@ -84,10 +84,10 @@ class RunEvent:
         queue: the queue's name.
         jobs: those it runs for; one, unless it is a chunk handler.
         handler: its name; None = the default one.
-        outcome: after the run: "done", "failed", "snoozed", "rejected" or "cancelled"; "settled"
-            if the handler has reported it itself; "lost" with its lease; "mixed" if the jobs of
-            a chunk ended differently. The server decides later what becomes of the jobs, such as
-            whether one that has failed is dead: see `SettleEvent`.
+        outcome: after the run: "done", "failed", "snoozed", "suspended", "rejected" or
+            "cancelled"; "settled" if the handler has reported it itself; "lost" with its lease;
+            "mixed" if the jobs of a chunk ended differently. The server decides later what becomes
+            of the jobs, such as whether one that has failed is dead: see `SettleEvent`.
         outcomes: how many jobs of a chunk that is "mixed" ended how.
         error: what the handler raised, or a hook in its place, until the outermost hook has ended;
             then None.

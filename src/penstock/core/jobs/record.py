@@ -1,9 +1,10 @@
 """The record: a job on the wire (protocol/core.md, Record).
 
 `1;l=60000;t=3600000;c=json;h.trace=abc` + newline + body. The first byte is the version; `l`
-(lease, ms), `t` (ttl, ms), `p` (retry policy, and priority) and `k` (how long the result is kept,
-ms) come first, as the scripts look for them there; `q` is the hash of the key; `c` is the codec of
-the body, absent for bytes; `h.<name>` are headers. Unknown fields are kept and ignored.
+(lease, ms), `t` (ttl, ms), `p` (retry policy, priority, handler of a follow-up) and `k` (how long
+the result is kept, ms) come first, as the scripts look for them there; `q` is the hash of the key;
+`c` is the codec of the body, absent for bytes; `h.<name>` are headers. Unknown fields are kept and
+ignored.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SCHEDULED_FOR = "scheduled_for"
 """The header of a job of a schedule: the time of its tick, in ms since 1970."""
 KEPT_FIELD = b";k="
 """The field of a job whose result is kept. If the first bytes of a record lack it, none is kept."""
-FIRST_FIELDS_BYTES = 128
+FIRST_FIELDS_BYTES = 768
 """More bytes than the fields `l`, `t`, `p` and `k` have together."""
 KEY_PLACEHOLDER = "-" * 13
 """Stands for the hash of a key that is computed from each body."""
@@ -56,7 +57,10 @@ MAX_HEADER_BYTES = 16384
 """Bytes of a record before its body; the scripts refuse more."""
 STABLE_ID_FIELD_BYTES = len(";i=") + 16
 """Most bytes of it that a stable id takes."""
-POLICY_FIELD = re.compile(rb"1[;lt=0-9]*;p=([^,;]*),?([^,;]*),?([^,;]*)(?:,([0-9])(?![^,;]))?")
+POLICY_FIELD = re.compile(
+    rb"1[;lt=0-9]*;p=([^,;]*),?([^,;]*),?([^,;]*)"
+    rb"(?:,(?:([0-9])(?![^,;])|[^,;]*))?(?:,([^,;]+))?(?:,([^,;]+))?"
+)
 """Where the scripts look for it, and how."""
 PLAIN_HEAD = re.compile(rb"1(;c=json)?(?:;i=([-0-9A-Z_a-z]*))?")
 INSTEAD = (
@@ -168,6 +172,7 @@ def encode_head(
     codec: str = "json",
     result_ms: int | None = None,
     priority: int | None = None,
+    on_dead: str = "",
     key: str = "",
 ) -> tuple[bytes, bytes]:
     """Return the part of a record before its body: for bytes, and for the output of a codec.
@@ -179,6 +184,7 @@ def encode_head(
         codec: the name of the codec.
         result_ms: for how long the result is kept; None = the queue's setting, 0 = not at all.
         priority: 0 to 9; None = 0, or that of the job that this one updates.
+        on_dead: the handler of the job that its death adds; empty = it adds none.
         key: the hash of the job's key, or `KEY_PLACEHOLDER`; empty = it has no key.
 
     Raises:
@@ -187,7 +193,12 @@ def encode_head(
     if priority == 0 and not dedup:
         priority = None
     front = encode_front(
-        lease_ms=lease_ms, ttl_ms=ttl_ms, retry=retry, result_ms=result_ms, priority=priority
+        lease_ms=lease_ms,
+        ttl_ms=ttl_ms,
+        retry=retry,
+        result_ms=result_ms,
+        priority=priority,
+        on_dead=on_dead,
     )
     if key:
         front += f";q={key}".encode()
@@ -205,6 +216,7 @@ def encode_front(
     retry: RetryPolicy | None,
     result_ms: int | None,
     priority: int | None,
+    on_dead: str,
 ) -> bytes:
     """Return the begin of a record: its version, and the fields that the scripts look for there.
 
@@ -215,9 +227,10 @@ def encode_front(
         front += f";l={lease_ms}"
     if ttl_ms is not None:
         front += f";t={ttl_ms}"
-    if retry is not None or priority is not None:
-        own = "" if priority is None else f",{priority}"
-        front += f";p={_policy_text(retry)}{own}"
+    if retry is not None or priority is not None or on_dead:
+        own = "" if priority is None else f"{priority}"
+        follower = f",{quote(on_dead, safe=UNESCAPED.replace(',', ''))}" if on_dead else ""
+        front += f";p={_policy_text(retry)}{',' if own or follower else ''}{own}{follower}"
     if result_ms is not None:
         front += f";k={result_ms}"
     return front.encode()
@@ -306,6 +319,8 @@ class Record:
         retry: the job's own policy, None = the queue's.
         result_ms: for how long its result is kept; 0 = not at all.
         priority: 0 to 9.
+        on_dead: the handler of the job that its death adds; empty = it adds none.
+        follow_up: the number of the job that its last death has added; empty = none.
         dedup_id: its dedup id; empty = none.
         key_hash: the hash of its key; empty = it has none.
         raw: the body's bytes.
@@ -321,6 +336,8 @@ class Record:
     retry: RetryPolicy | None = None
     result_ms: int = 0
     priority: int = 0
+    on_dead: str = ""
+    follow_up: str = ""
     headers: dict[str, str] = field(default_factory=dict)
 
     def span_ms(self, usual: int) -> int:
@@ -385,7 +402,9 @@ def parse_record(data: bytes) -> Record:  # noqa: C901  # one branch for each fi
             policy = POLICY_FIELD.match(head)
             if policy:
                 record.priority = int(policy[4] or 0)
-                if policy[4] is None or any(policy.groups()[:3]):
+                record.on_dead = unquote((policy[5] or b"").decode("ascii", "replace"))
+                record.follow_up = (policy[6] or b"").decode("ascii", "replace")
+                if not (policy[4] or policy[5]) or any(policy.groups()[:3]):
                     record.retry = parse_policy(*policy.groups()[:3])
         elif name == "k":
             record.result_ms = _number(value, 1, MAX_DURATION_MS) or 0

@@ -1,45 +1,40 @@
-"""Read-only views of jobs and queues, and pages of them."""
+"""Read-only views of jobs, and pages of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from penstock.core.jobs.job import QueueIdentity, parse_counters
-from penstock.core.jobs.marks import Failure, Progress, read_failures, read_progress
+from penstock.core.jobs.marks import (
+    Death,
+    Failure,
+    Progress,
+    follow_up_id,
+    read_death,
+    read_failures,
+    read_progress,
+)
+from penstock.core.jobs.queue_stats import number_in
 from penstock.core.jobs.record import Record, parse_record
 from penstock.core.values.codec import Codec
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id, ttl_code
 from penstock.core.values.policy import RetryPolicy
-from penstock.core.values.rate import rate_text
-from penstock.wire import replies
 
 __all__ = [
     "NEVER_MS",
     "RECEIPT_PLACE",
-    "SETTING_KINDS",
-    "TOTALS",
     "DedupStatus",
-    "Holder",
     "JobResult",
     "JobView",
-    "QueuePage",
-    "QueueStats",
     "ScanPage",
-    "Settings",
-    "number_in",
     "read_result",
-    "read_settings",
-    "read_stats",
     "read_view",
 ]
 
 NEVER_MS = 2**53 - 1
 """Due time of a job that waits for the end of others (protocol/dedup.md, batches.md)."""
-MAX_STEP_MS = 30 * 86_400_000
-"""A role that ends later than its lease by more than this was written by a wrong clock: it has
-ended (protocol/maintenance.md, A wrong clock)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,11 +56,17 @@ class JobView:
         batch: the id of its batch, or None; only of `show`, `peek`, `dedup_status` and
             `jobs(batch=...)`.
         key_hash: the hash of its key, 13 hex digits (protocol/keys.md), or None.
+        key_held: whether it is parked and waits for the end of a hold of its key, `due`; as the
+            next two, only of `show` and `dedup_status`.
+        key_taken: of another parked job, how many of its key run or are next; None = not told.
+        key_limit: the most of them, by `per_key`, `share` or `ordered`; None = there is no limit.
         retry: its own retry policy; None = the queue's applies.
         priority: 0 to 9; jobs with a higher one are delivered first.
         now: when it was read.
         created: when it was enqueued.
-        due: when a scheduled job may start.
+        due: when a scheduled job may start; of a parked one, from when its key may have its next
+            job (docs/keys.md, A rate for each key, Holds), unless that is now; only of
+            `show`, and of `jobs` without a state.
         lease: its lease in seconds; 0 = at most once.
         lease_until: end of the lease of an active job.
         expires: end of its ttl.
@@ -84,6 +85,9 @@ class JobView:
         failures: its last failures, at most 10, the oldest first.
         trace: the end of the last traceback, at most 8 KiB; only `show` reads it and `failures`.
         stable_id: id of the enqueue, equal to `stable_id` of the delivered job.
+        on_dead: the name of the handler of the job that its death adds, or None.
+        follow_up: the id of the job that its last death has added, or None.
+        death: the death of another job after which this one was added, or None.
         finished: when a job ended whose result is kept: it has no body, options and counters any
             more, but the number of the last attempt.
     """
@@ -120,7 +124,13 @@ class JobView:
     stable_id: str = field(default="", compare=False)
     key_hash: str | None = None
     batch: str | None = None
+    on_dead: str | None = None
+    follow_up: str | None = None
+    death: Death | None = None
     finished: float | None = None
+    key_held: bool = False
+    key_taken: int | None = None
+    key_limit: int | None = None
     _codec: Codec | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -186,8 +196,24 @@ class JobView:
         return None if self.delivered is None else self.now - self.delivered
 
     @property
+    def waits_for(self) -> str | None:
+        """Say for people what a parked job waits for; None = it is not parked, or is not told."""
+        if self.key_held:
+            return "the end of a hold of its key"
+        if self.key_taken is None:
+            return None
+        if self.due is not None:
+            return "the rate of its key"
+        if self.key_limit is None:
+            return "its turn"
+        return f"its key: {self.key_taken} of {self.key_limit} running or next"
+
+    @property
     def next_in(self) -> float | None:
-        """Return the seconds until it is due or its lease ends; None = neither."""
+        """Return the seconds until it is due, its key may go on, or its lease ends.
+
+        None = none of these.
+        """
         at = self.lease_until if self.due is None else self.due
         return None if at is None else at - self.now
 
@@ -217,201 +243,6 @@ def read_result(entry: list[bytes]) -> JobResult:
     state, at, attempt, ms, flags, value = entry
     times = int(at) / 1000, int(attempt), int(ms) / 1000
     return JobResult(state.decode(), *times, flags.decode(), value)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings stored on a queue; None = the default applies (protocol/core.md, Settings).
-
-    Attributes:
-        lease: seconds; default 30.
-        max_length: most jobs that wait (ready, scheduled and parked); default no bound.
-        max_attempts: nacks and crashes after which a job is dead; default 20; 0 = never.
-        max_crashes: leases ended without a report after which a job is dead; default 3; 0 = never.
-        max_releases: releases without delay after which a job is dead; default 1000; 0 = never.
-        max_snoozes: releases with a delay after which a job is dead; default 0 = never.
-        replicas: replicas that must confirm an enqueue that sets no number; default 0.
-        backoff_base: seconds; default 5.
-        backoff_cap: seconds; default 6 hours.
-        unknown_age: seconds after which a job is dead that only workers without its handler have
-            taken; default a day.
-        dead_max: most dead letters kept; default 100000.
-        dead_age: seconds for which a dead letter is kept; default 14 days.
-        results_max: most results kept; the soonest to end are dropped; default 10000.
-        results_bytes: most bytes of kept results; default 64 MiB.
-        result_size: most bytes of one result's value; a larger one is not kept; default 64 KiB.
-        result_ttl: seconds for which results are kept of jobs that do not say it; default 0.
-        rate: most deliveries in a time, such as "100/min"; default no limit (docs/rate.md).
-        burst: most deliveries at once after a pause of any length; default 1.
-        per_key: most jobs of one key that are delivered at once; default no limit.
-        ordered: one job of a key at a time, in order, also across retries; default no.
-        paused: "in", "out", "all" or None.
-    """
-
-    lease: float | None = None
-    max_length: int | None = None
-    max_attempts: int | None = None
-    max_crashes: int | None = None
-    max_releases: int | None = None
-    max_snoozes: int | None = None
-    replicas: int | None = None
-    backoff_base: float | None = None
-    backoff_cap: float | None = None
-    unknown_age: float | None = None
-    dead_max: int | None = None
-    dead_age: float | None = None
-    results_max: int | None = None
-    results_bytes: int | None = None
-    result_size: int | None = None
-    result_ttl: float | None = None
-    rate: str | None = None
-    burst: int | None = None
-    per_key: int | None = None
-    ordered: bool | None = None
-    paused: str | None = None
-
-
-SETTING_KINDS: Mapping[str, str] = {
-    one.name: "duration" if one.type == "float | None" else "limit"
-    for one in fields(Settings)
-    if one.name != "paused"
-} | {
-    "lease": "lease",
-    "max_length": "count",
-    "rate": "rate",
-    "burst": "count",
-    "per_key": "count",
-    "ordered": "flag",
-}
-"""The kind of each setting: a lease, a duration, a rate, a count from 1, a limit, a flag."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The holder of an exclusive role of a queue. As text: its owner.
-
-    Attributes:
-        owner: the name of its client.
-        fence: the number of this holding of the role.
-        age: seconds since it took the role.
-        left: seconds until the lease of the role ends; each call that uses the role renews it.
-    """
-
-    owner: str
-    fence: int
-    age: float
-    left: float
-
-    def __str__(self) -> str:
-        return self.owner
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """Figures of a queue, exact at one moment.
-
-    Attributes:
-        name: name of the queue.
-        exists: whether it was used, and not removed since.
-        epoch: the queue's epoch, 8 hex digits; None = it does not exist, or has parts
-            on several nodes, each with its own.
-        ready: jobs that could be reserved now (ignoring a pause): waiting, due, or with an ended
-            lease.
-        scheduled: jobs due later, or when other jobs have ended.
-        active: leased jobs, and at-most-once jobs that were delivered and not acknowledged.
-        dead: dead letters.
-        unswept: jobs whose ttl has ended and that no call has removed yet; in no other figure but
-            `parked`.
-        oldest: seconds for which the longest waiting job could have been reserved; None = no job.
-        age: seconds since the queue was made; None = it does not exist.
-        idle: seconds since the last write, to a second; None = it does not exist.
-        closed: whether producers are refused for good, and consumers end when it is drained.
-        producer, consumer: holder of this exclusive role; None = the role is free.
-        enqueued: total of jobs added. All totals count from the creation of the queue.
-        deliveries: total of deliveries.
-        acked: total of jobs finished.
-        nacked: total of reported failures.
-        released: total of releases.
-        crashed: total of leases that ended without a report.
-        died: total of jobs that became dead letters.
-        redriven: total of dead letters brought back.
-        trimmed: total of dead letters dropped by age or number.
-        expired: total of jobs removed because their ttl had ended.
-        expired_active: those of `expired` that were delivered and not finished: the ttl is too
-            short for the work, or their consumers died.
-        deleted: total of jobs deleted one by one.
-        cancelled: total of jobs that ended because they were cancelled.
-        purged: total of jobs purged.
-        promoted: total of jobs brought forward by `promote`.
-        postponed: total of jobs set aside for a lease by `postpone`.
-        withdrawn: total of jobs taken back before their delivery.
-        evicted: total of jobs removed to make room.
-        dangling: total of index entries without a job: the server evicted its key, or a restore was
-            damaged.
-        settings: the settings stored on the queue.
-        kept: results kept of jobs that have ended.
-        parked: jobs that wait for other jobs of their keys.
-        batches: batches whose callbacks have not ended.
-        staged: rows of staged writes that are not committed yet; in no other figure.
-        promised: rows of committed writes that are not in the queue yet; in no other figure.
-        dependent: those of `scheduled` that wait for other jobs: callbacks of batches, and
-            successors by dedup id. `max_length` does not count them.
-        has_schedules: whether it has schedules, or had some a while ago.
-        configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
-            server's clock; None = never.
-        unreachable: addresses of nodes that did not answer: their jobs are in no figure.
-        partitions: number of its partitions; None = the queue has none.
-        nodes: for a queue on several nodes, address -> its figures there.
-        differing: addresses of nodes with another settings, pause or `closed` than those shown
-            here, which were set last. Clients that use the queue correct that within 30 s.
-    """
-
-    name: str
-    exists: bool
-    epoch: str | None
-    ready: int
-    scheduled: int
-    active: int
-    dead: int
-    unswept: int
-    oldest: float | None
-    age: float | None
-    idle: float | None
-    closed: bool
-    producer: Holder | None
-    consumer: Holder | None
-    enqueued: int
-    deliveries: int
-    acked: int
-    nacked: int
-    released: int
-    crashed: int
-    died: int
-    redriven: int
-    trimmed: int
-    expired: int
-    expired_active: int
-    deleted: int
-    cancelled: int
-    purged: int
-    promoted: int
-    postponed: int
-    withdrawn: int
-    evicted: int
-    dangling: int
-    settings: Settings
-    kept: int = 0
-    parked: int = 0
-    batches: int = 0
-    staged: int = 0
-    promised: int = 0
-    dependent: int = 0
-    has_schedules: bool = False
-    configured: float | None = None
-    unreachable: tuple[str, ...] = ()
-    partitions: int | None = None
-    nodes: Mapping[str, QueueStats] = field(default_factory=dict)
-    differing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,21 +284,6 @@ class ScanPage:
     looked: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePage:
-    """The result of one step of a scan over queues.
-
-    Attributes:
-        cursor: argument for the next step; "0" = this was the last step.
-        queues: the queues found, with their figures.
-        unreachable: addresses of nodes that did not answer; this step skipped them.
-    """
-
-    cursor: str
-    queues: list[QueueStats]
-    unreachable: tuple[str, ...] = ()
-
-
 RECEIPT_PLACE, BATCH_PLACE = 11, 12
 """Places of two items of a job in the reply of `show`."""
 
@@ -494,6 +310,9 @@ def read_view(
     given_back = [*snoozes.decode("ascii", "replace").split(" "), ""]
     ttl = ttl_code(record.ttl_ms, at_most_once=once)
     job_id = encode_id(place.node, place.packed, number, ttl)
+    note = entry[RECEIPT_PLACE].decode() if len(entry) > RECEIPT_PLACE else ""
+    why = note if name == "parked" else ""
+    taken, _, limit = why.partition(" ")
     return JobView(
         id=job_id,
         queue=place.queue,
@@ -505,7 +324,7 @@ def read_view(
         retry=record.retry,
         now=now / 1000,
         created=created / 1000,
-        due=at if name == "scheduled" and at < NEVER_MS // 1000 else None,
+        due=at if _is_due_time(name, at, created / 1000) else None,
         lease=record.span_ms(lease_ms) / 1000,
         lease_until=at if state == b"active" else None,
         expires=None if record.ttl_ms is None else (created + record.ttl_ms) / 1000,
@@ -526,82 +345,18 @@ def read_view(
         trace=trace,
         stable_id=record.stable_id or job_id,
         key_hash=record.key_hash or None,
-        finished=at if len(entry) > RECEIPT_PLACE and entry[RECEIPT_PLACE] == b"kept" else None,
+        on_dead=record.on_dead or None,
+        follow_up=follow_up_id(record.follow_up, place.node, place.packed),
+        death=read_death(record.headers, place.node, place.packed),
+        finished=at if note == "kept" else None,
         batch=encode_id(place.node, place.packed, batch, AT_LEAST_ONCE_FOREVER) if batch else None,
+        key_held=why == "held",
+        key_taken=number_in(taken),
+        key_limit=number_in(limit),
         _codec=codec,
     )
 
 
-STATE_COUNTS = ("ready", "scheduled", "active", "dead", "unswept")
-"""The numbers of jobs of `QueueStats`."""
-SIDE_COUNTS = ("parked", "batches", "staged", "promised", "dependent")
-"""Other numbers that the script counts."""
-TOTALS = {
-    one.name: one.name
-    for one in fields(QueueStats)
-    if one.type == "int" and one.name not in (*STATE_COUNTS, "kept", *SIDE_COUNTS)
-} | {"deliveries": "delivered", "postponed": "dequeued"}
-"""The totals of `QueueStats`, each with its field of meta."""
-
-
-def read_stats(name: str, reply: replies.Stats) -> QueueStats:
-    """Return the figures of a queue."""
-    fields = {field.decode(): value.decode() for field, value in reply.fields}
-    figures: dict[str, Any] = {
-        total: number_in(fields.get(field, "")) or 0 for total, field in TOTALS.items()
-    } | {name: getattr(reply, name) for name in (*STATE_COUNTS, *SIDE_COUNTS)}
-    configured = number_in(fields.get("configured", ""))
-
-    def since(field: str) -> float | None:
-        at = number_in(fields.get(field, ""))
-        return None if at is None else max(0, reply.now - at) / 1000
-
-    return QueueStats(
-        name=name,
-        exists="epoch" in fields,
-        epoch=fields.get("epoch"),
-        oldest=None if reply.oldest < 0 else reply.oldest / 1000,
-        age=since("made"),
-        idle=since("seen"),
-        closed="closed" in fields,
-        producer=_holder(fields.get("producer", ""), reply.now),
-        consumer=_holder(fields.get("consumer", ""), reply.now),
-        settings=read_settings(fields),
-        kept=number_in(fields.get("kept", "")) or 0,
-        configured=None if configured is None else configured / 1000,
-        has_schedules="e" in fields.get("uses", ""),
-        **figures,
-    )
-
-
-def _holder(text: str, now: int) -> Holder | None:
-    """Parse the holder of a role from its field of meta: fence, end of the lease, lease, owner.
-
-    A fence is the time at which the role was taken, in microseconds, or just above the last one.
-    """
-    parts = text.split(" ", 3)
-    if len(parts) < 4:
-        return None
-    fence, ends, span = (number_in(part.partition("-")[0]) for part in parts[:3])
-    if fence is None or ends is None or span is None or not 0 < ends - now <= span + MAX_STEP_MS:
-        return None
-    return Holder(parts[3], fence, max(0, now - fence // 1000) / 1000, (ends - now) / 1000)
-
-
-def number_in(text: str) -> int | None:
-    """Parse a number of meta as the scripts do. Anything else counts as absent."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 17 else None
-
-
-def read_settings(fields: Mapping[str, str]) -> Settings:
-    """Read the settings among the fields of meta."""
-    values: dict[str, Any] = {"paused": fields.get("paused")}
-    for name, kind in SETTING_KINDS.items():
-        number = number_in(fields.get(name, ""))
-        if kind == "rate":
-            values[name] = rate_text(fields.get(name, ""))
-        elif kind == "flag" and number is not None:
-            values[name] = bool(number)
-        elif number is not None:
-            values[name] = number if kind in ("count", "limit") else number / 1000
-    return Settings(**values)
+def _is_due_time(state: str, at: float, created: float) -> bool:
+    is_scheduled = state == "scheduled" and at < NEVER_MS // 1000
+    return is_scheduled or (state == "parked" and at > created)

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from penstock.core.jobs.views import (
+from penstock.core.jobs.queue_stats import (
     SETTING_KINDS,
     SIDE_COUNTS,
     STATE_COUNTS,
     TOTALS,
-    JobView,
     QueueStats,
     number_in,
 )
+from penstock.core.jobs.views import JobView
 from penstock.errors import BadArgument
 from penstock.wire.keys import PRIORITY_SPAN
 
@@ -58,7 +58,7 @@ class Partial(list[T]):
         self.unreachable = tuple(unreachable)
 
 
-SUMMED_STATS = (*STATE_COUNTS, *SIDE_COUNTS, *TOTALS, "kept")
+SUMMED_STATS = (*STATE_COUNTS, *SIDE_COUNTS, *TOTALS, "kept", "held_keys")
 
 
 def merged_stats(parts: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:
@@ -79,11 +79,18 @@ def merged_stats(parts: Sequence[QueueStats], unreachable: Iterable[str] = ()) -
         oldest=_best(max, [stats.oldest for stats in there]),
         age=_best(max, [stats.age for stats in there]),
         idle=_best(min, [stats.idle for stats in there]),
+        held=_best(max, [stats.held for stats in there]),
+        slots=_total([stats.slots for stats in there]),
         has_schedules=any(stats.has_schedules for stats in there),
         closed=bool(there) and all(stats.closed for stats in there),
         unreachable=tuple(unreachable),
         **sums,
     )
+
+
+def _total(numbers: Sequence[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known and len(known) == len(numbers) else None
 
 
 def stats_of_nodes(

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 from penstock.core.enqueuing.schedules import ScheduleView
 from penstock.core.jobs.logs import byte_size, counted, span
-from penstock.core.jobs.views import QueueStats
+from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.jobs.workers import WorkerView
 from penstock.core.nodes.node_views import NodeView, PrimaryView
 
@@ -27,9 +27,9 @@ class Problem:
     Attributes:
         kind: node (it does not answer), memory (nearly full), full (a queue refuses jobs), worker
             (none takes the jobs of a queue), handler (a worker gives jobs back, as it has no such
-            handler), wait (jobs wait for too long), schedule (a tick is
-            late, or the last job is dead), dead (there are dead letters), paused (jobs wait in a
-            paused queue).
+            handler), wait (jobs wait for too long), schedule (a tick is late or waits for a handler
+            that was removed, or the last job is dead), dead (there are dead letters), paused (jobs
+            wait in a paused queue).
         text: what is wrong, for people.
         queue: its queue, or None.
         remedy: the command that mends it or tells more.
@@ -110,7 +110,14 @@ def _problems_of_queue(
             yield Problem("paused", text, stats.name, f"penstock resume {name}")
     elif wait > bounds.longest_wait:
         text = f"{ready} could be delivered, the first one since {span(wait)}"
-        if has_worker:
+        if stats.held is not None:
+            text = f"{ready} wait, the first one since {span(wait)}: the queue is held for "
+            yield Problem("wait", text + span(stats.held), stats.name, f"penstock hold {name} 0")
+        elif stats.slots is not None and stats.active >= stats.slots:
+            text = f"{ready} wait for a slot, the first one since {span(wait)}: "
+            text += f"{stats.active:,} of {stats.slots:,} run (max_active)"
+            yield Problem("wait", text, stats.name, f"penstock stats {name}")
+        elif has_worker:
             yield Problem("wait", text, stats.name, f"penstock stats {name}")
         else:
             text = f"no worker: {text}"
@@ -141,6 +148,10 @@ def _problems_of_schedule(
     if late > bounds.longest_wait:
         text = f"schedule {schedule.name!r} is {span(late)} late: no worker of the queue runs"
         yield Problem("schedule", text, queue, remedy)
+    elif schedule.orphaned:
+        text = f"schedule {schedule.name!r} waits: app {schedule.app!r} runs without its handler"
+        remove = f"{remedy} remove {shlex.quote(schedule.name)}"
+        yield Problem("schedule", text, queue, remove)
     elif schedule.last_state == "dead":
         text = f"the last job of schedule {schedule.name!r} is dead"
         yield Problem("schedule", text, queue, remedy)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from penstock.core.flows import SILENT_QUEUE_PAUSE
 from penstock.core.nodes.servers import ServerFacts
+from penstock.errors import NodesUnavailable
 
 __all__ = [
     "NodeState",
@@ -97,16 +98,18 @@ class NodeState:
         return now >= self.measured + MEMORY_MAX_AGE
 
 
-class NotTaken(Exception):
-    """A job was not added, as its node is leaving or down.
+class NotTaken(NodesUnavailable):
+    """A job was not added, as its node is leaving or down; another node may take it.
 
     Args:
+        address: of the node.
         reason: the cause, in words.
         passing: whether it may pass by itself.
     """
 
-    def __init__(self, reason: str, *, passing: bool) -> None:
-        super().__init__(reason)
+    def __init__(self, address: str, reason: str, *, passing: bool) -> None:
+        super().__init__("the node takes no jobs", {address: reason})
+        self.reason = reason
         self.passing = passing
 
 

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from penstock.errors import BadArgument
 
 __all__ = [
+    "LATEST_HOLD_END_MS",
+    "LONGEST_HOLD_MS",
     "Duration",
     "Missed",
     "Moment",
@@ -23,6 +25,7 @@ __all__ = [
     "check_count",
     "check_cursor",
     "check_flag",
+    "check_handler_name",
     "check_label",
     "check_party",
     "check_text",
@@ -53,6 +56,11 @@ T = TypeVar("T")
 JOB_CURSOR = r"0|r[0-9]{1,16}-[0-9]{10}:(\+|[0-9]{1,16}-[0-9]{10})|h(0|[1-9][0-9]{0,18})"
 QUEUE_CURSOR = r"(0|[1-9][0-9]{0,18})(\.[0-9a-f]{16})?"
 MAX_LEASE_MS = 24 * 86_400_000
+LONGEST_HOLD_MS = 86_400_000
+LATEST_HOLD_END_MS = 90_000_000
+"""Most ms until a hold ends: the clock may have gone back an hour."""
+MAX_HANDLER_NAME_BYTES = 200
+"""Most bytes of the name of a handler in the header of a job."""
 MAX_LABEL_BYTES = 1024
 MAX_DURATION_S = 100 * 366 * 86_400
 MAX_DURATION_MS = MAX_DURATION_S * 1000
@@ -211,6 +219,19 @@ def check_label(argument: str, value: object) -> str:
         raise BadArgument(
             argument, value, f"must be a str of 1 to {MAX_LABEL_BYTES} bytes of UTF-8"
         )
+    return value
+
+
+def check_handler_name(argument: str, value: object) -> str:
+    """Return the name of a handler if it is printable text of 1 to 200 bytes.
+
+    Raises:
+        BadArgument: otherwise.
+    """
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise BadArgument(argument, value, "must be printable text that is not empty")
+    if len(value.encode()) > MAX_HANDLER_NAME_BYTES:
+        raise BadArgument(argument, value, f"must have at most {MAX_HANDLER_NAME_BYTES} bytes")
     return value
 
 

@@ -129,7 +129,7 @@ class WatchedConnection:
     ) -> tuple[Any, list[Any]]:
         self.connection.calls += 1
         nonce = b"%d" % self.connection.calls
-        evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
+        evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.sent_args)
         begin, end = ((b"MULTI",), evalsha), ((b"EXEC",), self._watch, *looks)
         first, last = (b"".join(map(pack, steps)) for steps in (begin, end))
         if len(first) + len(last) <= ONE_PACKET_BYTES:

@@ -24,7 +24,7 @@
 --@include lib/meta/server_time (gives: now_ms, since)
 --@include lib/meta/scores
 repeat -- the fast lane: first deliveries, whose end concerns no other structure; a `break` leaves it, see reserve
-  if uses_any('large_bodies closed dedup batches results tickets ttls awaited') or epoch ~= wanted or off > 0 or since < 0 or window ~= ''
+  if uses_any('large_bodies closed max_active dedup batches results tickets ttls awaited') or epoch ~= wanted or off > 0 or since < 0 or window ~= ''
     or string.sub(common, 1, 2) ~= '1-' then
     break
   end
@@ -56,7 +56,7 @@ local count, ids, codes = checked.count, checked.ids, checked.codes
 --@include lib/finish/find_done
 local done, freed = find_done(checked)
 local acked = #done
---@include lib/deliver/wake_drained
+--@include lib/deliver/wake_after_ends
 --@include lib/finish/drop_bodies
 --@include lib/finish/forget
 --@include lib/finish/notify_ended
@@ -82,7 +82,7 @@ if acked > 0 then
   if token and wake_empty then
     redis.call('RPUSH', wake, '1')
   end
-  wake_drained()
+  wake_after_ends()
 end
 if wants_room then
   redis.call('RPUSH', space, '1')

@@ -60,7 +60,7 @@ local sweep_limit = 2000 -- most expired jobs that this call removes
 local expired = find_expired(sweep_limit)
 --@include lib/sweep/remove_expired
 --@include lib/deliver/rate (gives: allowance)
---@include lib/deliver/wake_drained
+--@include lib/deliver/wake_after_ends
 local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
 --@include lib/deliver/choose_jobs
 --@include lib/deliver/prepare_delivery

@@ -43,7 +43,7 @@ redis.call('XLEN', ready)
 --@include lib/batches/count_members
 --@include lib/results/keep_results
 --@include lib/dedup/release_dedup
---@include lib/deliver/wake_drained
+--@include lib/deliver/wake_after_ends
 release_dedup(found, false)
 local wants_room = full > now and redis.call('LLEN', space) == 0
 --@include lib/meta/use

@@ -19,6 +19,9 @@ redis.call('ZCARD', windows)
 redis.call('XLEN', finished)
 redis.call('ZCARD', ticks)
 redis.call('ZCARD', tickets)
+redis.call('ZCARD', turns)
+redis.call('ZCARD', paces)
+redis.call('ZCARD', holds)
 for _, map in ipairs({held, tally, dedup, schedules, members, batches}) do
   redis.call('HLEN', map)
 end
@@ -27,7 +30,7 @@ for _, tokens in ipairs({wake, space}) do
 end
 redis.call('HDEL', held, '-')
 -- finished ends by its time to live: its ids go on, and a repeat does not remove the entry of the first call
-redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, members, batches, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets)
+redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, members, batches, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets, turns, paces, holds)
 if uses_any('awaited') then -- clients wait for results: all of them look again
   --@include lib/finish/add_entry
   add_entry('*')

@@ -1,6 +1,6 @@
 --- Add jobs: to ready, with a delay to scheduled, or parked behind others of their keys. All of them, or none.
 --- KEYS     @queue
---- ARGV     nonce producer create delay bound wait role [record...]
+--- ARGV     nonce producer (create delay bound wait role) [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          producer  the id of the calling producer: 16 hex digits
 ---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch; '&' and the number of the
@@ -8,7 +8,8 @@
 ---          delay   ms from now; or '@' and an absolute time in ms. It is that of all records
 ---          bound   '' or the most jobs that may wait; the queue's max_length applies as well
 ---          wait    ms for which the producer will wait if the queue is full; 0 = not at all
----          role    '' or the producer's exclusive role: fence and token of acquire, joined by a dash
+---          role    '' or the producer's exclusive role: fence and token of acquire, joined by a dash.
+---                  A call with the keys of the fast lane leaves out create to role
 ---          record  1 to 1000 records; none = only put the space token back if there is room
 --- BOUNDS   nonce 1 9007199254740991  bound? 0 9007199254740991  wait 0 3162240000000
 --- META     v epoch last seen off uses enqueued @producer=before
@@ -48,7 +49,7 @@ do -- few locals fit into a script
   end
 end
 repeat -- the fast lane: jobs for ready, without options that concern their place or their end; a `break` leaves it, see reserve
-  if create ~= '' or delay ~= '0' or bound ~= '' or role ~= '' or uses_any('large_bodies closed limits tickets once roles ttls')
+  if create and (create ~= '' or delay ~= '0' or bound ~= '' or role ~= '') or uses_any('large_bodies closed max_active holds limits tickets once roles ttls')
     or not epoch or off > 0 or since < 0 or n == 0 or n > 1000 then
     break
   end
@@ -175,8 +176,14 @@ change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (de
 --@include lib/add/note_added
 remove_expired(expired)
 local successor_due = write_ends()
-if successor_due and successor_due <= now and paused ~= 'out' then
-  token = true
+if successor_due and paused ~= 'out' then
+  --@include lib/deliver/announce
+  if successor_due <= now then
+    token = true
+  elseif announce(successor_due, false) then -- a key may have its next job soon
+    token = true
+    redis.call('HSET', meta, 'alarm', string.format('%.0f', successor_due))
+  end
 end
 if token and wake_empty then
   redis.call('RPUSH', wake, '1')

@@ -21,6 +21,7 @@ if letters == '1' and #expired_once < most then
   old = redis.call('ZRANGE', dead, 0, most - #expired_once - 1)
 end
 redis.call('HLEN', tally)
+--@include lib/deliver/wake_after_ends
 --@include lib/finish/drop_bodies (gives: has_large_bodies, bytes_left)
 --@include lib/finish/forget
 --@include lib/finish/notify_ended
@@ -52,5 +53,6 @@ if #gone > 0 then
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
+  wake_after_ends()
 end
 return {1, nonce, #expired_once, #old}

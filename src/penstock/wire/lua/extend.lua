@@ -2,7 +2,7 @@
 --- KEYS     @queue
 --- ARGV     nonce wanted common lease late [number...]
 ---          lease   ms from now; 0 = the job's own lease, or the queue's
----          late    1 = also when more than half of the job's ttl has passed, else 0
+---          late    1 = also when more than half of the job's ttl has passed; 2 = so too, and never to an earlier end; else 0
 ---          wanted, common, number   as in ack; a call by id can name only delivered jobs
 --- META     v epoch uses seen off alarm lease=queue_lease
 --- RETURNS  {1, nonce, now, until...}     for each: the new deadline in ms, or a code: 0 gone, -1 stale receipt, -2 not
@@ -15,7 +15,7 @@
 --- FROM active  TO active
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
---@include lib/meta/now (gives: changes, score_of)
+--@include lib/meta/now (gives: changes, score_of, end_of)
 --@include lib/checks/is_lease
 if not is_lease(lease, 0) then
   return {-19, nonce, 'lease', string.sub(lease, 1, 200)}
@@ -44,12 +44,12 @@ for i = 1, count do
       local own, ttl = lease_and_ttl(string.match(value, '^@[^\n]*\n(.*)$') or value)
       span = lease_span(own, ttl, queue_lease)
     end
-    local till = now + span
+    local till = late == '2' and math.max(now + span, end_of(common_score or scores[i])) or now + span
     local ends = uses_any('ttls') and tonumber(redis.call('ZSCORE', expiry, id))
     till = ends and math.min(till, ends) or till
     if till <= now then
       codes[i] = 0
-    elseif ends and late ~= '1' and (now - string.sub(id, 1, -12)) * 2 > ends - string.sub(id, 1, -12) then
+    elseif ends and late ~= '1' and late ~= '2' and (now - string.sub(id, 1, -12)) * 2 > ends - string.sub(id, 1, -12) then
       codes[i] = -11
     else
       active_pairs[#active_pairs + 1] = string.format('%.0f', score_of(till, (common_score or scores[i]) % 4096))

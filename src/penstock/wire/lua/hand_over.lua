@@ -3,9 +3,10 @@
 --- ARGV     nonce wanted common window number value delays [record...]
 ---          wanted, common, window   as in ack; common is the receipt of the job
 ---          value    the result of the job, as in ack; read only with a line feed in common
----          delays   for each record the ms until its delivery, separated by blanks
----          record   1 to 16, of at most 65536 bytes together, without dedup ids. They are added whatever max_length, a pause or
----                   the closing of the queue say
+---          delays   for each record the ms until its delivery, separated by blanks. In front of them may stand `on` as in
+---                   open_batch: the first record is the callback of a closed batch, and the others are its members
+---          record   1 to 16, of at most 65536 bytes together, without dedup ids; of a batch 2 to 1001, of at most 1048576
+---                   bytes. They are added whatever max_length, a pause or the closing of the queue say
 --- BOUNDS   nonce 1 9007199254740991  window? 0 3162240000000
 --- META     v epoch last uses full seen off enqueued acked=acked_before paused alarm
 --- RETURNS  {1, nonce, first, count}      acknowledged; the numbers of the jobs are first, first + 1, ...
@@ -15,7 +16,7 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-10, nonce, index}           record number index is of no known version, asks for lease 0 without a ttl, has a dedup id,
----                                        or is beyond the bounds; nothing done
+---                                        is a callback with a ttl or a key, or is missing or beyond the bounds; nothing done
 ---          {-19, nonce, name, value}     malformed argument: number, a time of keeping, delays, or of a record
 ---                                        the lease, the ttl, or the priority as in enqueue
 --- FROM active, ready, scheduled  TO done
@@ -34,16 +35,21 @@ if refusal then
 end
 local ids, codes = checked.ids, checked.codes
 local n, list, record_index, waits, size, seed = #records, records, {}, {}, 0, tonumber(string.sub(number, -8))
-if n == 0 then
+local on = string.match(delays, '^%a+')
+on = (on == 'success' or on == 'failure' or on == 'finished') and on or nil
+local first_delay, least, most, most_bytes = on and #on + 1 or 1, on and 2 or 1, on and 1001 or 16, on and 1048576 or 65536
+if n < least then
+  return {-10, nonce, n + 1}
+elseif on and (string.find(list[1], '^1[;l=%d]*;t=') or string.find(list[1], '^[^\n]*;q=')) then
   return {-10, nonce, 1}
 end
 for i = 1, n do
   size = size + #list[i]
-  if i > 16 or size > 65536 or string.find(string.match(list[i], '^[^\n]*'), ';d=', 1, true) then
+  if i > most or size > most_bytes or string.find(string.match(list[i], '^[^\n]*'), ';d=', 1, true) then
     return {-10, nonce, i}
   end
 end
-for delay in string.gmatch(delays, '[^ ]+') do
+for delay in string.gmatch(string.sub(delays, first_delay), '[^ ]+') do
   if not is_duration(delay, 0) then
     return {-19, nonce, 'delays', string.sub(delay, 1, 200)}
   end
@@ -65,6 +71,7 @@ if acked == 0 then -- write something, so that a WAIT after this call proves rep
   redis.call('HDEL', held, '-')
   return {0, nonce, codes[1] or 0}
 end
+--@include lib/deliver/wake_after_ends
 --@include lib/finish/drop_bodies
 --@include lib/finish/forget
 --@include lib/finish/notify_ended
@@ -78,6 +85,8 @@ local _, close_windows = expired_windows(sweep_limit)
 local wake_empty, results = redis.call('LLEN', wake) == 0, results_of(ids, codes)
 redis.call('XLEN', ready)
 redis.call('ZCARD', scheduled)
+redis.call('HLEN', batches)
+redis.call('HLEN', members)
 --@include lib/add/assign_numbers (gives: ms, first, ids)
 --@include lib/add/split_body
 --@include lib/add/check_records
@@ -92,7 +101,7 @@ local batch = uses_any('batches') and redis.call('HGET', members, number)
 if batch then -- before the batch counts down
   redis.call('HDEL', held, '-')
   --@include lib/batches/join_batch
-  join_batch(ids, batch)
+  join_batch(on and {first} or ids, batch)
 end
 --@include lib/finish/remove_done (gives: removed)
 close_windows()
@@ -100,7 +109,11 @@ local successor_due, soonest = write_ends(), nil
 for i = 1, n do
   local id, due = ids[i], now + (waits[i] or 0)
   local record, priority = split_body(id, list[i], bodies), priorities and priorities[i] or 0
-  if due > now or priority > 0 then
+  if on and i == 1 then -- the callback
+    due = 9007199254740991
+    redis.call('HSET', held, id, record)
+    redis.call('ZADD', scheduled, '9007199254740991', id)
+  elseif due > now or priority > 0 then
     due = due > now and due or math.min(now, ms)
     redis.call('HSET', held, id, record)
     place(id, string.format('%.0f', due), priority)
@@ -112,6 +125,15 @@ end
 write_places()
 if #bodies > 0 then
   redis.call('HSET', held, unpack(bodies))
+end
+if on then
+  redis.call('HSET', batches, first, (on == 'success' and 's' or on == 'failure' and 't' or 'f') .. ' ' .. n - 1 .. ' 0 0 0 0')
+  for i = 2, n do
+    redis.call('HSET', members, ids[i], first)
+  end
+  --@include lib/meta/use
+  use('batches')
+  use('counters')
 end
 if successor_due then
   soonest = math.min(soonest, successor_due)
@@ -125,6 +147,7 @@ local created, before, batch = 0, true, nil
 if token and wake_empty and paused ~= 'out' and paused ~= 'all' then
   redis.call('RPUSH', wake, '1')
 end
+wake_after_ends()
 if wants_room then
   redis.call('RPUSH', space, '1')
 end

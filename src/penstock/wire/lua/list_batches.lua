@@ -8,8 +8,8 @@
 --- RETURNS  {1, nonce, now, epoch, cursor, batches: (number, state, on, total, done, failed, dead)...}  cursor: '0' = there are no
 ---                               more; state: open, waiting (closed, and waiting for members), called (its callback was due), failed (too
 ---                               many failures: the callback is dead), abandoned (not closed in time: the callback is dead); on: s = success,
----                               f = finished; dead: members that are dead letters, which neither done nor failed count. Batches that are
----                               gone are left out
+---                               f = finished, t = failure, u = failure, and the follow-up was added; dead: members that are dead letters,
+---                               which neither done nor failed count. Batches that are gone are left out
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch

@@ -2,8 +2,9 @@
 --- KEYS     @queue
 --- ARGV     nonce producer create role on record
 ---          nonce, producer, create, role   as in enqueue
----          on      success = when all members are done; finished = when each is done, dead, or has ended otherwise
----          record  the callback, without ttl and dedup id. max_length does not count for it
+---          on      success = when all members are done; failure = the same, and its follow-up is added when only dead letters are
+---                  left to wait for; finished = when each is done, dead, or has ended otherwise
+---          record  the callback, without ttl, dedup id and key. max_length does not count for it
 --- BOUNDS   nonce 1 9007199254740991
 --- META     v epoch last seen off paused uses max_length full enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  as in enqueue; first: number of the callback,
@@ -13,7 +14,7 @@
 ---          {-6, nonce, version}                              written by a newer protocol
 ---          {-7, nonce, last}                                 a later call of this producer came first
 ---          {-8, nonce}                                       damaged: jobs, but no meta
----          {-10, nonce, index}                               the record is of no known version, or has a ttl or a dedup id
+---          {-10, nonce, index}                               the record is of no known version, or has a ttl, a dedup id or a key
 ---          {-14, nonce}                                      closed for producers
 ---          {-15, nonce, kind, owner, left}                   another producer has the role
 ---          {-16, nonce, kind}                                the role of the call has ended
@@ -27,7 +28,7 @@ local bound, n, sweep_limit, list = '', 1, 102, {record}
 --@include lib/add/assign_numbers (gives: ms, first, ids)
 local call, record_index, batch = redis.call, {}, nil
 --@include lib/add/split_body
-if string.find(record, '^1[;l=%d]*;t=') or string.find(string.match(record, '^[^\n]*'), ';d=', 1, true) then
+if string.find(record, '^1[;l=%d]*;t=') or string.find(string.match(record, '^[^\n]*'), ';[dq]=') then
   return {-10, nonce, 1}
 end
 --@include lib/add/check_records
@@ -46,7 +47,7 @@ if #bodies > 0 then
 end
 call('ZADD', scheduled, '9007199254740991', first)
 call('ZADD', expiry, string.format('%.0f', now + 3600000), first)
-call('HSET', batches, first, (on == 'success' and 's' or 'f') .. ' 0 0 0 0 1')
+call('HSET', batches, first, (on == 'success' and 's' or on == 'failure' and 't' or 'f') .. ' 0 0 0 0 1')
 change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 1 ' .. string.format('%.0f', raw))
 --@include lib/meta/use
 use('batches')

@@ -1,4 +1,4 @@
---- Pause a schedule, which then has no tick, or resume it.
+--- Pause a schedule, which then has no tick, or resume it. One that was orphaned then belongs to no app.
 --- KEYS     @queue
 --- ARGV     nonce name next
 ---          next  '' = pause it; else resume it: the time of its next tick, ms
@@ -12,6 +12,7 @@
 --@include lib/meta/now (gives: changes)
 --@include lib/read/schedule_entry (gives: read_entry, write_entry)
 local last_run, last_tick, runs, skipped, is_paused, hashes, rest = read_entry(name)
+local is_orphaned = last_run and #is_paused > 1
 local wanted, wake_empty = next == '' and '1' or '0', redis.call('LLEN', wake) == 0
 redis.call('ZCARD', ticks)
 if not last_run then
@@ -19,6 +20,7 @@ if not last_run then
 end
 if is_paused ~= wanted then
   redis.call('HDEL', held, '-')
+  rest = is_orphaned and string.match(rest, '\n.*$') or rest
   write_entry(name, last_run, last_tick, runs, skipped, wanted, hashes, rest)
   if wanted == '1' then
     redis.call('ZREM', ticks, name)

@@ -20,7 +20,7 @@
 --@include lib/meta/now (gives: score_of, end_of)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', parked)
---@include lib/deliver/wake_drained
+--@include lib/deliver/wake_after_ends
 --@include lib/finish/drop_bodies
 --@include lib/finish/forget
 --@include lib/finish/notify_ended

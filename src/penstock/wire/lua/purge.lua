@@ -3,10 +3,11 @@
 --- KEYS     @queue
 --- ARGV     nonce state fence skip
 ---          state  parked, ready (waiting in the stream), due, ended (leases), scheduled (due later), dependent (waiting for
----                 other jobs in scheduled), active, once (delivered at most once) or dead
+---                 other jobs in scheduled), active, once (delivered at most once) or dead. Due and scheduled jobs with
+---                 notes stay: they are half done
 ---          fence  '' in the first step: the queue's last number; then that of the first reply. Jobs above it stay, so a
 ---                 purge ends even if a producer goes on adding jobs
----          skip   '0' in the first step, then that of the last reply: how many jobs above the fence were seen
+---          skip   '0' in the first step, then that of the last reply: how many jobs that stay were seen
 --- BOUNDS   skip 0 9007199254740991
 --- META     v last full seen off uses paused
 --- RETURNS  {1, nonce, removed, more, fence, skip}  more: 1 = call again
@@ -53,7 +54,7 @@ end
 --@include lib/finish/notify_ended (gives: keyed)
 --@include lib/batches/count_members
 --@include lib/dedup/release_dedup (gives: has_dedup)
---@include lib/deliver/wake_drained
+--@include lib/deliver/wake_after_ends
 --@include lib/finish/complete_removal
 redis.call('HDEL', held, '-')
 if index then
@@ -61,20 +62,27 @@ if index then
   local first = upto - redis.call('ZCOUNT', index, low, high) + passed
   local last = math.min(first + 999, upto - 1)
   local ids, old = first <= last and redis.call('ZRANGE', index, first, last) or {}, {}
+  local is_begun = {}
+  if uses_any('notes') and (state == 'due' or state == 'scheduled') and #ids > 0 then
+    for i = 1, #ids do
+      is_begun[i] = 'n' .. ids[i]
+    end
+    is_begun = redis.call('HMGET', tally, unpack(is_begun))
+  end
   for i = 1, #ids do
-    if ids[i] <= fence then
+    if ids[i] <= fence and not is_begun[i] then
       old[#old + 1] = ids[i]
     end
   end
   removed, more, passed = #old, #ids == 1000 and 1 or 0, passed + #ids - #old
   release_dedup(old, false)
   if #old > 0 then
+    notify_ended(old) -- first: it looks for their keys in parked
     redis.call('ZREM', index, unpack(old))
     redis.call('HDEL', held, unpack(old))
     drop_bodies(old)
     forget(old)
     redis.call('ZREM', expiry, unpack(old))
-    notify_ended(old)
     count_members(old, 'failed')
   end
 elseif state ~= 'ready' then -- unknown state: remove nothing

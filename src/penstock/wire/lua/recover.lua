@@ -7,7 +7,7 @@
 --- META     v epoch uses seen off paused alarm lease delivered max_attempts max_crashes
 --- RETURNS  {1, nonce, seen, epoch, lease, now, jobs: (number, counters, record)...}  seen: how many of the named deliveries,
 ---                                        in order, were handled; the others exceeded 1 MiB: name them again. A delivery
----                                        that has ended meanwhile, and a job that died of this crash, are left out
+---                                        that has ended meanwhile, one of a held key, and a job that died of this crash, are left out
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
@@ -34,7 +34,8 @@ max_attempts, max_crashes = limit_of(max_attempts, 20), limit_of(max_crashes, 3)
 --@include lib/read/join_body (gives: record_size)
 local decided = #numbers / 2
 local reply = {1, nonce, decided, epoch or '', lease, now}
-if paused or decided == 0 then -- paused: nothing is delivered again
+--@include lib/deliver/hold (gives: held_until)
+if paused or held_until or decided == 0 then -- paused, held: nothing is delivered again
   --@include lib/checks/renew_role
   return reply
 end
@@ -49,6 +50,11 @@ local delivery = new_delivery()
 local taken, dying, cancelled, marks, crashes = delivery.ids, {}, {}, {}, 0
 local expired = {ids = {}, once = {}, others = {}} -- none is looked for
 local bytes, named = 0, {}
+--@include lib/keyed/hold_end (gives: has_holds)
+local function is_held_key(record)
+  local hex = string.match(string.match(record, '^[^\n]*'), ';q=(' .. string.rep('%x', 13) .. ')')
+  return hex and hold_end(string.format('%.0f', tonumber(hex, 16)))
+end
 for i = 1, decided do
   local id = ids[i]
   if codes[i] == 1 and where[i] == 'active' and not named[id] then
@@ -62,7 +68,7 @@ for i = 1, decided do
     local record = value and (string.match(value, '^@[^\n]*\n(.*)$') or value)
     local size = record and record_size(id, record)
     bytes = bytes + (size or 0)
-    if size and not (ends and tonumber(ends) <= now) then
+    if size and not (ends and tonumber(ends) <= now) and not (has_holds and is_held_key(record)) then
       if uses_any('marks') and redis.call('HEXISTS', tally, 'c' .. id) == 1 then
         cancelled[#cancelled + 1] = id
       else
@@ -88,7 +94,7 @@ redis.call('ZCARD', once)
 redis.call('ZCARD', expiry)
 redis.call('XLEN', ready)
 local wake_empty = redis.call('LLEN', wake) == 0
---@include lib/deliver/wake_drained
+--@include lib/deliver/wake_after_ends
 --@include lib/finish/drop_bodies
 --@include lib/results/keep_results
 --@include lib/finish/forget
@@ -118,7 +124,7 @@ if wrote then
   if token and wake_empty then
     redis.call('RPUSH', wake, '1')
   end
-  wake_drained()
+  wake_after_ends()
 end
 --@include lib/deliver/append_jobs
 append_jobs(reply, delivery)

@@ -1,4 +1,4 @@
---- Bring dead letters back, to the place of their creation. Their attempts count from 0 again.
+--- Bring dead letters back, to the place of their creation. Their attempts count from 0 again. Their notes stay.
 --- KEYS     @queue
 --- ARGV     nonce wanted limit skip [number...]
 ---          limit   without numbers: how many of the oldest dead letters, 1 to 1000; else ''
@@ -116,6 +116,14 @@ if #returned > 0 then
   redis.call('HSET', tally, unpack(new_counters))
   if uses_any('marks') then -- the failures stay, for readers
     redis.call('HDEL', tally, unpack(cleared))
+  end
+  if uses_any('notes') then -- failures that were noted before count as not noted
+    for i = 1, #returned do
+      local head = redis.call('HGET', tally, 'n' .. returned[i])
+      if head then
+        redis.call('HSET', tally, 'n' .. returned[i], (string.gsub(head, '^(%d+) (%d+) %d+', '%1 %2 %1')))
+      end
+    end
   end
   count_members(returned, 'open')
   redis.call('HINCRBY', meta, 'redriven', #returned)

@@ -97,7 +97,7 @@ local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and red
 --@include lib/sweep/find_expired
 --@include lib/sweep/remove_expired
 --@include lib/deliver/rate (gives: allowance)
---@include lib/deliver/wake_drained
+--@include lib/deliver/wake_after_ends
 --@include lib/deliver/choose_jobs
 --@include lib/deliver/prepare_delivery
 --@include lib/deliver/write_delivery

@@ -99,7 +99,7 @@ local expired = find_expired(sweep_limit)
 spare_done(expired, done)
 --@include lib/sweep/remove_expired
 --@include lib/deliver/rate (gives: allowance)
---@include lib/deliver/wake_drained
+--@include lib/deliver/wake_after_ends
 local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
 --@include lib/deliver/choose_jobs
 --@include lib/deliver/prepare_delivery

@@ -7,10 +7,10 @@
 ---                                        cancelled, progress, snoozes, failures, receipt, batch};
 ---                                        state: ready, scheduled, parked, active, once, dead, expired, or dangling = in no index,
 ---                                        or done, cancelled, expired: ended, and its result is kept, then receipt is 'kept', see results;
----                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
+---                                        damaged; score: due time, end of lease, time of death, see keys for parked; delivered and owner: of
 ---                                        the last delivery; cancelled, progress, snoozes and failures: the marks of the
----                                        job; receipt: of a delivery that has not ended; batch: number of the callback of its
----                                        batch. '' = none.
+---                                        job; receipt: of a delivery that has not ended, of a parked job 'held', or the tickets of its key and the limit,
+---                                        see keys; batch: number of the callback of its batch. '' = none.
 ---                                        A reply has about 1 MiB, and at least one job: name the missing last ones in another call
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure

@@ -2,14 +2,15 @@
 --- have expired, and others are parked or wait for other jobs.
 --- KEYS     @queue
 --- ARGV     nonce
---- META     v seen off
+--- META     v seen off uses
 --- RETURNS  {1, nonce, now, ready, scheduled, active, dead, unswept, oldest, parked, batches, staged, promised, dependent, fields: (field, value)...}  ready: jobs
 ---                     that can be reserved now; unswept: jobs whose ttl has ended and that no call has removed, which no other number
 ---                     includes; oldest: for how many ms the oldest of the ready jobs has been ready, -1 = none (too high if the
 ---                     first 16 jobs have all expired); parked: jobs that wait for others of their keys, with those whose ttl has
 ---                     ended; batches: those whose callbacks have not ended; staged, promised: rows that are not yet in the queue,
 ---                     see protocol/staging.md; dependent: jobs of scheduled that wait for other jobs, which max_length does not
----                     count; then the fields of meta, and `kept`, the number of kept results
+---                     count; then the fields of meta, `kept`, the number of kept results, and
+---                     `held_keys`, how many keys are held now, if any was
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --@include lib/checks/check_version
@@ -17,6 +18,11 @@
 --@include lib/meta/now (gives: raw, score_of, end_of)
 --@include lib/meta/all_fields
 local fields = all_fields()
+if uses_any('key_holds') then
+  local last_end = string.format('%.0f', now + 90000000) -- a later one was written by a wrong clock
+  fields[#fields + 1] = 'held_keys'
+  fields[#fields + 1] = string.format('%.0f', redis.call('ZCOUNT', holds, string.format('(%.0f', now), last_end))
+end
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
 local ended_leases, expired_jobs = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
 local expired_once_jobs = redis.call('ZCOUNT', once, '-inf', score_of(now, 4095))

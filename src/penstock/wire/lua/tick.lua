@@ -5,13 +5,14 @@
 ---          name, hash  the schedule, and the hash of the value that the caller has read
 ---          expected  time of the tick, as in `ticks`; '' = add a job now; the tick stays
 ---          next      time of the tick after it, later than TIME, ms
----          what      run = add the job; alone = unless the last one is still waiting or active, then the tick is skipped; skip = skip
----                    the tick; move = only move it to an earlier time. With expected '' run or alone
+---          what      run = add the job; alone = unless the last one is still waiting or active, then the tick is skipped, and one that
+---                    waits for its retry and has no notes is due now; skip = skip the tick; move = only move it to an earlier time. With expected '' run or alone
 ---          record    as in enqueue; '' = none, with skip and move
 --- BOUNDS   nonce 1 9007199254740991  expected? 0 9007199254740991  next? 0 9007199254740991
 --- META     v epoch last seen off paused uses max_length full enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  as in enqueue; count 0 = the tick was skipped
----                                                            or moved, or the last job of a run now has not ended
+---                                                            or moved, or the last job of a run now has not ended;
+---                                                            first is then the job that is due now, or ''
 ---          {0, nonce}                                        the schedule has no such tick, or another value; or the
 ---                                                            tick is not due; nothing changed
 ---          {-3, nonce, waiting, limit, expired}              as in enqueue, as are all that follow: the tick stays
@@ -30,7 +31,7 @@
 local create, bound, wait, n, room_needed, sweep_limit, list = '', '', '0', 1, 1, 102, {record}
 --@include lib/checks/check_version
 --@include lib/add/check_producer (gives: raw, now, changes, created, change)
---@include lib/add/find_limit_and_expired (gives: limit, wake_empty, expired, remove_expired, write_ends)
+--@include lib/add/find_limit_and_expired (gives: limit, wake_empty, expired, has_urgent, remove_expired, write_ends)
 --@include lib/checks/is_duration
 local is_tick = expected ~= ''
 if what ~= 'run' and what ~= 'alone' and not (is_tick and (what == 'skip' or what == 'move')) then
@@ -50,7 +51,22 @@ end
 local is_running = what == 'alone' and last_run ~= '-' and not lapsed(last_run, redis.call('ZSCORE', once, last_run)) and (redis.call('HEXISTS', held, last_run) == 1
   and not redis.call('ZSCORE', dead, last_run) or #redis.call('XRANGE', ready, last_run, last_run) == 1)
 if is_running or what == 'skip' or what == 'move' then
+  local retries_at = is_running and tonumber(redis.call('ZSCORE', scheduled, last_run))
+  local nacked, crashed = string.match(redis.call('HGET', tally, last_run) or '', '^%d+%+? (%d+) (%d+) ')
+  local due_now = ''
   redis.call('HDEL', held, '-')
+  local is_begun = uses_any('notes') and redis.call('HEXISTS', tally, 'n' .. last_run) == 1
+  if retries_at and retries_at > now and nacked and nacked + crashed > 0 and not is_begun then
+    --@include lib/add/priority_of
+    --@include lib/add/place_jobs (gives: place, write_places)
+    place(last_run, math.min(now, tonumber(string.sub(last_run, 1, -12))), has_urgent and priority_of(redis.call('HGET', held, last_run)) or 0)
+    write_places()
+    redis.call('HINCRBY', meta, 'promoted', 1)
+    due_now = last_run
+    if paused ~= 'out' and wake_empty then
+      redis.call('RPUSH', wake, '1')
+    end
+  end
   if is_tick then
     redis.call('ZADD', ticks, next, name)
   end
@@ -60,7 +76,7 @@ if is_running or what == 'skip' or what == 'move' then
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
-  return {1, nonce, '', 0, epoch, 0, 0, 0, replicas}
+  return {1, nonce, due_now, 0, epoch, 0, 0, 0, replicas}
 end
 local waiting, space_empty = 0, false
 if limit then

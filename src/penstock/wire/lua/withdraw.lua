@@ -38,7 +38,7 @@ redis.call('XLEN', ready)
 --@include lib/finish/notify_ended
 --@include lib/batches/count_members
 --@include lib/dedup/release_dedup
---@include lib/deliver/wake_drained
+--@include lib/deliver/wake_after_ends
 release_dedup(found, false)
 local wants_room = full > now and redis.call('LLEN', space) == 0
 --@include lib/finish/remove_waiting

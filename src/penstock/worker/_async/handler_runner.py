@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio  # async only
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from penstock.client.clock import monotonic
-from penstock.core.enqueuing.next_jobs import NextJobs
 from penstock.core.jobs.job import Delivery, data_of, record_of, reservation_of, set_result
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, Fields, get_logger, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.middleware import Middleware, RunEvent, running
+from penstock.core.jobs.queue_stats import Settings
 from penstock.core.jobs.record import FIRST_FIELDS_BYTES, KEPT_FIELD
 from penstock.core.jobs.results import encoded_value
-from penstock.core.jobs.views import Settings
 from penstock.core.values.caught import caught
 from penstock.worker._async.hand_over import hand_over
+from penstock.worker._async.steps import (
+    AsyncSteps,
+    ask_from_thread,  # async only
+)
+from penstock.worker._sync.steps import Steps  # async only
 from penstock.worker.arguments import Unfit
 from penstock.worker.failures import UnclearError
 from penstock.worker.forgotten import check_used
@@ -35,6 +42,8 @@ from penstock.worker.results import (
     RESULTS_OF_RUN,
     Done,
     Result,
+    RunResults,
+    Suspension,
     Verdict,
     described,
     outcome_of,
@@ -42,6 +51,7 @@ from penstock.worker.results import (
 )
 from penstock.worker.runners import AsyncRunners, Item
 from penstock.worker.running import RunningJob
+from penstock.worker.step_run import BaseSteps, RunEnded, StepRun
 
 __all__ = ["AsyncHandlerRunner", "Take"]
 
@@ -185,7 +195,8 @@ class AsyncHandlerRunner:
     ) -> list[Verdict]:
         """Judge a run that was cancelled, or raised a BaseException that is not an Exception."""
         try:
-            if self.runners.has_ended(jobs, error):
+            has_run_ended = isinstance(error, RunEnded) and any(map(_is_void, jobs))
+            if has_run_ended or self.runners.has_ended(jobs, error):
                 return [_verdict_on_stopped(job) for job in jobs]
             return self._judge_failure(handler, jobs, error)
         except BaseException:  # noqa: BLE001  # an exception that fails must not keep the jobs
@@ -242,13 +253,18 @@ class AsyncHandlerRunner:
     ) -> Verdicts:
         verdicts: Verdicts
         value: Any = None
-        results: list[Result] = []
+        results = RunResults()
+        results.made = []
         RESULTS_OF_RUN.set(results)
         try:
-            args, kwargs = (jobs, NO_KEYWORDS) if handler.takes_job else _arguments(handler, jobs)
-            value = await self.runners.call(handler, jobs, args, kwargs)
-            if results:
-                check_used(handler, results, value)
+            steps = None if handler.steps_type is None else self._make_steps(handler, jobs[0])
+            args, kwargs = (
+                (jobs, NO_KEYWORDS) if handler.takes_job else _arguments(handler, jobs, steps)
+            )
+            call = self.runners.call if steps is None else partial(self._call_with_steps, steps)
+            value = await call(handler, jobs, args, kwargs)
+            if results.made and not isinstance(value, Suspension):
+                check_used(handler, results.made)
             if event is not None:
                 event.value = value
             if self.take is not None:
@@ -269,8 +285,38 @@ class AsyncHandlerRunner:
         finally:
             RESULTS_OF_RUN.set(None)
             value = None  # it may be or contain an exception: see `caught`
-            results.clear()
+            results.made = None
         return verdicts and await self._prepare_next_jobs(handler, jobs, verdicts)
+
+    async def _call_with_steps(
+        self,
+        steps: BaseSteps,
+        handler: AnyHandler,
+        jobs: Sequence[Delivery],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call a handler with steps. What has ended its run decides, not what it made of that."""
+        try:
+            value = await self.runners.call(handler, jobs, args, kwargs)
+        except BaseException:
+            steps.raise_failure()
+            if steps.suspension is None:
+                raise
+            return steps.suspension
+        steps.raise_failure()
+        return value if steps.suspension is None else steps.suspension
+
+    def _make_steps(self, handler: AnyHandler, job: Delivery) -> BaseSteps:
+        run = StepRun(job)
+        # sync only: assert not handler.is_async
+        # [async only
+        if handler.is_async:
+            return AsyncSteps(run)
+        ask = partial(ask_from_thread, asyncio.get_running_loop())
+        return Steps(run, ask, self.runners.limits.shield)
+        # async only]
+        # sync only: return Steps(run, shield=self.runners.limits.shield)
 
     async def _prepare_next_jobs(
         self, handler: AnyHandler, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]
@@ -290,8 +336,8 @@ class AsyncHandlerRunner:
             else:
                 known.add(id(then))
                 try:
-                    records = await hand_over(self.client, job, then.jobs)
-                    prepared.append(verdict._replace(then=NextJobs(then.jobs, records)))
+                    records = await hand_over(self.client, job, then)
+                    prepared.append(verdict._replace(then=replace(then, records=records)))
                 except Exception:  # noqa: BLE001  # as if the handler had raised it
                     prepared += self._judge_failure(handler, [job], caught())
         return prepared
@@ -377,9 +423,9 @@ def _is_void(job: Delivery) -> bool:
 
 
 def _arguments(
-    handler: AnyHandler, jobs: Sequence[Delivery]
+    handler: AnyHandler, jobs: Sequence[Delivery], steps: BaseSteps | None
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    return (([*jobs],), NO_KEYWORDS) if handler.size else handler.arguments(jobs[0])
+    return (([*jobs],), NO_KEYWORDS) if handler.size else handler.arguments(jobs[0], steps)
 
 
 def _judge_value(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> Verdicts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # async only
 import json
 import math
 from collections import deque
@@ -25,6 +26,7 @@ from penstock.wire.keys import check_queue_name
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
+from penstock.worker.limits import NO_LIMITS
 from penstock.worker.options import check_handlers
 
 # sync only: from penstock.worker.options import refuse_coroutines
@@ -294,6 +296,8 @@ class _AsyncInline:
         put: keeps an item until its turn.
     """
 
+    limits = NO_LIMITS
+
     def __init__(self, put: Callable[[Item], None]) -> None:
         self.put = put
 
@@ -305,8 +309,12 @@ class _AsyncInline:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Call the handler."""
-        if handler.is_async:  # async only
-            return await handler.function(*args, **kwargs)  # async only
+        # [async only
+        if handler.is_async:
+            return await handler.function(*args, **kwargs)
+        if handler.steps_type is not None:  # they are noted in the event loop
+            return await asyncio.to_thread(handler.function, *args, **kwargs)
+        # async only]
         return handler.function(*args, **kwargs)
 
     def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:  # noqa: ARG002  # same

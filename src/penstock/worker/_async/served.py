@@ -26,6 +26,7 @@ class AsyncServedQueues:
         client: the client of the worker.
         weights: the weights of the queues.
         schedules: those that the handlers declare, by queue.
+        apps: those to which the handlers belong.
         lease_ms: lease of the jobs; None = that of the queue.
     """
 
@@ -34,11 +35,13 @@ class AsyncServedQueues:
         client: AsyncPenstock,
         weights: Mapping[str, int],
         schedules: Mapping[str, Sequence[NewSchedule]],
+        apps: frozenset[str],
         lease_ms: int | None,
     ) -> None:
         self._client = client
         self._weights = weights
         self._schedules = schedules
+        self._apps = apps
         self._lease_ms = lease_ms
         self._looks = AsyncBackgroundTasks()
 
@@ -55,7 +58,7 @@ class AsyncServedQueues:
             share = weight / (queue.partitions or 1)
             for ops in queue.route.operations:
                 own = own_part(self._schedules[name], ops)
-                ticker = Ticker(own, 0.0 if own else math.inf)
+                ticker = Ticker(own, 0.0 if own else math.inf, apps=self._apps)
                 polls.append(QueuePoll(ops, share, ticker=ticker, lease_ms=self._lease_ms))
         return polls
 

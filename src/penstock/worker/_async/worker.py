@@ -21,6 +21,7 @@ from penstock.worker._async.life import AsyncWorkerLife
 from penstock.worker._async.lifespan import AsyncLifespan
 from penstock.worker.activities import AsyncActivity
 from penstock.worker.handlers import Handlers
+from penstock.worker.held_file import HeldFile
 from penstock.worker.isolation import Isolated
 from penstock.worker.log import show_by_default
 from penstock.worker.monitor import Monitor
@@ -155,6 +156,7 @@ class AsyncWorker:
         self._life: AsyncWorkerLife | None = None
         self._activity: AsyncActivity | None = None  # of this life
         self._isolated: Isolated | None = None
+        self.held_file: HeldFile | None = None  # internal: of a process with a supervisor
         self.take: Take | None = None  # internal: as that of a handler runner
         self.lease_ms: int | None = None  # internal: of its jobs, in place of the queue's
 
@@ -284,6 +286,7 @@ class AsyncWorker:
             signals=self._signals,
             process_end=self._process_end,
             isolated=self._isolated,
+            held_file=self.held_file,
             take=self.take,
             lease_ms=self.lease_ms,
         )

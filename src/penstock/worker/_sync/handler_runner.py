@@ -7,19 +7,23 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from penstock.client.clock import monotonic
-from penstock.core.enqueuing.next_jobs import NextJobs
 from penstock.core.jobs.job import Delivery, data_of, record_of, reservation_of, set_result
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, Fields, get_logger, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.middleware import Middleware, RunEvent, running
+from penstock.core.jobs.queue_stats import Settings
 from penstock.core.jobs.record import FIRST_FIELDS_BYTES, KEPT_FIELD
 from penstock.core.jobs.results import encoded_value
-from penstock.core.jobs.views import Settings
 from penstock.core.values.caught import caught
 from penstock.worker._sync.hand_over import hand_over
+from penstock.worker._sync.steps import (
+    Steps,
+)
 from penstock.worker.arguments import Unfit
 from penstock.worker.failures import UnclearError
 from penstock.worker.forgotten import check_used
@@ -36,6 +40,8 @@ from penstock.worker.results import (
     RESULTS_OF_RUN,
     Done,
     Result,
+    RunResults,
+    Suspension,
     Verdict,
     described,
     outcome_of,
@@ -43,6 +49,7 @@ from penstock.worker.results import (
 )
 from penstock.worker.runners import Item, Runners
 from penstock.worker.running import RunningJob
+from penstock.worker.step_run import BaseSteps, RunEnded, StepRun
 
 __all__ = ["HandlerRunner", "Take"]
 
@@ -186,7 +193,8 @@ class HandlerRunner:
     ) -> list[Verdict]:
         """Judge a run that was cancelled, or raised a BaseException that is not an Exception."""
         try:
-            if self.runners.has_ended(jobs, error):
+            has_run_ended = isinstance(error, RunEnded) and any(map(_is_void, jobs))
+            if has_run_ended or self.runners.has_ended(jobs, error):
                 return [_verdict_on_stopped(job) for job in jobs]
             return self._judge_failure(handler, jobs, error)
         except BaseException:  # noqa: BLE001  # an exception that fails must not keep the jobs
@@ -243,13 +251,18 @@ class HandlerRunner:
     ) -> Verdicts:
         verdicts: Verdicts
         value: Any = None
-        results: list[Result] = []
+        results = RunResults()
+        results.made = []
         RESULTS_OF_RUN.set(results)
         try:
-            args, kwargs = (jobs, NO_KEYWORDS) if handler.takes_job else _arguments(handler, jobs)
-            value = self.runners.call(handler, jobs, args, kwargs)
-            if results:
-                check_used(handler, results, value)
+            steps = None if handler.steps_type is None else self._make_steps(handler, jobs[0])
+            args, kwargs = (
+                (jobs, NO_KEYWORDS) if handler.takes_job else _arguments(handler, jobs, steps)
+            )
+            call = self.runners.call if steps is None else partial(self._call_with_steps, steps)
+            value = call(handler, jobs, args, kwargs)
+            if results.made and not isinstance(value, Suspension):
+                check_used(handler, results.made)
             if event is not None:
                 event.value = value
             if self.take is not None:
@@ -270,8 +283,32 @@ class HandlerRunner:
         finally:
             RESULTS_OF_RUN.set(None)
             value = None  # it may be or contain an exception: see `caught`
-            results.clear()
+            results.made = None
         return verdicts and self._prepare_next_jobs(handler, jobs, verdicts)
+
+    def _call_with_steps(
+        self,
+        steps: BaseSteps,
+        handler: AnyHandler,
+        jobs: Sequence[Delivery],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call a handler with steps. What has ended its run decides, not what it made of that."""
+        try:
+            value = self.runners.call(handler, jobs, args, kwargs)
+        except BaseException:
+            steps.raise_failure()
+            if steps.suspension is None:
+                raise
+            return steps.suspension
+        steps.raise_failure()
+        return value if steps.suspension is None else steps.suspension
+
+    def _make_steps(self, handler: AnyHandler, job: Delivery) -> BaseSteps:
+        run = StepRun(job)
+        assert not handler.is_async
+        return Steps(run, shield=self.runners.limits.shield)
 
     def _prepare_next_jobs(
         self, handler: AnyHandler, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]
@@ -291,8 +328,8 @@ class HandlerRunner:
             else:
                 known.add(id(then))
                 try:
-                    records = hand_over(self.client, job, then.jobs)
-                    prepared.append(verdict._replace(then=NextJobs(then.jobs, records)))
+                    records = hand_over(self.client, job, then)
+                    prepared.append(verdict._replace(then=replace(then, records=records)))
                 except Exception:  # noqa: BLE001  # as if the handler had raised it
                     prepared += self._judge_failure(handler, [job], caught())
         return prepared
@@ -378,9 +415,9 @@ def _is_void(job: Delivery) -> bool:
 
 
 def _arguments(
-    handler: AnyHandler, jobs: Sequence[Delivery]
+    handler: AnyHandler, jobs: Sequence[Delivery], steps: BaseSteps | None
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    return (([*jobs],), NO_KEYWORDS) if handler.size else handler.arguments(jobs[0])
+    return (([*jobs],), NO_KEYWORDS) if handler.size else handler.arguments(jobs[0], steps)
 
 
 def _judge_value(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> Verdicts:

@@ -41,6 +41,7 @@ from penstock.wire.scripts import script
 from penstock.worker._sync.registration import Registration
 from penstock.worker.activities import in_thread
 from penstock.worker.concerns import is_damage
+from penstock.worker.held_file import place_of
 from penstock.worker.loop import leave
 from penstock.worker.put_off import PutOff, Renewal
 from penstock.worker.state import WorkerState
@@ -111,6 +112,8 @@ class Heartbeat:
     def start(self) -> None:
         """Start the thread."""
         self._state.poke = self._poked.set
+        if self._state.held_file is not None:
+            self._state.held_file.poke = self._poked.set
         self._thread = in_thread(self._main, self._name)
 
     def close(self) -> None:
@@ -139,8 +142,11 @@ class Heartbeat:
 
         Each step may wait seconds for the server; a closed heartbeat stops. Leases end meanwhile.
         """
+        if self._state.held:
+            self._state.dispatcher.runners.warn_of_block(monotonic())
         for step in (
             self._renew_leases,
+            self._end_left,
             self._ask_for_cancelled,
             self._register,
             self._end_overdue,
@@ -191,6 +197,25 @@ class Heartbeat:
             self._lose(renewal.lost, LEASE_GONE_TEXT)
         self._failures = self._failures + 1 if unreached else 0
         self._is_silent = bool(unreached)
+
+    def _end_left(self) -> None:
+        """End the leases of jobs of a process that has died: they run again, each after a crash.
+
+        A failure costs time: such a job comes back when its lease ends by itself.
+        """
+        held_file = self._state.held_file
+        if held_file is None or not held_file.has_left:
+            return
+        ops_at = {place_of(poll.ops): poll.ops for poll in list(self._state.polls)}
+        receipts: dict[tuple[QueueOps, str], list[tuple[str, str]]] = {}
+        for note in held_file.take_left(ops_at):
+            queue = (ops_at[note.queue, note.node], note.epoch)
+            receipts.setdefault(queue, []).append((note.number, note.receipt))
+        for (ops, epoch), each in receipts.items():
+            for start in range(0, len(each), BATCH):
+                with suppress(Exception):
+                    call = ops.end_leases(epoch, each[start : start + BATCH])
+                    self._executor(ops.node).run(call)
 
     def _register(self) -> None:
         if self._registration is not None and monotonic() >= self._registration.at:
@@ -361,7 +386,7 @@ def renew_leases(executor: Executor, lease: float, jobs: Sequence[Delivery]) -> 
     """
     ops, sent = ops_of(jobs[0]), monotonic()
     try:
-        call = ops.extend(jobs, round(lease * 1000), late=True)
+        call = ops.renew(jobs, round(lease * 1000))
         reply = executor.run(call)
     except WrongEpoch:  # the queue was deleted and re-created: it has none of these jobs
         return jobs

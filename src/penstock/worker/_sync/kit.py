@@ -26,6 +26,7 @@ from penstock.wire.keys import check_queue_name
 from penstock.worker._sync.handler_runner import HandlerRunner
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
+from penstock.worker.limits import NO_LIMITS
 from penstock.worker.options import check_handlers, refuse_coroutines
 from penstock.worker.polls import Finished, FinishedJobs, verdict_call
 from penstock.worker.registered import AnyHandler
@@ -290,6 +291,8 @@ class _Inline:
     Args:
         put: keeps an item until its turn.
     """
+
+    limits = NO_LIMITS
 
     def __init__(self, put: Callable[[Item], None]) -> None:
         self.put = put

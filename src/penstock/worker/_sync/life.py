@@ -24,6 +24,7 @@ from penstock.worker._sync.served import ServedQueues
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
 from penstock.worker.heartbeat_process import HeartbeatProcess
+from penstock.worker.held_file import HeldFile
 from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.limits import Limits
 from penstock.worker.loop import work
@@ -59,6 +60,7 @@ class WorkerLife:
         signals: those that it has received.
         process_end: ends the process for it; None = the process is not its own.
         isolated: the line to the worker whose suspects it runs, if it runs in a process for these.
+        held_file: tells its supervisor which jobs it holds, if it has one.
         take: as that of a handler runner.
         lease_ms: lease of its jobs; None = that of the queue.
 
@@ -79,6 +81,7 @@ class WorkerLife:
         signals: ReceivedSignals,
         process_end: ProcessEnd | None,
         isolated: Isolated | None,
+        held_file: HeldFile | None,
         take: Take | None,
         lease_ms: int | None,
     ) -> None:
@@ -94,13 +97,15 @@ class WorkerLife:
         self._lap = 0.0
         self._wake = Signal()
         schedules = declared_schedules(handlers, options.queues, client.topology.config.codec)
-        self._queues = ServedQueues(client, options.queues, schedules, lease_ms)
+        apps = frozenset(handler.app for handler in handlers)
+        self._queues = ServedQueues(client, options.queues, schedules, apps, lease_ms)
         self.handler_runner = HandlerRunner(handlers, client.middleware, self._wake.set)
         self.handler_runner.client, self.handler_runner.take = client, take
         self._runners = Runners(options.concurrency, self._name, self.handler_runner.execute)
         self._runners.limits = Limits(options.time_limit, options.grace, self._stop_stuck)
         self.state = self._make_state()
         self.state.isolated, self.state.process_end = isolated, process_end
+        self.state.held_file = held_file
         self._lead_reports()
 
     def _make_state(self) -> WorkerState:

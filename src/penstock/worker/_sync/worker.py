@@ -22,6 +22,7 @@ from penstock.worker._sync.life import WorkerLife
 from penstock.worker._sync.lifespan import Lifespan
 from penstock.worker.activities import Activity
 from penstock.worker.handlers import Handlers
+from penstock.worker.held_file import HeldFile
 from penstock.worker.isolation import Isolated
 from penstock.worker.log import show_by_default
 from penstock.worker.monitor import Monitor
@@ -155,6 +156,7 @@ class Worker:
         self._life: WorkerLife | None = None
         self._activity: Activity | None = None  # of this life
         self._isolated: Isolated | None = None
+        self.held_file: HeldFile | None = None  # internal: of a process with a supervisor
         self.take: Take | None = None  # internal: as that of a handler runner
         self.lease_ms: int | None = None  # internal: of its jobs, in place of the queue's
 
@@ -284,6 +286,7 @@ class Worker:
             signals=self._signals,
             process_end=self._process_end,
             isolated=self._isolated,
+            held_file=self.held_file,
             take=self.take,
             lease_ms=self.lease_ms,
         )

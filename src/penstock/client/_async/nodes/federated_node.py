@@ -205,9 +205,9 @@ class AsyncFederatedNode(AsyncNode):
             if not passing(error):
                 raise
             self.note_failure(error)
-            raise NotTaken(self.state.reason, passing=True) from error
+            raise NotTaken(self.address, self.state.reason, passing=True) from error
         if self.state.leaving:
-            raise NotTaken("leaving", passing=False)
+            raise NotTaken(self.address, "leaving", passing=False)
         self.taking_until = math.inf  # from now on the federation checks before each offer
         return was_asked
 

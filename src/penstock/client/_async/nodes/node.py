@@ -12,11 +12,13 @@ from penstock.client._acompat import AsyncSignal
 from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client.clock import monotonic
+
+# sync only: from penstock.client.loops import warn_in_loop
 from penstock.core.calls.config import ClientConfig, QueueFilter
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.job import Delivery, JobQueue
 from penstock.core.jobs.logs import get_logger
-from penstock.core.jobs.views import QueuePage, QueueStats
+from penstock.core.jobs.queue_stats import QueuePage, QueueStats
 from penstock.core.nodes.merging import merged_stats
 from penstock.core.nodes.servers import PROTOCOL_VERSION
 from penstock.core.nodes.state import FLAG_MAX_AGE, NodeState
@@ -101,6 +103,7 @@ class AsyncNode:
     async def connect(self) -> None:
         """Reach the server, check it and learn its id, unless that was done."""
         if not self.executor.id:
+            # sync only: warn_in_loop()
             await self.executor.prepare()
 
     def check_known(self, node_id: str, name: object) -> None:

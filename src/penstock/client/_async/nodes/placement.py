@@ -93,15 +93,17 @@ class _PlacementRound(Generic[T]):
             return False
         try:
             if not node.state.is_up:
-                raise NotTaken(node.state.reason, passing=True)
+                raise NotTaken(node.address, node.state.reason, passing=True)
             if await node.check_taking():
                 await self._federation.check_id(node)
             if node.state.crowded and not crowded:
-                raise NotTaken("more than 75 % of its memory is in use", passing=False)
+                raise NotTaken(
+                    node.address, "more than 75 % of its memory is in use", passing=False
+                )
             self._tried.add(node)
             self.result = await add_to(node)
         except NotTaken as error:
-            self.reasons[node.address] = str(error)
+            self.reasons[node.address] = error.reason
             self.may_pass = self.may_pass or error.passing
             return False
         except Exception as error:

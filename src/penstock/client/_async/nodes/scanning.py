@@ -8,7 +8,8 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from penstock.client._async.nodes.node import AsyncNode
-from penstock.core.jobs.views import QueuePage, ScanPage
+from penstock.core.jobs.queue_stats import QueuePage
+from penstock.core.jobs.views import ScanPage
 
 __all__ = ["AsyncScannedPlace", "read_next_page"]
 

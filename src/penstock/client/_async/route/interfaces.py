@@ -17,14 +17,14 @@ from penstock.client._async.settling import BuildCall
 from penstock.client.clock import monotonic
 from penstock.core.calls.config import ClientConfig
 from penstock.core.calls.operations import QueueOps
-from penstock.core.enqueuing.batches import BatchCondition
 from penstock.core.enqueuing.prepared import Prepared
 from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName
 from penstock.core.jobs.middleware import Middleware
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.views import JobView, QueueStats, ScanPage
+from penstock.core.jobs.queue_stats import QueueStats
+from penstock.core.jobs.views import JobView, ScanPage
 from penstock.core.values.checks import StateName
 from penstock.core.values.confirmations import Wait
 from penstock.wire.codes import Code
@@ -89,7 +89,7 @@ class AsyncRoute(Protocol):
     async def add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
         """Add the jobs of a chunk to one part; append the results."""
 
-    async def open_batch(self, record: bytes, on: BatchCondition) -> AsyncOpenedBatch:
+    async def open_batch(self, record: bytes, on: str) -> AsyncOpenedBatch:
         """Open a batch in one part."""
 
     async def store_schedule(self, new: NewSchedule, *, force: bool) -> int:

@@ -15,19 +15,12 @@ from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.calls.operations.managing import Looked
 from penstock.core.calls.operations.producing import SHORT_RECORD_BYTES, Added
-from penstock.core.enqueuing.batches import BatchCondition
 from penstock.core.enqueuing.prepared import Prepared, check_size
 from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName, JobSpan
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome
-from penstock.core.jobs.views import (
-    RECEIPT_PLACE,
-    DedupStatus,
-    JobView,
-    QueueStats,
-    ScanPage,
-    Settings,
-)
+from penstock.core.jobs.queue_stats import QueueStats, Settings
+from penstock.core.jobs.views import RECEIPT_PLACE, DedupStatus, JobView, ScanPage
 from penstock.core.nodes.merging import STORED_SETTINGS
 from penstock.core.values.checks import BATCH, JOB_CURSOR, StateName, check_cursor
 from penstock.core.values.confirmations import Confirmed
@@ -90,33 +83,14 @@ class AsyncPart(AsyncOnePart):
                     gathering.done()
             # async only]
             # sync only: reply = self.executor.run(call)
+            confirmed = call.confirmed
         except (QueueMissing, QueueFull, OutOfMemory, NodesUnavailable) as error:
-            return await self._add_anyway(record, options, error)
-        if reply.code == Code.LANE and fits_lane:
-            ops.replicas = 0
-            id_parts = ops, reply.first, reply.epoch, options.ttl_code
-            head = record[: record.index(b"\n")]
-            return Enqueued(id_parts, "ready", stable_id=head, queue=ops.queue)
-        return await self._conclude(record, options, reply, confirmed=call.confirmed)
-
-    async def _add_anyway(self, record: bytes, options: Prepared, error: Exception) -> Enqueued:
-        """Add a job whose direct call failed: create the queue, make room, or find another node."""
-        try:
-            if isinstance(error, NodesUnavailable):
-                raise error
-            reply, confirmed = await add(self, (record,), options, is_tried=True)
-        except NodesUnavailable:
-            if not await self._find_other_route():
-                raise
-            return await self.queue.route.add(record, options)
-        return await self._conclude(record, options, reply, confirmed=confirmed)
-
-    async def _conclude(
-        self, record: bytes, options: Prepared, reply: Added, confirmed: Confirmed
-    ) -> Enqueued:
-        ops, wait = self.ops, options.wait
-        ops.replicas, replicas = reply.replicas, confirmed.replicas
-        if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
+            outcome = await self._add_anyway(record, options, error)
+            if isinstance(outcome, Enqueued):
+                return outcome
+            reply, confirmed = outcome
+        ops.replicas, replicas, wait = reply.replicas, confirmed.replicas, options.wait
+        if wait is not None and (ops.replicas or wait.replicas or wait.fsynced):
             replicas = await confirm(self, reply, confirmed, wait=wait)
         if isinstance(reply, Claim) and reply.others:
             [added] = ops.claimed(reply, (record,), options.ttl_code, replicas=replicas)
@@ -126,6 +100,19 @@ class AsyncPart(AsyncOnePart):
         id_parts = ops, reply.first, reply.epoch, options.ttl_code
         head = record[: record.index(b"\n")]
         return Enqueued(id_parts, state, replicas=replicas, stable_id=head, queue=ops.queue)
+
+    async def _add_anyway(
+        self, record: bytes, options: Prepared, error: Exception
+    ) -> Enqueued | tuple[Added, Confirmed]:
+        """Add a job whose direct call failed: create the queue, make room, or find another node."""
+        try:
+            if isinstance(error, NodesUnavailable):
+                raise error
+            return await add(self, (record,), options, is_tried=True)
+        except NodesUnavailable:
+            if not await self._find_other_route():
+                raise
+            return await self.queue.route.add(record, options)
 
     async def add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
         """Add the jobs of a chunk; append the results, also of those before a failure."""
@@ -169,7 +156,7 @@ class AsyncPart(AsyncOnePart):
         """Return True if the queue has another route now, because its node is leaving."""
         return False
 
-    async def open_batch(self, record: bytes, on: BatchCondition) -> AsyncOpenedBatch:
+    async def open_batch(self, record: bytes, on: str) -> AsyncOpenedBatch:
         """Open a batch with this callback."""
         await self.connect()
         build = partial(self.ops.open_batch, record, on)
@@ -197,7 +184,8 @@ class AsyncPart(AsyncOnePart):
         """Return the receipt of the delivery that holds a job; None = it is not known."""
         try:
             [entry] = (await self.executor.run(self.ops.showing([job]))).jobs
-            return (entry[RECEIPT_PLACE].decode() or None) if entry else None
+            is_held = entry and entry[1] != b"parked"
+            return (entry[RECEIPT_PLACE].decode() or None) if is_held else None
         except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
             logger.info("the holder of %s is not known: %s", job.id, error)
             return None
@@ -323,6 +311,11 @@ class AsyncPart(AsyncOnePart):
         build = partial(self.ops.configure, fields)
         _, reply = await self.driver.drive(flows.create_and_run(self.ops, build))
         return self.ops.settings(reply)
+
+    async def hold(self, span_ms: int, hashed_key: str) -> bool:
+        """Hold this part, or a key in it; return whether the part exists."""
+        await self.connect()
+        return (await self.executor.run(self.ops.hold(span_ms, hashed_key))).code > 0
 
     async def read_settings(self) -> list[bytes | None]:
         """Return the settings as stored, with the time of their last change."""

@@ -27,7 +27,6 @@ from penstock.client._async.settling import BuildCall, check_jobs, settle_each
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
 from penstock.core.calls.operations import QueueOps
-from penstock.core.enqueuing.batches import BatchCondition
 from penstock.core.enqueuing.chunks import Window, chunks, windows
 from penstock.core.enqueuing.prepared import Prepared, prepared
 from penstock.core.flows import ReserveRequest
@@ -42,7 +41,8 @@ from penstock.core.jobs.job import (
 )
 from penstock.core.jobs.merge import Answers, split_error, with_outcomes
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.views import JobView, QueueStats, ScanPage
+from penstock.core.jobs.queue_stats import QueueStats
+from penstock.core.jobs.views import JobView, ScanPage
 from penstock.core.nodes import merging, state
 from penstock.core.nodes.merging import Partial
 from penstock.core.values.checks import BATCH, StateName
@@ -227,7 +227,7 @@ class AsyncPartsRoute(AsyncLookingRoute, ABC):
     ) -> T:
         """Add to this partition on a node that takes jobs."""
 
-    async def open_batch(self, record: bytes, on: BatchCondition) -> AsyncOpenedBatch:
+    async def open_batch(self, record: bytes, on: str) -> AsyncOpenedBatch:
         """Open a batch on one node, in one partition."""
         return await self._place(prepared(), lambda part, _: part.open_batch(record, on))
 

@@ -18,7 +18,7 @@ from penstock.core.calls.failures import (
     transient,
 )
 from penstock.core.jobs.logs import get_logger
-from penstock.core.jobs.views import number_in
+from penstock.core.jobs.queue_stats import number_in
 from penstock.core.nodes.servers import ServerFacts, Syncing, parse_info, unsynced
 from penstock.core.values.confirmations import NOTHING, Confirmed, Wait
 from penstock.errors import (
@@ -29,7 +29,7 @@ from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 from penstock.wire.packing import pack, words
 
-__all__ = ["DONE_CODES", "AsyncConfirmingConnection", "pairs"]
+__all__ = ["DONE", "DONE_CODES", "LANE", "AsyncConfirmingConnection", "pairs"]
 
 logger = get_logger("penstock")
 
@@ -41,7 +41,9 @@ BUSY_PAUSE = 0.05
 """Seconds until a busy server is asked again for a confirmation."""
 REPLICA_COUNT_AGE = 1.0
 """Seconds for which a consumer believes its count of the connected replicas."""
-DONE_CODES = (Code.DONE, Code.LANE)
+DONE, LANE = int(Code.DONE), int(Code.LANE)
+"""Two codes as numbers: to read one of the enum takes as long as to call a function."""
+DONE_CODES = (DONE, LANE)
 """Codes of calls that have changed something."""
 
 

@@ -13,7 +13,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import ashield  # async only
 from penstock.client._async.transport.confirming import (
+    DONE,
     DONE_CODES,
+    LANE,
     AsyncConfirmingConnection,
     pairs,
 )
@@ -83,13 +85,14 @@ class AsyncProducerConnection(AsyncConfirmingConnection):
             ProtocolError: the reply is that of another call; the connection is closed.
         """
         nonce = b"%d" % caller.calls
-        _, front, size = call.target
+        _, front, size, begin, omitted = call.target
         if call.ends_with_record:
-            packed = with_record(front, size, nonce, caller.producer, *call.args)
+            packed = with_record(begin, nonce, caller.producer, call.args, omitted)
         else:  # as `Call.pack`
-            begin = (nonce,) if call.adds_to is None else (nonce, caller.producer)
-            packed = pack((*begin, *call.args))
-            size += len(begin) + len(call.args)
+            first = (nonce,) if call.adds_to is None else (nonce, caller.producer)
+            words = (*first, *call.args[omitted:])
+            packed = pack(words)
+            size += len(words)
             packed = b"*%d\r\n%b%b" % (size, front, packed[packed.index(b"\n") + 1 :])
         wait = call.wait
         how, question = None, b""
@@ -114,8 +117,8 @@ class AsyncProducerConnection(AsyncConfirmingConnection):
         if type(reply) is not list or len(reply) < 2 or reply[1] != nonce:
             await self.close()
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
-        is_lane = reply[0] == Code.LANE  # then no setting of the queue asks for replicas
-        if wait is not None and (question or wait.delivers or not is_lane):
+        # By the lane no setting of the queue asks for replicas.
+        if wait is not None and (question or wait.delivers or reply[0] != LANE):
             await self._await_confirmations(call, wait, how, question=question, reply=reply)
         raw: RawReply = reply
         return raw
@@ -300,7 +303,7 @@ class AsyncProducerConnection(AsyncConfirmingConnection):
                 await self._confirm_deliveries(call, how, wait, reply=reply)
         elif question or code in DONE_CODES:
             wanted = wait.replicas
-            if wanted is None and code == Code.DONE:  # the queue's setting, told by the reply
+            if wanted is None and code == DONE:  # the queue's setting, told by the reply
                 wanted = call.parse(reply).replicas
             if question or wanted:
                 await self._conclude(call, how, question, code=code, wanted=wanted or 0)

@@ -30,7 +30,7 @@ from penstock.core import flows
 from penstock.core.calls.config import ClientConfig, QueueFilter
 from penstock.core.calls.failures import passing
 from penstock.core.jobs.logs import get_logger
-from penstock.core.jobs.views import QueuePage, QueueStats
+from penstock.core.jobs.queue_stats import QueuePage, QueueStats
 from penstock.core.nodes import merging
 from penstock.core.nodes.merging import Partial
 from penstock.core.nodes.node_list import Entry, address_of, learned, merged_members

@@ -13,11 +13,12 @@ from penstock.client._acompat import Signal
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
+from penstock.client.loops import warn_in_loop
 from penstock.core.calls.config import ClientConfig, QueueFilter
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.job import Delivery, JobQueue
 from penstock.core.jobs.logs import get_logger
-from penstock.core.jobs.views import QueuePage, QueueStats
+from penstock.core.jobs.queue_stats import QueuePage, QueueStats
 from penstock.core.nodes.merging import merged_stats
 from penstock.core.nodes.servers import PROTOCOL_VERSION
 from penstock.core.nodes.state import FLAG_MAX_AGE, NodeState
@@ -100,6 +101,7 @@ class Node:
     def connect(self) -> None:
         """Reach the server, check it and learn its id, unless that was done."""
         if not self.executor.id:
+            warn_in_loop()
             self.executor.prepare()
 
     def check_known(self, node_id: str, name: object) -> None:

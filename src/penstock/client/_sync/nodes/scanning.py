@@ -9,7 +9,8 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from penstock.client._sync.nodes.node import Node
-from penstock.core.jobs.views import QueuePage, ScanPage
+from penstock.core.jobs.queue_stats import QueuePage
+from penstock.core.jobs.views import ScanPage
 
 __all__ = ["ScannedPlace", "read_next_page"]
 

@@ -17,7 +17,8 @@ from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.outcomes import Outcome
-from penstock.core.jobs.views import QueueStats, ScanPage
+from penstock.core.jobs.queue_stats import QueueStats
+from penstock.core.jobs.views import ScanPage
 from penstock.core.nodes import merging
 from penstock.core.values.partitions import partition_of
 from penstock.errors import NodesUnavailable

@@ -24,7 +24,8 @@ from penstock.core.jobs.hints import Intent, is_once
 from penstock.core.jobs.job import JobName
 from penstock.core.jobs.merge import hinted, split_error
 from penstock.core.jobs.outcomes import Settled
-from penstock.core.jobs.views import QueueStats, ScanPage
+from penstock.core.jobs.queue_stats import QueueStats
+from penstock.core.jobs.views import ScanPage
 from penstock.core.nodes import merging
 from penstock.core.values.partitions import partition_of
 from penstock.errors import IncompleteSettle, NodesMissed, NodesUnavailable

@@ -183,7 +183,11 @@ class Operations:
         """Note that the fast lane has answered a call: its keys are enough from now on."""
         form = self._forms.get(script.name) or self._form(script.name)
         if not form.is_lane_known:
-            form.lane_target = target_of(script, form.target.head[1 : script.lane + 1])
+            keys, omitted = (
+                form.target.head[1 : script.lane + 1],
+                len(script.args) - script.lane_args,
+            )
+            form.lane_target = target_of(script, keys, omitted=omitted)
             form.is_lane_known = True
 
     def decline(self, script: Script) -> None:

@@ -142,14 +142,18 @@ class Consuming(Operations):
         records: Sequence[tuple[int, bytes]],
         window_ms: int | None = None,
         *,
+        batch: str = "",
         results: AckResults | None = None,
     ) -> Call[Settled]:
-        """Finish one job and add others: delay in ms and record of each."""
+        """Finish one job and add others: delay in ms and record of each.
+
+        `batch`: the condition of a batch on the wire, whose callback is the first record.
+        """
         epoch, proof, (number, *_) = self.named(names, receipts=True)
         value: Packable = ""
         if results is not None:
             proof, value = f"{proof}\n{results.spans}", results.values[0]
-        delays = " ".join(str(delay) for delay, _ in records)
+        delays = " ".join([batch] * bool(batch) + [str(delay) for delay, _ in records])
         window = b"" if window_ms is None else b"%d" % window_ms
         args = (epoch, proof, window, number, value, delays, *(record for _, record in records))
         return self.call_read_by("hand_over", partial(_handed_over, names), args)
@@ -192,6 +196,10 @@ class Consuming(Operations):
         """Give back without a failure; delay -1 = at its place, as nothing has begun with it."""
         return self.call_about_jobs("release", names, delay_ms, receipts=True)
 
+    def suspend(self, names: Names, index: int, name: str, delay_ms: int) -> Call[Settled]:
+        """Note a sleep at this place, from 1, and give back until it is over."""
+        return self.call_about_jobs("suspend", names, index, name, delay_ms, receipts=True)
+
     def bury(self, names: Names, reason: str, trace: str = "") -> Call[Settled]:
         """Give up."""
         return self.call_about_jobs("bury", names, reason, trace, receipts=True)
@@ -201,10 +209,29 @@ class Consuming(Operations):
         epoch, common, rest = self.named(names, receipts=True)
         return self.call("extend", epoch, common, lease_ms, 1 if late else 0, *rest)
 
+    def renew(self, names: Names, lease_ms: int) -> Call[replies.Extend]:
+        """Extend leases, as a heartbeat does: whatever their ttl, and never to an earlier end."""
+        epoch, common, rest = self.named(names, receipts=True)
+        return self.call("extend", epoch, common, lease_ms, 2, *rest)
+
+    def end_leases(self, epoch: str, receipts: Sequence[tuple[str, str]]) -> Call[replies.Extend]:
+        """End leases now, of deliveries by number and receipt: the next reserve counts crashes."""
+        pairs = [text for pair in receipts for text in pair]
+        return self.call("extend", epoch, "*", 1, 1, *pairs)
+
     def beat(self, names: Names, texts: Sequence[str]) -> Call[Settled]:
         """Look at deliveries, and store their progress: a text for each, "" = none."""
         lines = "".join(f"{place} {text}\n" for place, text in enumerate(texts, 1) if text)
         return self.call_about_jobs("beat", names, lines, receipts=True)
+
+    def note(self, job: Delivery, index: int, name: str, value: bytes) -> Call[replies.Note]:
+        """Note the value of a step, as JSON; index: of the note, from 1."""
+        about = epoch_of(job), job.receipt, number_of(job)
+        return self.call("note", *about, index, name, value)
+
+    def read_notes(self, job: Delivery) -> Call[replies.ReadNotes]:
+        """Read the notes of a job."""
+        return self.call("read_notes", epoch_of(job), job.receipt, number_of(job))
 
     # -- taking over -----------------------------------------------------------------------
 

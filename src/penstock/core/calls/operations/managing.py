@@ -9,16 +9,8 @@ from typing import Any, NamedTuple
 from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.operations.base import Names, Operations, Views
 from penstock.core.jobs.outcomes import Settled
-from penstock.core.jobs.views import (
-    JobResult,
-    JobView,
-    QueueStats,
-    ScanPage,
-    Settings,
-    read_result,
-    read_settings,
-    read_stats,
-)
+from penstock.core.jobs.queue_stats import QueueStats, Settings, read_settings, read_stats
+from penstock.core.jobs.views import JobResult, JobView, ScanPage, read_result
 from penstock.core.values.checks import PurgeState, check_choice
 from penstock.core.values.roles import RoleLease
 from penstock.wire import replies
@@ -171,6 +163,10 @@ class Managing(Operations):
     def configure(self, fields: Sequence[Argument], *, create: str = "") -> Call[replies.Configure]:
         """Store settings: name, value, name, value …; '' drops one."""
         return self.call("configure", create, *fields)
+
+    def hold(self, span_ms: int, hashed_key: str = "") -> Call[replies.Hold]:
+        """Deliver nothing, or nothing of a key, for so many ms; 0 = end the hold."""
+        return self.call("hold", span_ms, hashed_key)
 
     def settings(self, reply: replies.Configure) -> Settings:
         """Read the reply of configure."""

@@ -15,7 +15,7 @@ from penstock.core.jobs.views import DedupStatus
 from penstock.core.values.confirmations import Wait
 from penstock.core.values.ids import encode_id, number_after, ttl_code
 from penstock.wire import replies
-from penstock.wire.packing import Packable, words
+from penstock.wire.packing import Packable
 from penstock.wire.replies import Parser
 
 __all__ = ["SHORT_RECORD_BYTES", "Added", "Producing", "updates"]
@@ -37,8 +37,8 @@ class Producing(Operations):
         records: Sequence[bytes],
         *,
         create: str = "",
-        delay: str | int = 0,
-        bound: int | str = "",
+        delay: bytes = b"0",
+        bound: bytes = b"",
         wait_ms: int = 0,
         wait: Wait | None = None,
         mode: str | None = None,
@@ -46,9 +46,9 @@ class Producing(Operations):
         """Add records; none = only return the space token. With a mode they have dedup ids."""
         role, name = self.producing, "enqueue" if mode is None else "claim"
         create = self.joining or create
-        begin = words((create, delay, bound, wait_ms, role))
+        begin: tuple[Packable, ...] = (create, delay, bound, b"%d" % wait_ms, role)
         args = (*begin, *records) if mode is None else (*begin, mode, *records)
-        has_options = mode is not None or create or delay or role or bound != ""
+        has_options = mode is not None or create or delay != b"0" or role or bound
         fits_lane = not has_options and fit_lane(records)
         call: Call[Added] = self.call_read_by(name, read_added, args, fits_lane=fits_lane)
         if wait is not None:
@@ -68,25 +68,18 @@ class Producing(Operations):
         """Add one record, to a queue that exists and has room; `fits_lane` as in `call_read_by`."""
         name = "enqueue" if options.dedup is None else "claim"
         form = self._forms.get(name) or self._form(name)
-        delay, bound = options.delay, options.bound
         args: tuple[Packable, ...] = (
-            self.joining,
-            delay if isinstance(delay, str) else b"%d" % delay,
-            bound if isinstance(bound, str) else b"%d" % bound,
-            b"0",
-            self.producing,
-            record,
-        )
+            self.joining, options.delay, options.bound, b"0", self.producing, record,
+        )  # fmt: skip
         if options.dedup is not None:
             args = (*args[:-1], options.dedup.mode, record)
-        is_short = len(record) <= SHORT_RECORD_BYTES
-        target, wait = form.lane_target if fits_lane else form.target, options.wait
+        wait = options.wait
         if wait is not None and (wait.fsynced or wait.replicas or self.replicas):
             wait = self._expecting(wait)
-        return Call(
-            form.script, target, args, form.parse, form.adds_to, wait,
-            role_lease=form.role_lease, ops=self, ends_with_record=is_short,
-            tries_lane=fits_lane and not form.is_lane_known,
+        return Call(  # names would take as long as all the rest
+            form.script, form.lane_target if fits_lane else form.target, args, form.parse,
+            form.adds_to, wait, form.role_lease, self, len(record) <= SHORT_RECORD_BYTES,
+            fits_lane and not form.is_lane_known,
         )  # fmt: skip
 
     def id_of(self, number: bytes, epoch: bytes, ttl: str) -> str:

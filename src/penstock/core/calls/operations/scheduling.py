@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.operations.base import Operations
@@ -47,8 +48,17 @@ class Scheduling(Operations):
         self, new: NewSchedule, next_ms: int, *, force: bool = False, create: str = ""
     ) -> Call[replies.Schedule]:
         """Create a schedule, or replace its value."""
-        flag = "1" if force else ""
-        return self.call("schedule", create, new.name, next_ms, new.value_hash, flag, new.value)
+        flag, app = "1" if force else "", quote(new.app, safe="")
+        begin = (create, new.name, next_ms, new.value_hash, flag)
+        return self.call("schedule", *begin, new.value, app)
+
+    def keep_schedules(self, names: Sequence[str]) -> Call[replies.Bury]:
+        """Note that a worker declares these schedules."""
+        return self.call("keep_schedules", *names)
+
+    def orphan_schedules(self, app: str, idle_ms: int, names: Sequence[str]) -> Call[replies.Bury]:
+        """Let these schedules of an app wait if no worker has declared them for so long."""
+        return self.call("orphan_schedules", quote(app, safe=""), idle_ms, *names)
 
     def unschedule(self, name: str, *, is_duplicate: bool = False) -> Call[replies.Unschedule]:
         """Remove a schedule; a duplicate if another node keeps it."""

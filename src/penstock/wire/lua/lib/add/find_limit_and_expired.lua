@@ -1,7 +1,7 @@
 -- Find how many jobs may wait (limit, nil = no bound), and the expired jobs, which may take up room; and if a wake token is there.
 -- check_capacity compares the two. It also includes what removes expired jobs.
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
----        tickets
+---        tickets turns paces holds
 --- NEEDS  now bound max_length nothing paused seen score_of sweep_limit uses
 --- SETS   uses
 --- GIVES  keyed limit wake_empty drop_bodies expired has_urgent remove_expired write_ends write_ends_and_wake
@@ -9,7 +9,10 @@ local limit = tonumber(max_length)
 if tonumber(bound) and (not limit or tonumber(bound) < limit) then
   limit = tonumber(bound)
 end
-local wake_empty = redis.call('LLEN', wake) == 0
+--@include lib/deliver/slots (gives: free_slots)
+--@include lib/deliver/hold (gives: held_until)
+-- Full: the end of a delivery will add the token. Held for more than 4 s: consumers learn of the end by their polls.
+local wake_empty = redis.call('LLEN', wake) == 0 and (free_slots() or 1) > 0 and not (held_until and held_until > now + 4000)
 --@include lib/finish/drop_bodies
 --@include lib/finish/forget
 --@include lib/finish/notify_ended

@@ -1,7 +1,7 @@
 -- abandon(ids) returns the expired jobs without the callbacks of open batches, whose deadline has come. Those become dead
 -- letters; a callback that was promoted, and is not waiting any more, stays where it is.
 --- KEYS   scheduled dead tally expiry batches meta
---- NEEDS  now uses notify_ended
+--- NEEDS  now uses notify_ended follow_deaths
 --- GIVES  abandon
 --@include lib/batches/abandoned_error
 local function abandon(ids)
@@ -21,6 +21,7 @@ local function abandon(ids)
         redis.call('HSET', tally, id, '0 0 0 0 ' .. abandoned_error)
         redis.call('HINCRBY', meta, 'died', 1)
         notify_ended({id})
+        follow_deaths({id})
       end
     end
   end

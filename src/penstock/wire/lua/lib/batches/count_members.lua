@@ -1,11 +1,12 @@
 -- count_members(ids, state) counts for their batches that jobs are done, failed (they end otherwise), dead, or open again.
 -- Call it behind the first write, when the jobs have left their places. It makes the callback of a closed batch due when
--- no job is left to wait for (fired = its time), or buries it if it can't succeed any more (protocol/batches.md). A callback that
--- ends takes its entry with it. closed = a batch that was closed in this call.
+-- no job is left to wait for (fired = its time), buries it if it can't succeed any more, or adds its follow-up if it waits only for dead
+-- letters (protocol/batches.md). A callback that ends takes its entry with it. closed = a batch that was closed in this call.
 --- KEYS   held scheduled dead tally members batches meta
---- NEEDS  nothing now uses notify_ended
---- GIVES  fired count_members
+--- NEEDS  nothing now uses notify_ended keyed
+--- GIVES  fired follow_deaths count_members
 local count_members, fired = nothing, nil
+--@include lib/finish/follow_deaths
 if uses_any('batches') then
   redis.call('HLEN', members) -- check the types before the first write
   redis.call('HLEN', batches)
@@ -26,6 +27,13 @@ if uses_any('batches') then
       redis.call('HSET', tally, callback, '0 0 0 0 batch: ' .. failed .. ' of ' .. total .. ' jobs have failed')
       redis.call('HINCRBY', meta, 'died', 1)
       notify_ended({callback})
+      count_members({callback}, 'dead') -- it may be a member of another batch
+      if on ~= 'u' then
+        follow_deaths({callback})
+      end
+    elseif on == 't' then
+      on = 'u'
+      follow_deaths({callback}, 'batch: ' .. died .. ' of ' .. total .. ' jobs are dead letters')
     end
     redis.call('HSET', batches, callback, table.concat({on, total, done, failed, died, state}, ' '))
   end

@@ -2,7 +2,7 @@
 -- `given`, which carry dedup ids. `records` are those of them whose ttl has not been compared with the delay. It returns the reply, and true
 -- if this call has added them: it was not refused, is no repeat, and has records. The other arguments are as in claim.
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space
----        parked tickets
+---        parked tickets turns paces holds
 --- NEEDS  before nonce epoch alarm enqueued full last max_length off paused replicas seen uses
 --- SETS   epoch alarm off uses
 --- GIVES  claim_records

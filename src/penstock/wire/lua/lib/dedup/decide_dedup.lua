@@ -132,10 +132,11 @@ local function decide_dedup(given, mode, delays, delay_ms)
       dedup_pairs[#dedup_pairs + 1] = name
       dedup_pairs[#dedup_pairs + 1] = owner
     end
-    if key == active and state == 'ready' then
+    local is_begun = owner and uses_any('notes') and redis.call('HEXISTS', tally, 'n' .. owner) == 1 -- its notes are of its arguments
+    if key == active and state == 'ready' and not is_begun then
       end_delivery(owner)
     end
-    local busy = key == active and state == 'active' or key == once
+    local busy = state and is_begun or key == active and state == 'active' or key == once
     if successor_state and updates and (requeues or not busy) then -- the successor runs last
       local answer = rewrite(successor, successor_state, successor_record, nil, record)
       if restarts and answer[1] == 2 then

@@ -1,5 +1,5 @@
 -- merge_record(record, old) returns the record of an update. It has the ttl and the key of the old one; and its lease, policy,
--- priority, time of keeping and window where the new one has none. nil = only one of the two has lease 0.
+-- priority, handler after a death, time of keeping and window where the new one has none. nil = only one of the two has lease 0.
 --- GIVES  merge_record
 local merge_record
 do
@@ -7,16 +7,18 @@ do
     return string.match(record, '^[1+][;lt=%d]*;k=(%d+)') or string.match(record, '^[1+][;lt=%d]*;p=[^;\n]*;k=(%d+)')
   end
   local function merged_policy(record, old) -- with the priority
-    local form = '^[1+][;lt=%d]*;p=([^,;\n]*),?([^,;\n]*),?([^,;\n]*),?([^,;\n]*)'
-    local attempts, base, cap, priority = string.match(record, form)
-    local old_attempts, old_base, old_cap, old_priority = string.match(old, form)
+    local form = '^[1+][;lt=%d]*;p=([^,;\n]*),?([^,;\n]*),?([^,;\n]*),?([^,;\n]*),?([^,;\n]*)'
+    local attempts, base, cap, priority, on_dead = string.match(record, form)
+    local old_attempts, old_base, old_cap, old_priority, old_on_dead = string.match(old, form)
     if not attempts and not old_attempts then
       return ''
-    elseif old_attempts and (not attempts or priority ~= '' and attempts .. base .. cap == '') then
+    elseif old_attempts and (not attempts or priority .. on_dead ~= '' and attempts .. base .. cap == '') then
       attempts, base, cap = old_attempts, old_base, old_cap
     end
     priority = priority and priority ~= '' and priority or old_priority or ''
-    return ';p=' .. attempts .. ',' .. base .. ',' .. cap .. (priority ~= '' and ',' .. priority or '')
+    on_dead = on_dead and on_dead ~= '' and on_dead or old_on_dead or ''
+    local tail = on_dead ~= '' and ',' .. priority .. ',' .. on_dead or priority ~= '' and ',' .. priority or ''
+    return ';p=' .. attempts .. ',' .. base .. ',' .. cap .. tail
   end
   merge_record = function(record, old)
     local lease, old_lease = string.match(record, '^1;l=(%d+)'), string.match(old, '^[1+];l=(%d+)')

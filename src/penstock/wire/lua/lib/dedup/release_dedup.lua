@@ -5,9 +5,9 @@
 -- write_ends() writes what the ends of jobs, and new tickets, change elsewhere. It comes after the removals:
 --   1. the dedup ids, and the successors that they wait for;
 --   2. parked jobs: those that keyed.take has refused, and those that get a ticket now (keyed.admit);
---   3. it tells of the callback of a batch that has become due (`fired`).
+--   3. it tells of the callback of a batch that has become due, and of jobs that were added after deaths (`fired`).
 -- It returns the earliest due time of the jobs that became due by it; nil = there are none. write_ends_and_wake() also adds
--- the wake token for them.
+-- the wake token for those of the next 4 s.
 -- Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that waits for the end of a
 -- window) or `@end`.
 --- KEYS   ready held scheduled urgent expiry dedup windows wake
@@ -132,20 +132,21 @@ if keyed then
   local write_owners = write_ends
   write_ends = function()
     local due = write_owners()
-    return keyed.admit() and math.min(due or now, now) or due
+    local admitted_at = keyed.admit()
+    return admitted_at and math.min(due or admitted_at, admitted_at) or due
   end
 end
-if uses_any('batches') then
+if uses_any('batches policies') then
   local write_others = write_ends
-  write_ends = function() -- fired: the callback of a batch has become due
+  write_ends = function() -- fired: the callback of a batch has become due, or a job was added after a death
     local due = write_others()
     return fired and math.min(due or fired, fired) or due
   end
 end
 if write_ends ~= nothing then
-  write_ends_and_wake = function() -- a consumer waits for the job that is due
+  write_ends_and_wake = function() -- a consumer waits for the job that is due, or that its key has in the next 4 s
     local due = write_ends()
-    if due and due <= now and paused ~= 'out' and paused ~= 'all' and redis.call('LLEN', wake) == 0 then
+    if due and due <= now + 4000 and paused ~= 'out' and paused ~= 'all' and redis.call('LLEN', wake) == 0 then
       redis.call('RPUSH', wake, '1')
     end
   end

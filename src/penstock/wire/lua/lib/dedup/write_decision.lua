@@ -1,6 +1,6 @@
 -- write_decision(decision, given, features, ids, delays, delay_ms) writes the records of a decision: `ids` are the numbers of those that
 -- are added, `features` what check_records has found. It returns when the first job is due that must wait, and if one can be delivered.
---- KEYS   ready held scheduled urgent tally expiry parked
+--- KEYS   ready held scheduled urgent tally expiry
 --- NEEDS  now drop_bodies has_urgent keyed own_place place split_body uses
 --- GIVES  write_decision
 --@include lib/add/priority_of
@@ -98,7 +98,7 @@ local function write_decision(decision, given, features, ids, delays, delay_ms)
     redis.call('XDEL', ready, unpack(leave_ready))
   end
   if keyed and #leave_ready > 0 then
-    redis.call('ZREM', parked, unpack(leave_ready))
+    keyed.unpark(leave_ready)
     keyed.postpone(later)
   end
   if #decision.new_counters > 0 then

@@ -44,7 +44,7 @@ local function choose_ended(delivery, expired, search)
             dying[#dying + 1] = id
             dying[#dying + 1] = after
             unusable, undelivered = unusable + 1, undelivered + 1
-          elseif keyed and not keyed.take(id, record) then -- it was delivered before the queue got its limit
+          elseif keyed and not keyed.take(id, record, 'ended') then -- it was delivered before the queue got its limit
             to_park[#to_park + 1] = id
             to_park[#to_park + 1] = string.gsub(after, '^%d+', '%0+')
           else

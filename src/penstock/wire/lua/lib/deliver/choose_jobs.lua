@@ -1,13 +1,15 @@
 -- choose_jobs(n, expired, done, all_valid) returns a delivery of at most n jobs. Nothing is written but the places of due jobs with
 -- a priority (see raise_urgent). The order: 1. ended leases; 2. jobs with a priority, the highest first; 3. due jobs and the head of
--- ready, merged by one time (due time, or creation), ties by number. So that low priorities do not starve, each 16th delivery of the
--- queue passes over jobs with a priority above k, if it finds others; k goes 0, 1, ... 8, and begins again (protocol/priorities.md,
--- Order). Parked and expired candidates are left out. About 100 of the
+-- ready, merged by one time (due time, or creation), ties by number. Only 1 goes on when max_active has no slots. So that low
+-- priorities do not starve, each 16th delivery of the queue passes over jobs with a priority above k, if it finds others; k goes 0, 1,
+-- ... 8, and begins again (protocol/priorities.md, Order). With a rate for each key, three of four are parked jobs of keys whose time has
+-- come, before 2. Parked and expired candidates are left out. About 100 of the
 -- expired ones are added to `expired` if find_expired has reached its limit. `done` end in this same call; all of them are first
 -- deliveries if all_valid. For next_event it notes first_end and first_due, the first times of active and scheduled; is_changed, if this call
 -- may change them; has_read_all, if no job is left in ready.
---- KEYS   ready held active scheduled urgent once dead tally expiry finished dedup windows meta wake space
---- NEEDS  has_urgent delivered paused now end_of uses score_of release_dedup keyed
+--- KEYS   ready held active scheduled urgent once dead tally expiry finished dedup windows meta wake space parked tickets
+---        turns
+--- NEEDS  free_slots has_urgent delivered paused now end_of uses score_of release_dedup keyed nothing
 --- GIVES  choose_jobs join_body
 --@include lib/read/join_body
 --@include lib/deliver/new_delivery
@@ -59,8 +61,24 @@ local function choose_jobs(n, expired, done, all_valid)
     --@include lib/deliver/choose_ended
     choose_ended(delivery, expired, search)
   end
+  local slots = n > 0 and free_slots()
+  if slots then -- no more jobs that wait than the slots which are free, or become so in this call
+    --@include lib/deliver/count_freed
+    search.n = math.min(n, #delivery.ids + math.max(0, slots + count_freed(delivery, expired, done)))
+  end
   --@include lib/deliver/choose_waiting
+  local fill_by_turns = nothing
+  if keyed and keyed.has_turns and not paused and #delivery.ids < search.n then
+    --@include lib/keyed/take_turns
+    fill_by_turns = take_turns
+  end
+  if keyed and keyed.pace then -- keys whose time has come are first; each fourth job is another one, if others wait
+    local others_wait = has_due or call('XLEN', ready) > 0
+    local others = others_wait and math.floor((delivered + search.n) / 4) - math.floor((delivered + #delivery.ids) / 4) or 0
+    fill_by_turns(delivery, expired, search, search.n - others)
+  end
   choose_waiting(delivery, expired, search)
+  fill_by_turns(delivery, expired, search, search.n)
   if #expired.ids > listed then
     release_dedup({unpack(expired.ids, listed + 1)}, false)
   end

@@ -1,10 +1,10 @@
 -- choose_waiting(delivery, expired, search) adds jobs that wait, up to search.n in all: those of scheduled that are due, which begin with
 -- the jobs with a priority, and those of ready, merged by one time; with limits per key each fourth job that the queue delivers by number
 -- (protocol/keys.md, Turns). It stops after most_unusable jobs that have expired or have no record; bytes, unusable and undelivered of `search`
--- are those of the jobs before (see choose_jobs). It notes cut and has_read_all in the delivery.
+-- are those of the jobs before (see choose_jobs). It writes search.bytes, and notes cut and has_read_all in the delivery.
 --- KEYS   ready scheduled
 --- NEEDS  has_urgent delivered paused now uses keyed record_size read_job screen
---- GIVES  choose_waiting
+--- GIVES  choose_waiting count_delivery
 local function every_second(pairs)
   local firsts = {}
   for i = 1, #pairs, 2 do
@@ -28,6 +28,11 @@ local function first_from(lowest, latest_due, expired) -- the first waiting job 
     end
   end
   return nil, nil, unusable
+end
+local function count_delivery(count) -- the counters of a job with its next delivery
+  local d, rest = string.match(count, '^(%d+) (.*)$')
+  -- a number with a plus was set aside for this delivery
+  return d and d + 1 .. ' ' .. rest or string.gsub(count, '%+', '', 1)
 end
 local function choose_waiting(delivery, expired, search)
   local n, page, most_unusable, leaves_out = search.n, search.page, search.most_unusable, search.leaves_out
@@ -107,16 +112,11 @@ local function choose_waiting(delivery, expired, search)
         if not record then
           dropped[#dropped + 1] = id
           unusable = unusable + 1
-        elseif keyed and not keyed.take(id, record) then
+        elseif keyed and not keyed.take(id, record, 'waiting') then
           parked_count, bytes = parked_count + 1, bytes + #record
         else
           took, bytes = took + 1, bytes + size
-          ids[took], records[took], counts[took] = id, record, ''
-          if count then
-            local d, rest = string.match(count, '^(%d+) (.*)$')
-            -- a number with a plus was set aside for this delivery
-            counts[took] = d and d + 1 .. ' ' .. rest or string.gsub(count, '%+', '', 1)
-          end
+          ids[took], records[took], counts[took] = id, record, count and count_delivery(count) or ''
         end
       end
     elseif entry and not leaves_out and #waiting == 0 and not has_large_bodies and not keyed then -- usually: nothing to merge or to leave out
@@ -141,7 +141,7 @@ local function choose_waiting(delivery, expired, search)
       elseif not size then
         dropped[#dropped + 1] = cut
         unusable = unusable + 1
-      elseif keyed and not keyed.take(cut, record) then
+      elseif keyed and not keyed.take(cut, record, 'waiting') then
         parked_count, bytes, undelivered = parked_count + 1, bytes + #record, undelivered + 1
         kept_pairs[#kept_pairs + 1], kept_pairs[#kept_pairs + 2] = cut, record
       else
@@ -155,5 +155,6 @@ local function choose_waiting(delivery, expired, search)
   if first_unread == '-' then
     call('XLEN', ready) -- check its type
   end
+  search.bytes = bytes
   delivery.cut, delivery.has_read_all = cut, exhausted and next_entry > #entries
 end

@@ -1,13 +1,15 @@
 -- next_event(delivery, took, n, idle, wrote, successor_due) finds the next event after a delivery of `took` of n jobs, and adds the wake
 -- token for other consumers. It returns -1 = nothing is due, 0 = more jobs can be reserved now, -2 = closed and drained: no job can
 -- come, else the ms until the event. `idle`: the caller waited, and was told of the event; wrote and successor_due: see write_delivery.
---- KEYS   ready held active scheduled meta wake
---- NEEDS  alarm change changes end_of is_drained now paused spend wake_empty
+-- While max_active has no slot, jobs that wait are no event: only the end of a lease, or of a ttl in once.
+--- KEYS   ready held active scheduled once meta wake parked turns holds
+--- NEEDS  alarm change changes end_of free_slots is_drained keyed now paused score_of spend wake_after_ends wake_empty
 --- SETS   alarm
 --- GIVES  next_event
 local function next_event(delivery, took, n, idle, wrote, successor_due)
   local delivers, more, soonest = paused ~= 'out' and paused ~= 'all', false, delivery.soonest
   local first_end, first_due = delivery.first_end, delivery.first_due
+  local has_slot = (free_slots() or 1) > 0
   if delivers then
     if delivery.is_changed then
       if paused ~= 'in' then
@@ -19,9 +21,25 @@ local function next_event(delivery, took, n, idle, wrote, successor_due)
       end
       soonest = nil
     end
-    more = first_end and first_end <= now or first_due and first_due <= now or not delivery.has_read_all and redis.call('XLEN', ready) > 0
+    more = first_end and first_end <= now
+      or has_slot and (first_due and first_due <= now or not delivery.has_read_all and redis.call('XLEN', ready) > 0)
+    if not has_slot then
+      local low = '(' .. string.format('%.0f', score_of(now, 4095))
+      local once_end = redis.call('ZRANGE', once, low, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')[2]
+      first_due = once_end and end_of(once_end)
+    end
     if first_end and not (soonest and soonest <= first_end) then
       soonest = first_end
+    end
+    local first_turn = has_slot and keyed and keyed.has_turns and not paused and redis.call('ZRANGE', turns, '0', '0', 'WITHSCORES')[2]
+    if first_turn then
+      first_turn = keyed.pace and math.min(tonumber(first_turn), keyed.pace.latest) or now
+      more, soonest = more or first_turn <= now, math.min(soonest or first_turn, first_turn)
+    end
+    local first_hold = has_slot and keyed and keyed.has_holds and not paused and redis.call('ZCARD', parked) > 0
+      and tonumber(redis.call('ZRANGE', holds, '0', '0', 'WITHSCORES')[2])
+    if first_hold then -- jobs may be parked until its end
+      more, soonest = more or first_hold <= now, math.min(soonest or first_hold, first_hold)
     end
     if first_due and first_due < 9007199254740991 and not (soonest and soonest <= first_due) then -- not a successor: it has no due time yet
       soonest = first_due
@@ -29,7 +47,7 @@ local function next_event(delivery, took, n, idle, wrote, successor_due)
   end
   --@include lib/deliver/announce
   local token = more
-  if successor_due and delivers then
+  if successor_due and delivers and has_slot then
     more = more or successor_due <= now
     token = more or announce(successor_due, false)
   end
@@ -61,5 +79,6 @@ local function next_event(delivery, took, n, idle, wrote, successor_due)
   if token and wake_empty then
     redis.call('RPUSH', wake, '1')
   end
+  wake_after_ends()
   return drained and -2 or more and 0 or soonest and soonest - now or -1
 end

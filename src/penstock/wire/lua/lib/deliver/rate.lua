@@ -1,4 +1,4 @@
--- Find how many jobs the rate of the queue allows now: allowance, nil = it has no rate. spend(took) notes deliveries, and
+-- Find how many jobs the rate of the queue allows now: allowance, nil = it has no rate; 0 = it is held. spend(took) notes deliveries, and
 -- returns the time from which the next job is allowed; nil = now (protocol/rate.md). `used` is the time that the deliveries
 -- so far take up, in parts of a ms: as many as the rate's count.
 --- KEYS   meta
@@ -26,6 +26,16 @@ if uses_any('rate') then
       end
       local over = used - (burst - 1) * period
       return over > 0 and now + math.ceil(over / count) or nil
+    end
+  end
+end
+do
+  --@include lib/deliver/hold (gives: held_until)
+  if held_until then
+    local spend_rate = spend
+    allowance = 0
+    spend = function(took)
+      return math.max(held_until, spend_rate and spend_rate(took) or 0)
     end
   end
 end

@@ -2,7 +2,7 @@
 -- at most `limit` dead letters above their bounds. It returns whether it has begun to write (an HDEL, which comes first: it passes on a
 -- full server, and checks the type of held), and when a successor is due (see write_ends, which may write in either case).
 --- KEYS   ready held active scheduled urgent once dead tally expiry meta
---- NEEDS  count_members forget has_urgent notify_ended now remove_expired write_ends drop_bodies keep_results
+--- NEEDS  count_members follow_deaths forget has_urgent notify_ended now remove_expired write_ends drop_bodies keep_results
 --- GIVES  write_delivery
 local function write_delivery(delivery, expired, limit)
   local ids, due, dropped, ended, once_pairs = delivery.ids, delivery.due, delivery.dropped, delivery.ended, delivery.once_pairs

@@ -1,7 +1,7 @@
 -- write_ended(ended, new_counters, limit) writes what choose_ended has found about jobs that are not delivered, and all new counters. It
 -- removes at most so many dead letters above their bounds.
 --- KEYS   held active dead tally expiry meta
---- NEEDS  now count_members drop_bodies forget keep_results notify_ended
+--- NEEDS  now count_members drop_bodies follow_deaths forget keep_results notify_ended
 --- GIVES  write_ended
 local function write_ended(ended, new_counters, limit)
   local call, died, dying = redis.call, {}, ended.dying
@@ -27,6 +27,7 @@ local function write_ended(ended, new_counters, limit)
     call('HINCRBY', meta, 'died', #died)
     notify_ended(died)
     count_members(died, 'dead')
+    follow_deaths(died)
     --@include lib/sweep/trim_dead
     trim_dead(limit)
   end

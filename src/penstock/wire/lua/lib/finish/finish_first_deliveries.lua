@@ -8,6 +8,7 @@ if has_marks then
 end
 --@include lib/finish/remove_deliveries
 if has_marks then
+  local notes_left, note_bytes_left = 2000, 67108864
   --@include lib/finish/forget_marks
   forget_marks(done)
 end

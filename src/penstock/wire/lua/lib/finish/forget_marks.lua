@@ -1,6 +1,7 @@
--- forget_marks(ids) removes the marks of jobs that end.
+-- forget_marks(ids) removes the marks and the notes of jobs that end. A queue with notes has marks.
 --- KEYS   tally
---- NEEDS  uses
+--- NEEDS  uses notes_left note_bytes_left
+--- SETS   notes_left note_bytes_left
 --- GIVES  forget_marks
 local function forget_marks(ids)
   if uses_any('marks') and redis.call('HLEN', tally) > 0 then
@@ -10,6 +11,10 @@ local function forget_marks(ids)
         fields[i] = mark .. ids[i]
       end
       redis.call('HDEL', tally, unpack(fields))
+    end
+    if uses_any('notes') then
+      --@include lib/finish/drop_notes
+      drop_notes(ids)
     end
   end
 end

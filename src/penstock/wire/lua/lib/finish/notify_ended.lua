@@ -2,7 +2,7 @@
 -- clients that wait for their results: it removes the marks of awaited jobs from expiry, and adds one entry to finished
 -- (protocol/results.md, Reading and waiting). Call it behind the first write, as a full server must not refuse it. When no
 -- mark is left it drops `awaited` of `uses`.
---- KEYS   held active scheduled once expiry finished meta wake parked tickets
+--- KEYS   held active scheduled once expiry finished meta wake parked tickets turns paces holds
 --- NEEDS  has_urgent uses now seen nothing
 --- SETS   uses
 --- GIVES  keyed notify_ended

@@ -1,7 +1,7 @@
 -- remove_waiting(ids, counter) removes jobs that are in ready or scheduled; `counter` of meta counts them. HDEL comes
 -- first: it passes on a full server.
 --- KEYS   ready held scheduled expiry meta space
---- NEEDS  drop_bodies changes wake_drained wants_room write_ends_and_wake forget notify_ended count_members
+--- NEEDS  drop_bodies changes wake_after_ends wants_room write_ends_and_wake forget notify_ended count_members
 --- GIVES  remove_waiting
 --@include lib/finish/complete_removal
 local function remove_waiting(ids, counter)

@@ -6,7 +6,7 @@ local function use(letter)
   if not string.find(uses, letter, 1, true) then
     uses = uses .. letter
     change('uses', uses)
-    if string.find(letters('results marks schedules priorities rate tickets batches'), letter, 1, true) then -- unknown to scripts of version 2
+    if string.find(letters('results marks schedules priorities rate tickets batches max_active holds key_holds notes'), letter, 1, true) then -- unknown to scripts of version 2
       change('v', '3')
     end
   end

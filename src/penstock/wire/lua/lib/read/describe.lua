@@ -1,10 +1,11 @@
--- describe(id) returns a job for a reader, with its body, its batch, and the receipt if a delivery has not ended; {} = gone. Of a
+-- describe(id) returns a job for a reader, with its body, its batch, and the receipt if a delivery has not ended, or why it is parked; {} = gone. Of a
 -- job that has ended it returns the state, time and attempt that are kept.
---- KEYS   ready held active scheduled once dead tally expiry members batches parked
+--- KEYS   ready held active scheduled once dead tally expiry meta members batches parked tickets turns holds
 --- NEEDS  end_of now uses
 --- GIVES  describe
 --@include lib/read/job_fields (gives: with_body)
 --@include lib/read/state_of
+--@include lib/read/why_parked
 --@include lib/read/read_kept
 --@include lib/read/batch_of
 --@include lib/read/lapsed (gives: abandoned_error)
@@ -26,6 +27,9 @@ local function describe(id)
     local ended = string.find(job[6], '^%d+%+')
     correct_callback(job, state, lease_score)
     job[12] = lease_score and not ended and (string.match(job[6], '^%d+') or '1') .. string.format('-%03x', lease_score % 4096) or ''
+    if job[2] == 'parked' then
+      job[12] = why_parked(id)
+    end
     job[13] = batch_of(id)
     return job
   end

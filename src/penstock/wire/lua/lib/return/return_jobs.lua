@@ -3,8 +3,8 @@
 -- be delivered again (nil = it is dead now), its counters behind the number of deliveries, and the letter and the value of a mark that
 -- changes. A job that cancel has marked ends. keeps_place: jobs with tickets are due as `decide` says, else not before now.
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
----        tickets
---- NEEDS  nonce nothing now paused seen uses alarm change changes
+---        tickets turns paces holds
+--- NEEDS  nonce nothing now paused score_of seen uses alarm change changes
 --- SETS   uses alarm
 --- GIVES  return_jobs
 --@include lib/return/void_receipts

@@ -1,7 +1,7 @@
 -- wake_returned(due) ends a call of write_return: it releases dedup ids, writes `changes`, and adds the wake token if a job is due now or
 -- soon.
 --- KEYS   meta wake
---- NEEDS  now alarm change changes paused wake_drained wake_empty write_ends
+--- NEEDS  now alarm change changes paused wake_after_ends wake_empty write_ends
 --- SETS   alarm
 --- GIVES  wake_returned
 --@include lib/deliver/announce
@@ -19,5 +19,5 @@ local function wake_returned(due)
   if token and wake_empty then
     redis.call('RPUSH', wake, '1')
   end
-  wake_drained()
+  wake_after_ends()
 end

@@ -3,7 +3,7 @@
 -- creation ms of a job that comes first again. It returns the earliest due time; nil = none was put back. HDEL comes first: it passes
 -- on a full server. prepare_return has the checks.
 --- KEYS   held active scheduled urgent dead tally expiry meta
---- NEEDS  uses change count_members drop_bodies forget has_urgent keep_results keyed notify_ended now
+--- NEEDS  uses change count_members drop_bodies follow_deaths forget has_urgent keep_results keyed notify_ended now
 --- SETS   uses
 --- GIVES  write_return
 --@include lib/meta/use
@@ -50,6 +50,7 @@ local function write_return(returned, dying, cancelled, new_counters, marks)
     redis.call('HINCRBY', meta, 'died', #dying)
     notify_ended(dying)
     count_members(dying, 'dead')
+    follow_deaths(dying)
     --@include lib/sweep/trim_dead
     trim_dead(100 + 2 * #dying)
   end

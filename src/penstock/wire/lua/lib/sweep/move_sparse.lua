@@ -21,7 +21,7 @@ if not paused and now - surveyed >= 600000 and redis.call('XLEN', ready) >= 64 t
     --@include lib/read/number_after
     local records, due, from, over = {}, {}, '-', false
     while not over and moved_jobs < 1000 and moved_bytes < 1048576 do
-      local step = moved_jobs == 0 and 1 or math.min(100, 1000 - moved_jobs, math.floor((1048576 - moved_bytes) * moved_jobs / (moved_bytes + 1)) + 1)
+      local step = math.min(100, 1000 - moved_jobs, math.floor((1048576 - moved_bytes) * moved_jobs / (moved_bytes + 1)) + 1)
       local entries = redis.call('XRANGE', ready, from, '+', 'COUNT', step)
       over = #entries < step
       for i = 1, #entries do

@@ -3,7 +3,7 @@
 -- state: a deletion by number costs several times as much. If an earlier call has left large bodies to drop (bodies_left), it goes on
 -- with them, also if nothing has expired.
 --- KEYS   ready held active scheduled once dead tally expiry batches meta
---- NEEDS  now uses bodies_left keep_results drop_bodies forget notify_ended count_members
+--- NEEDS  now uses bodies_left keep_results drop_bodies forget notify_ended follow_deaths count_members
 --- GIVES  remove_expired
 local function remove_expired(expired)
   if #expired.ids + #expired.once == 0 and bodies_left == '' then
