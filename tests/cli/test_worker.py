@@ -353,11 +353,15 @@ def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: 
     """
     file = tmp_path / "health"
     options = ("--processes", "2", "--health-port", "0", "--health-file", str(file))
-    program = worker(
-        *options, before="from penstock.worker import supervisor as s; s.STALE_REPORT_SECONDS = 3"
-    )
+    stale = "from penstock.worker import supervisor as s; s.STALE_REPORT_SECONDS = 3"
+    known = "import os; os.environ['PENSTOCK_URL'] = os.environ['APP_REDIS']"
+    program = worker(*options, before=f"{stale}; {known}")
     health = program.line(r"probes are answered at (http://\S+)")[1]
     wait_until(lambda: ask(health) == (200, {"healthy": True}), "all are well")
+    told.do("one", queue="other")
+    of_queue = health.replace("health", "queues/jobs.json")
+    assert ask(of_queue)[1]["queue"] == "jobs"
+    assert ask(of_queue.replace("jobs", "other"))[0] == 404
     _, document = ask(health.replace("/health", "/status"))
     assert document["pid"] == program.process.pid
     numbers = [(p["number"], p["worker"]["name"], p["starts"]) for p in document["processes"]]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import BadArgument, Penstock
+from penstock.client._sync.metrics import Metrics
 from penstock.core.jobs.workers import worker_entry
+from penstock.core.nodes.metrics import METRICS, as_text
 from penstock.integrations.prometheus import QueueCollector
 from penstock.wire.keys import worker_key, workers_key
 from tests.support.backends import Backend
@@ -75,6 +79,87 @@ def test_waits_pauses_and_workers(backend: Backend, ps: Penstock) -> None:
     assert found["node_up", address] == 1
 
 
+def test_a_late_schedule(backend: Backend, ps: Penstock) -> None:
+    """A schedule whose tick no worker has run is late for more than a minute; a paused one not."""
+    q = ps.queue("mail")
+    for name in ("due", "paused"):
+        q.schedules.add(name, job=1, every=3600)
+    q.schedules.pause("paused")
+    found = scraped(ps)
+    assert found["queue_schedules_late", "mail"] == 0
+    assert found["queue_schedule_late_seconds", "mail"] == 0
+    raw = backend.sync_client()
+    seconds, _ = raw.time()
+    raw.zadd(q.ops.keys["ticks"], {"due": (int(seconds) - 90) * 1000})
+    found = scraped(ps)
+    assert found["queue_schedules_late", "mail"] == 1
+    assert 90 <= found["queue_schedule_late_seconds", "mail"] < 150
+
+
+def test_our_text_is_that_of_the_client_of_prometheus(ps: Penstock) -> None:
+    """Its parser reads from our text what it reads from its own, also of hostile names."""
+    q = ps.queue(HOSTILE + "\n")
+    q.enqueue(1)
+    ours = as_text(Metrics(ps).read())
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(ps))
+    theirs = generate_latest(registry).decode()
+
+    def read(text: str) -> list[tuple[str, str, str, dict[str, str]]]:
+        return [
+            (family.name, family.type, sample.name, sample.labels)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        ]
+
+    assert read(ours) == read(theirs)
+    assert {family.name for family in Metrics(ps).read()} == {*METRICS}
+
+
+def test_looking_writes_nothing(backend: Backend, ps: Penstock) -> None:
+    """Neither the figures nor the jobs of a queue, also of one that does not exist."""
+    q = ps.queue("mail")
+    q.enqueue_many(range(3))
+    q.reserve(1)
+    q.schedules.add("report", job=1, every=3600)
+    raw = backend.sync_client()
+
+    def content() -> dict[bytes, object]:
+        return {key: raw.dump(key) for key in raw.scan_iter()}
+
+    before = content()
+    metrics = Metrics(ps)
+    assert metrics.answer("/metrics") is not None
+    for name, backlog in (("mail", 3), ("nosuch", 0), ("a%2Fb", 0)):
+        answer = metrics.answer(f"/queues/{name}.json")
+        assert answer is not None
+        document = json.loads(answer.body)
+        assert (answer.status, document["backlog"]) == (200, backlog)
+        assert document["queue"] == unquote(name)
+    assert content() == before
+
+
+def test_only_queues_of_the_patterns_are_answered(ps: Penstock) -> None:
+    """Other paths have no answer; a name that no queue can have is a bad request."""
+    metrics = Metrics(ps, ["mail", "shop.*"])
+    for path in ("/queues/other.json", "/queues/mail", "/", "/metrics/", "/queues/a/b.json"):
+        assert metrics.answer(path) is None
+    assert metrics.answer("/queues/shop.eu.json") is not None
+    answer = Metrics(ps).answer("/queues/%00.json")
+    assert answer is not None
+    assert answer.status == 400
+
+
+def test_jobs_of_a_server_that_is_down() -> None:
+    """An autoscaler gets an error, and no zero."""
+    ps = Penstock("redis://127.0.0.1:1", retry_for=0)
+    answer = Metrics(ps).answer("/queues/mail.json")
+    ps.close()
+    assert answer is not None
+    assert answer.status == 503
+    assert "can't be reached" in json.loads(answer.body)["error"]
+
+
 def test_the_number_of_labels_is_bounded(ps: Penstock) -> None:
     """Only the first queues by name have labels, and those of the pattern."""
     for name in ("a", "b", "c", HOSTILE):
@@ -82,7 +167,8 @@ def test_the_number_of_labels_is_bounded(ps: Penstock) -> None:
     assert scraped(ps)["queue_jobs", HOSTILE, "ready"] == 1
     found = scraped(ps, "?", 2)
     assert {key[1] for key in found if key[0] == "queue_died_total"} == {"a", "b"}
-    assert found["queues",] == 3
+    assert (found["queues",], found["queues_omitted",]) == (3, 1)
+    assert scraped(ps)["queues_omitted",] == 0
     with pytest.raises(BadArgument, match="most"):
         QueueCollector(ps, most=0)
 

@@ -11,10 +11,13 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
+from penstock import AsyncWorker, Penstock, Worker
 from penstock.worker.health import HealthFile, HealthServer, health_problem
+from tests.support.backends import Backend
 from tests.worker.programs import ask, wait_until
 
 
@@ -65,6 +68,24 @@ def test_the_server_answers_probes(patient: Patient) -> None:
         assert ask(status + "s")[0] == 404
 
 
+@pytest.mark.parametrize("kind", [Worker, AsyncWorker])
+def test_the_figures_of_a_worker(backend: Backend, kind: Any) -> None:
+    """/metrics has those of its own queues, and an autoscaler can ask for their jobs."""
+    with Penstock(backend.sync_client()) as client:
+        for name in ("a*", "ab"):
+            client.queue(name).enqueue(1)
+    of_kind = backend.async_client if kind is AsyncWorker else backend.sync_client
+    made = kind(of_kind(), "a*", print)
+    with HealthServer(made, more=made.answer_metrics) as server:
+        with urlopen(server.url_of("/metrics")) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            text = answer.read().decode()
+        assert 'penstock_queue_jobs{queue="a*",state="ready"} 1.0' in text
+        assert '"ab"' not in text
+        assert ask(server.url_of("/queues/a%2A.json"))[1]["backlog"] == 1
+        assert ask(server.url_of("/queues/ab.json"))[0] == 404
+
+
 def test_the_head_of_an_answer(patient: Patient) -> None:
     """HEAD returns the header without the body; no header has software versions."""
     with HealthServer(patient) as server:
@@ -91,7 +112,7 @@ def test_a_silent_client_does_not_block_others(
     patient: Patient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A silent client does not block others and is disconnected after a timeout."""
-    monkeypatch.setattr("penstock.worker.health._Answer.timeout", 0.2)
+    monkeypatch.setattr("penstock.worker.answering._Answer.timeout", 0.2)
     with (
         HealthServer(patient) as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=60) as silent,

@@ -1,4 +1,4 @@
-"""The command `metrics`: the figures of all queues for Prometheus."""
+"""The command `metrics`: the figures of queues for Prometheus and autoscalers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, Option
+from penstock.client._sync.metrics import MAX_QUEUES, Metrics
+from penstock.core.nodes.metrics import as_text
 from penstock.core.values.urls import host_and_port
+from penstock.worker.answering import METRIC_PATHS, AnswerServer, one_at_a_time
 from penstock.worker.signals import handle_signals
 
 __all__ = ["metrics"]
@@ -19,47 +22,39 @@ __all__ = ["metrics"]
 @command("metrics")
 def metrics(
     session: Session,
-    pattern: Annotated[str, Argument("PATTERN")] = "*",
-    port: Annotated[int | None, Option(metavar="PORT", low=1, high=65535)] = None,
+    queues: Annotated[list[str] | None, Argument("QUEUE")] = None,
+    port: Annotated[int | None, Option(metavar="PORT", low=0, high=65535)] = None,
     host: str = "127.0.0.1",
-    most: Annotated[int, Option(low=1)] = 1000,
+    most: Annotated[int, Option(low=1)] = MAX_QUEUES,
 ) -> None:
     """Print the figures of queues, workers and nodes for Prometheus, or serve them.
 
-    It needs the extra `prometheus`. Without --port it prints them once, for a file that
-    node_exporter collects. With it, it answers GET /metrics until SIGTERM or SIGINT. Exit code 1:
+    Without --port it prints them once, for a file that node_exporter collects. With it, it answers
+    GET /metrics, and GET /queues/NAME.json for autoscalers, until SIGTERM or SIGINT. Exit code 1:
     the server does not answer.
 
     Args:
-        pattern: only queues whose names match: * any text, ? any character, [abc] one of these.
-        port: port to listen on.
+        queues: names or patterns of queues: * any text, ? any character, [abc] one of these.
+            Default: all queues.
+        port: port to listen on; 0 = any free port.
         host: address to listen on.
         most: most queues with labels of their own.
 
     Examples:
         penstock metrics
-        penstock metrics --port 9000 'shop.*'
+        penstock metrics --port 9000 'shop.*' emails
     """
-    try:
-        from prometheus_client import CollectorRegistry, generate_latest, start_http_server
-
-        from penstock.integrations.prometheus import QueueCollector
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "prometheus_client":
-            raise
-        raise Failed(
-            "this command needs one more package: pip install 'penstock[prometheus]'"
-        ) from None
-    registry, stopped = CollectorRegistry(), threading.Event()
+    stopped = threading.Event()
     with session.client() as client:
-        registry.register(QueueCollector(client, pattern, most))
+        figures = Metrics(client, queues or ["*"], most)
         if port is None:
-            sys.stdout.write(generate_latest(registry).decode())
+            sys.stdout.write(as_text(figures.read()))
             return
         handle_signals(lambda _: stopped.set())
-        server, thread = start_http_server(port, host, registry)
-        output.note(f"penstock: http://{host_and_port(host, port)}/metrics")
-        stopped.wait()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        try:
+            server = AnswerServer(one_at_a_time(figures.answer), METRIC_PATHS, host, port)
+        except (OSError, UnicodeError) as error:
+            raise Failed(f"argument --port: {host_and_port(host, port)}: {error}") from error
+        with server:
+            output.note(f"penstock: {server.url_of('/metrics')}")
+            stopped.wait()

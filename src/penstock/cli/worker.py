@@ -10,21 +10,32 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
+from glob import escape
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from redis.exceptions import ResponseError
 
-from penstock import BadArgument, NotPermitted, OutOfMemory, QueueDamaged, UnsupportedVersion
+from penstock import (
+    BadArgument,
+    NotPermitted,
+    OutOfMemory,
+    Penstock,
+    QueueDamaged,
+    UnsupportedVersion,
+)
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.cli.watching import calling_on_change, resident
+from penstock.client._sync.metrics import Metrics
 from penstock.core.jobs.logs import TRACE_FIELD, get_logger
+from penstock.core.values.answers import HttpAnswer
 from penstock.core.values.durable import Durable
 from penstock.core.values.urls import host_and_port
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
+from penstock.worker.answering import AnswerPath, one_at_a_time
 from penstock.worker.children import NUMBER_VARIABLE, SupervisorLine
 from penstock.worker.health import HealthFile, HealthServer, Probed, health_problem
 from penstock.worker.held_file import HeldFile
@@ -40,6 +51,7 @@ from penstock.worker.target import AnyWorker, NoWorker, load
 __all__ = ["healthy", "worker"]
 
 logger = get_logger(__name__)
+AnswerProbes: TypeAlias = Callable[[Probed, ExitStack, AnswerPath | None], None]
 BYTES_PER_UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -94,7 +106,8 @@ def worker(
         max_memory: replace a process that, with its children, uses more, such as 512M or 2G.
         name: name of the worker.
         reload: for development: restart when a .py file changes in the current directory or below.
-        health_port: answer GET /health (200 or 503) and /status; 0 = any free port.
+        health_port: answer GET /health (200 or 503), /status, and the figures of its queues as
+            `penstock metrics` does; 0 = any free port.
         health_host: address to listen on.
         health_file: write the status there every second, for `penstock healthy`.
         log_level: lowest level to log. Default: info, or the app's own setup.
@@ -141,7 +154,8 @@ def worker(
         development=reload,
     )
     with ExitStack() as stack:
-        answer(supervisor, stack)
+        url = session.given_url or os.environ.get("PENSTOCK_URL")
+        answer(supervisor, stack, partial(_answer_figures, session, supervisor) if url else None)
         if reload:
             stack.enter_context(calling_on_change(Path.cwd(), supervisor.reload))
         code = supervisor.run()
@@ -152,7 +166,7 @@ def worker(
 def _work(
     target: str,
     changes: Mapping[str, Any],
-    answer: Callable[[Probed, ExitStack], None],
+    answer: AnswerProbes,
     level: str | None,
     log_format: LogFormat,
     *,
@@ -178,7 +192,7 @@ def _work(
     if line is None:
         notify_ready()
     with ExitStack() as stack:
-        answer(made, stack)
+        answer(made, stack, made.answer_metrics)
         if line is not None:
             made.held_file = line.held_file
             line.report(made, made.options.grace)
@@ -245,11 +259,18 @@ def _arguments(changes: Mapping[str, Any]) -> list[str]:
 
 
 def _answer_probes(
-    probed: Probed, stack: ExitStack, *, host: str, port: int | None, file: Path | None
+    probed: Probed,
+    stack: ExitStack,
+    answer: AnswerPath | None,
+    *,
+    host: str,
+    port: int | None,
+    file: Path | None,
 ) -> None:
     if port is not None:
+        more = None if answer is None else one_at_a_time(answer)
         try:
-            server = stack.enter_context(HealthServer(probed, host, port))
+            server = stack.enter_context(HealthServer(probed, host, port, more))
         except (OSError, UnicodeError) as error:
             raise _bad("health_port", f"{host_and_port(host, port)}: {error}") from error
         logger.info("probes are answered at %s", server.url)
@@ -258,6 +279,14 @@ def _answer_probes(
             stack.enter_context(HealthFile(file, probed))
         except OSError as error:
             raise _bad("health_file", f"{file}: {error.strerror}") from error
+
+
+def _answer_figures(session: Session, supervisor: Supervisor, path: str) -> HttpAnswer | None:
+    """Answer for the queues of the processes, which know the server as this one does."""
+    slots = supervisor.status().as_dict()["processes"]
+    names = {name for slot in slots for name in slot["worker"].get("queues", ())}
+    with Penstock(session.source, retry_for=0) as client:
+        return Metrics(client, [escape(name) for name in sorted(names)]).answer(path)
 
 
 @command("healthy", common=False)

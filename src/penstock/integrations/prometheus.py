@@ -7,9 +7,9 @@ It needs the extra `prometheus` (prometheus-client). The application serves the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, get_args
+from typing import Any
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -21,38 +21,17 @@ except ModuleNotFoundError as error:
     reason = f"{package}: pip install 'penstock[prometheus]'"
     raise ModuleNotFoundError(reason, name=error.name) from None
 
-from redis.exceptions import RedisError
-
 from penstock.client._sync.client import Penstock
+from penstock.client._sync.metrics import MAX_QUEUES, Metrics
 from penstock.core.jobs.job import BulkEnqueued
-from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
-from penstock.core.jobs.queue_stats import QueueStats
-from penstock.core.values.checks import StateName, check_count
-from penstock.errors import BadArgument, PenstockError
+from penstock.core.nodes.metrics import METRICS
+from penstock.errors import BadArgument
 
 __all__ = ["Prometheus", "QueueCollector"]
 
-logger = get_logger("penstock")
-
 BUCKETS_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800, 3600)
 """The bounds of both histograms, in seconds."""
-
-
-MAX_QUEUES = 1_000
-"""Queues with labels of their own, unless another number is given."""
-COUNTED = {
-    "enqueued": ("enqueued", "Jobs added."),
-    "acked": ("done", "Jobs finished."),
-    "nacked": ("failed", "Failed attempts that were reported."),
-    "crashed": ("crashed", "Leases that ended without a report."),
-    "died": ("died", "Jobs that became dead letters, with a worker or without one."),
-    "redriven": ("redriven", "Dead letters brought back."),
-    "trimmed": ("trimmed", "Dead letters dropped by age or number."),
-    "expired": ("expired", "Jobs removed because their ttl had ended."),
-    "cancelled": ("cancelled", "Jobs that ended because they were cancelled."),
-}
-"""Totals of `QueueStats`, each with the middle of its metric's name and the help."""
 
 
 class Prometheus(Middleware):
@@ -149,12 +128,19 @@ class QueueCollector(Collector):
     |---|---|---|
     | `penstock_up` | gauge | 1 = the server has answered; else there are no other figures |
     | `penstock_queues` | gauge | number of queues, also of those without labels of their own |
+    | `penstock_queues_omitted` | gauge | queues without labels of their own: there are more than
+      `most` |
+    | `penstock_workers` | gauge | workers that run |
     | `penstock_queue_jobs` | gauge: queue, state | jobs that are ready, scheduled, parked, active
       or dead |
     | `penstock_queue_oldest_wait_seconds` | gauge: queue | for how long the longest waiting job
       could have been reserved; 0 = no job waits |
     | `penstock_queue_paused` | gauge: queue | 1 = deliveries are paused |
     | `penstock_queue_workers` | gauge: queue | workers that run, and take its jobs |
+    | `penstock_queue_schedules_late` | gauge: queue | schedules whose tick is due for more than a
+      minute, at most 100 |
+    | `penstock_queue_schedule_late_seconds` | gauge: queue | for how long the longest due tick of a
+      schedule waits; 0 = none is due |
     | `penstock_queue_enqueued_total`, `_done_`, `_failed_`, `_crashed_`, `_died_`, `_redriven_`,
       `_trimmed_`, `_expired_`, `_cancelled_` | counter: queue | totals since the queue was made |
     | `penstock_node_up` | gauge: node | 1 = the node has answered |
@@ -171,9 +157,7 @@ class QueueCollector(Collector):
     """
 
     def __init__(self, client: Penstock, pattern: str = "*", most: int = MAX_QUEUES) -> None:
-        self._client = client
-        self._pattern = pattern
-        self._most = check_count("most", most)
+        self._metrics = Metrics(client, [pattern], most)
 
     def describe(self) -> Sequence[Metric]:
         """Return nothing: registering reads nothing."""
@@ -181,60 +165,13 @@ class QueueCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, as they are now."""
-        up = GaugeMetricFamily("penstock_up", "Whether the server has answered.")
-        found = list[Metric]()
-        try:
-            found += self._queue_metrics()
-            found += self._node_metrics()
-        except (PenstockError, RedisError, OSError) as error:
-            logger.warning("the figures of queues can't be read: %s", error)
-            found = []
-        up.add_metric([], float(bool(found)))
-        yield up
-        yield from found
-
-    def _queue_metrics(self) -> Iterator[Metric]:
-        every = {one.name: one for one in self._client.scan_queues_iter(pattern=self._pattern)}
-        yield GaugeMetricFamily("penstock_queues", "Number of queues.", len(every))
-        shown = [every[name] for name in sorted(every)[: self._most]]
-        taking = [name for one in self._client.workers() for name in one.queues]
-        jobs = GaugeMetricFamily("penstock_queue_jobs", "Jobs by state.", labels=["queue", "state"])
-        for one in shown:
-            for state in get_args(StateName):
-                jobs.add_metric([one.name, state], getattr(one, state))
-        yield jobs
-        text = "Seconds for which the longest waiting job could have been reserved."
-        oldest = {one.name: one.oldest or 0.0 for one in shown}
-        yield _gauge("penstock_queue_oldest_wait_seconds", text, "queue", oldest)
-        paused = {one.name: float(one.settings.paused in ("out", "all")) for one in shown}
-        yield _gauge("penstock_queue_paused", "Whether deliveries are paused.", "queue", paused)
-        workers = {one.name: float(taking.count(one.name)) for one in shown}
-        yield _gauge("penstock_queue_workers", "Workers that take its jobs.", "queue", workers)
-        yield from _totals(shown)
-
-    def _node_metrics(self) -> Iterator[Metric]:
-        nodes = self._client.hello().nodes
-        up = {one.address: float(not one.error) for one in nodes}
-        yield _gauge("penstock_node_up", "Whether the node has answered.", "node", up)
-        for name, text in (("used", "Memory in use."), ("max", "Limit of the memory; 0 = none.")):
-            sizes = {one.address: getattr(one, f"{name}_memory") for one in nodes}
-            known: dict[str, Any] = {node: size for node, size in sizes.items() if size is not None}
-            yield _gauge(f"penstock_node_{name}_memory_bytes", text, "node", known)
-
-
-def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    made = GaugeMetricFamily(name, text, labels=[label])
-    for of, value in values.items():
-        made.add_metric([of], value)
-    return made
-
-
-def _totals(queues: Sequence[QueueStats]) -> Iterator[Metric]:
-    for field, (name, text) in COUNTED.items():
-        made = CounterMetricFamily(f"penstock_queue_{name}", text, labels=["queue"])
-        for one in queues:
-            made.add_metric([one.name], getattr(one, field))
-        yield made
+        for family in self._metrics.read():
+            metric = METRICS[family.name]
+            of_kind = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
+            made = of_kind(family.name, metric.text, labels=metric.labels)
+            for values, number in family.samples:
+                made.add_metric(values, number)
+            yield made
 
 
 class Children(dict[tuple[str, ...], Any]):

@@ -169,7 +169,7 @@ class Page:
         """Return a page with the wanted jobs."""
         if all(wanted):
             return self
-        is_kept = np.repeat(wanted, self.origin.width)
+        is_kept: Ints = np.repeat(wanted, self.origin.width)
         return Page(self.origin, list(compress(self._elements, is_kept)))
 
     @cached_property

@@ -5,30 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
-import socketserver
-import sys
 import threading
 import time
-from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.jobs.logs import RateLimit, get_logger
-from penstock.core.values.urls import host_and_port
+from penstock.core.values.answers import HttpAnswer, json_answer
 from penstock.worker.activities import in_thread
+from penstock.worker.answering import METRIC_PATHS, AnswerPath, AnswerServer
 
 __all__ = ["HealthFile", "HealthServer", "Probed", "document", "health_problem"]
 
 LOG = get_logger(__name__)
 HEALTH_FILE_INTERVAL = 1.0
 """Seconds between two updates of a file."""
-SERVER_POLL_INTERVAL = 0.25
-"""Most seconds that `HealthServer.close` takes."""
-PROBE_REQUEST_SECONDS = 5.0
-"""Seconds that a client may take to send its request."""
 
 
 class StatusLike(Protocol):
@@ -53,7 +45,7 @@ def document(probed: Probed) -> dict[str, Any]:
     return {**probed.status().as_dict(), "healthy": bool(probed.healthy())}
 
 
-class HealthServer(ThreadingHTTPServer):
+class HealthServer(AnswerServer):
     """Answers probes over HTTP, in a thread of its own, from construction to `close()`.
 
     GET /health answers 200 while `probed` is healthy, else 503. GET /status answers 200 with the
@@ -63,87 +55,35 @@ class HealthServer(ThreadingHTTPServer):
         probed: the worker or supervisor.
         host: address to listen on. Every client that reaches it can read the status.
         port: port to listen on; 0 = any free one.
-
-    Attributes:
-        port: the port it listens on.
+        more: answers other paths: the figures of queues. None = there are no others.
 
     Raises:
         OSError: it can't listen there.
     """
 
-    daemon_threads = True
+    def __init__(
+        self,
+        probed: Probed,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        more: AnswerPath | None = None,
+    ) -> None:
+        def answer(path: str) -> HttpAnswer | None:
+            if path == "/health":
+                healthy = bool(probed.healthy())
+                status = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
+                return json_answer({"healthy": healthy}, status)
+            if path == "/status":
+                return json_answer(document(probed))
+            return None if more is None else more(path)
 
-    def __init__(self, probed: Probed, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.probed = probed
-        self.host = host
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Answer)
-        self.port: int = self.server_address[1]
-        self._thread = in_thread(
-            partial(self.serve_forever, SERVER_POLL_INTERVAL), "penstock-health"
-        )
+        paths = "/health and /status" if more is None else f"/health, /status, {METRIC_PATHS}"
+        super().__init__(answer, paths, host, port)
 
     @property
     def url(self) -> str:
         """URL of the health endpoint."""
-        return f"http://{host_and_port(self.host, self.port)}/health"
-
-    def close(self) -> None:
-        """Stop answering and free the port; a second call does nothing."""
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def server_bind(self) -> None:
-        """Bind the socket. HTTPServer also asks the DNS for this host, for up to half a minute."""
-        socketserver.TCPServer.server_bind(self)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's
-        """Log a probe that closed its connection or sent nothing, without a traceback on stderr."""
-        LOG.debug("no answer to a probe from %s: %r", client_address, sys.exc_info()[1])
-
-
-class _Answer(BaseHTTPRequestHandler):
-    server: HealthServer
-    server_version = "penstock"
-    sys_version = ""
-    timeout = PROBE_REQUEST_SECONDS
-
-    def do_GET(self) -> None:
-        """Answer a probe."""
-        path, probed, code = self.path.partition("?")[0], self.server.probed, HTTPStatus.OK
-        body: dict[str, Any]
-        try:
-            if path == "/health":
-                body = {"healthy": bool(probed.healthy())}
-                code = HTTPStatus.OK if body["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE
-            elif path == "/status":
-                body = document(probed)
-            else:
-                code, body = HTTPStatus.NOT_FOUND, {"error": "there are /health and /status"}
-        except Exception as error:
-            LOG.exception("the status can't be read")
-            code, body = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": repr(error)}
-        self._send(code, body)
-
-    do_HEAD = do_GET  # noqa: N815 - the name is http.server's
-
-    def _send(self, code: HTTPStatus, body: dict[str, Any]) -> None:
-        raw = (json.dumps(body, default=str) + "\n").encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(raw)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(raw)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
-        """Log no probe."""
+        return self.url_of("/health")
 
 
 class HealthFile(contextlib.AbstractContextManager["HealthFile"]):

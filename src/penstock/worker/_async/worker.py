@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio  # async only
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from glob import escape
 from types import TracebackType
 from typing import Any, TypeVar
 
 from penstock.client._async.client import AsyncPenstock, twin_of
+from penstock.client._async.metrics import AsyncMetrics
 from penstock.client._async.queue import AsyncQueue
 from penstock.client.clock import monotonic
+from penstock.core.values.answers import HttpAnswer
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
 from penstock.errors import BadArgument
@@ -387,6 +391,20 @@ class AsyncWorker:
         if self._activity.is_over:
             return "stopped"
         return "stopping" if self.stopping else "running"
+
+    def answer_metrics(self, path: str) -> HttpAnswer | None:
+        """Answer GET of a path with the figures of its queues; None = there is nothing at it.
+
+        internal: of the health port, whose threads call it.
+        """
+        queues = [escape(name) for name in self.options.queues]
+
+        async def answer() -> HttpAnswer | None:
+            async with twin_of(self._origin) as client:
+                return await AsyncMetrics(client, queues).answer(path)
+
+        # sync only: return answer()
+        return asyncio.run(answer())  # async only
 
     @property
     def drained(self) -> bool:

@@ -7,12 +7,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from glob import escape
 from types import TracebackType
 from typing import Any, TypeVar
 
 from penstock.client._sync.client import Penstock, twin_of
+from penstock.client._sync.metrics import Metrics
 from penstock.client._sync.queue import Queue
 from penstock.client.clock import monotonic
+from penstock.core.values.answers import HttpAnswer
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
 from penstock.errors import BadArgument
@@ -386,6 +389,19 @@ class Worker:
         if self._activity.is_over:
             return "stopped"
         return "stopping" if self.stopping else "running"
+
+    def answer_metrics(self, path: str) -> HttpAnswer | None:
+        """Answer GET of a path with the figures of its queues; None = there is nothing at it.
+
+        internal: of the health port, whose threads call it.
+        """
+        queues = [escape(name) for name in self.options.queues]
+
+        def answer() -> HttpAnswer | None:
+            with twin_of(self._origin) as client:
+                return Metrics(client, queues).answer(path)
+
+        return answer()
 
     @property
     def drained(self) -> bool:

@@ -1,0 +1,120 @@
+# From src/penstock/client/_async/metrics.py by tools/unasync.py; do not edit.
+"""The figures of queues, workers and nodes for monitoring systems. Looking writes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from redis.exceptions import RedisError
+
+from penstock.client._sync.client import Penstock
+from penstock.client._sync.queue import Queue
+from penstock.client._sync.route.part import Part
+from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.queue_stats import QueueStats
+from penstock.core.nodes.metrics import TEXT_TYPE, Family, LateSchedules, Seen, as_text
+from penstock.core.values.answers import HttpAnswer, json_answer
+from penstock.core.values.checks import check_count
+from penstock.errors import BadArgument, NodesMissed, PenstockError
+
+__all__ = ["MAX_QUEUES", "Metrics"]
+
+logger = get_logger("penstock")
+MAX_QUEUES = 1_000
+"""Queues with labels of their own, unless another number is given."""
+LATE_TICK_SECONDS = 60.0
+"""Seconds after which a due tick is late."""
+
+
+class Metrics:
+    """Reads the figures of queues, workers and nodes, and answers requests for them.
+
+    Args:
+        client: reads the figures.
+        patterns: only queues whose names match one of them, as in `client.queues`.
+        most: the most queues with figures of their own: the first ones by name.
+
+    Raises:
+        BadArgument: an argument can't be used.
+    """
+
+    def __init__(
+        self, client: Penstock, patterns: Sequence[str] = ("*",), most: int = MAX_QUEUES
+    ) -> None:
+        self._client = client
+        self._patterns = patterns
+        self._most = check_count("most", most)
+
+    def read(self) -> list[Family]:
+        """Return the metrics as they are now; `penstock_up` alone is 0 if no server answers."""
+        try:
+            return self._look().families()
+        except (PenstockError, RedisError, OSError) as error:
+            logger.warning("the figures of queues can't be read: %s", error)
+            return [Family("penstock_up", [((), 0)])]
+
+    def _look(self) -> Seen:
+        every = dict[str, QueueStats]()
+        for pattern in self._patterns:
+            for stats in self._client.scan_queues_iter(pattern=pattern):
+                every[stats.name] = stats
+        shown = [every[name] for name in sorted(every)[: self._most]]
+        late = {
+            one.name: _late_schedules(self._client.open(one.name))
+            for one in shown
+            if one.has_schedules
+        }
+        workers, hello = self._client.workers(), self._client.hello()
+        return Seen(shown, len(every), late, workers=workers, nodes=hello.nodes)
+
+    def answer(self, path: str) -> HttpAnswer | None:
+        """Return the answer to GET of this path; None = there is nothing at it.
+
+        /metrics has the text format of Prometheus. /queues/NAME.json has the number of jobs of one
+        queue, for autoscalers; a queue without jobs may not exist, and has zeros then.
+        """
+        if path == "/metrics":
+            return HttpAnswer(HTTPStatus.OK, TEXT_TYPE, as_text(self.read()))
+        named = re.fullmatch(r"/queues/([^/]+)\.json", path)
+        if not named:
+            return None
+        name = unquote(named[1])
+        if not any(fnmatchcase(name, pattern) for pattern in self._patterns):
+            return None
+        try:
+            return json_answer(self._count_jobs(name))
+        except BadArgument as error:
+            return json_answer({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+        except (PenstockError, RedisError, OSError) as error:
+            return json_answer({"error": str(error)}, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _count_jobs(self, name: str) -> dict[str, object]:
+        stats = self._client.open(name).stats()
+        if stats.unreachable:  # an autoscaler must not take the jobs that are seen for all
+            raise NodesMissed(dict.fromkeys(stats.unreachable, "no answer"))
+        return {
+            "queue": stats.name,
+            "backlog": stats.ready + stats.active,
+            "ready": stats.ready,
+            "active": stats.active,
+            "scheduled": stats.scheduled,
+            "parked": stats.parked,
+            "dead": stats.dead,
+            "oldest": stats.oldest or 0,
+            "paused": stats.settings.paused in ("out", "all"),
+        }
+
+
+def _late_schedules(queue: Queue) -> LateSchedules:
+    def look(part: Part) -> list[float]:
+        listed = part.executor.run(part.ops.near_schedules(0))
+        ticks = [one.tick for one in listed.entries if one.tick is not None]
+        return [(listed.now_ms - tick) / 1000 for tick in ticks]
+
+    parts, _ = queue.route.refresh().ask_parts(look)
+    late = [seconds for part in parts for seconds in part]
+    return LateSchedules(sum(one > LATE_TICK_SECONDS for one in late), max(late, default=0.0))
