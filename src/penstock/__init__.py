@@ -21,7 +21,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.enqueuing.batches import BatchStatus
+from penstock.core.enqueuing.batches import BatchFailure, BatchStatus
 from penstock.core.enqueuing.dedup import Dedup, DedupUntil, OnDuplicate
 from penstock.core.enqueuing.new_jobs import NewJob, NewJobs
 from penstock.core.jobs.job import BulkEnqueued, Enqueued
@@ -150,6 +150,7 @@ __all__ = [
     "BadJobId",
     "Batch",
     "BatchClosed",
+    "BatchFailure",
     "BatchLost",
     "BatchStatus",
     "BodyTooLarge",

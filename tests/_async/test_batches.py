@@ -14,6 +14,7 @@ from penstock import (
     AsyncWorker,
     BadArgument,
     BatchClosed,
+    BatchFailure,
     Done,
     Handlers,
     Reject,
@@ -104,13 +105,39 @@ async def test_dead_members(q: AsyncQueue, on: Any) -> None:
     assert (status.progress, status.is_stuck) == (0.75 if waits else 1.0, waits)
     dead = [view.raw async for view in q.jobs("dead", batch=batch.id)]
     assert dead == [b"b"]
+    assert status.failures == ()
+    status = await batch.status()
+    assert status is not None
+    assert status.failures == (BatchFailure(jobs[1].id, "", "broken"),)
     await q.redrive([jobs[1].id])
-    [status] = await q.batches.list()
-    assert not status.is_stuck
+    status = await q.batches.get(batch.id)
+    assert status is not None
+    assert (status.is_stuck, status.failures) == (False, ())
     again = {job.raw: job for job in await q.reserve(2)}
     await again[b"b"].ack()
     [status] = await q.batches.list()
     assert (status.state, status.progress) == ("called", 1.0)
+
+
+async def test_the_first_dead_letters_are_named(q: AsyncQueue) -> None:
+    """Of many there are 20, the oldest first, with handler and error; others are left out."""
+    handlers = Handlers()
+
+    @handlers.handler("resize", result_ttl=60)
+    async def resize(number: int) -> None: ...
+
+    await q.enqueue_many([b"other"] * 3)
+    await q.bury(await q.reserve(3), "not of the batch")
+    async with q.batch(then="callback") as batch:
+        added = await batch.enqueue_many(resize.options(ttl=3600).jobs(range(25)))
+    for number, job in enumerate(await q.reserve(25)):
+        await job.bury(f"reason {number}")
+    status = await q.batches.get(batch.id)
+    assert status is not None
+    assert (status.dead, status.is_stuck, status.progress) == (25, True, 0.0)
+    assert status.failures == tuple(
+        BatchFailure(added[number].id, "resize", f"reason {number}") for number in range(20)
+    )
 
 
 @pytest.mark.parametrize("on", ["success", "finished"])

@@ -11,6 +11,7 @@ import pytest
 from penstock import (
     BadArgument,
     BatchClosed,
+    BatchFailure,
     Done,
     Handlers,
     Job,
@@ -105,13 +106,39 @@ def test_dead_members(q: Queue, on: Any) -> None:
     assert (status.progress, status.is_stuck) == (0.75 if waits else 1.0, waits)
     dead = [view.raw for view in q.jobs("dead", batch=batch.id)]
     assert dead == [b"b"]
+    assert status.failures == ()
+    status = batch.status()
+    assert status is not None
+    assert status.failures == (BatchFailure(jobs[1].id, "", "broken"),)
     q.redrive([jobs[1].id])
-    [status] = q.batches.list()
-    assert not status.is_stuck
+    status = q.batches.get(batch.id)
+    assert status is not None
+    assert (status.is_stuck, status.failures) == (False, ())
     again = {job.raw: job for job in q.reserve(2)}
     again[b"b"].ack()
     [status] = q.batches.list()
     assert (status.state, status.progress) == ("called", 1.0)
+
+
+def test_the_first_dead_letters_are_named(q: Queue) -> None:
+    """Of many there are 20, the oldest first, with handler and error; others are left out."""
+    handlers = Handlers()
+
+    @handlers.handler("resize", result_ttl=60)
+    def resize(number: int) -> None: ...
+
+    q.enqueue_many([b"other"] * 3)
+    q.bury(q.reserve(3), "not of the batch")
+    with q.batch(then="callback") as batch:
+        added = batch.enqueue_many(resize.options(ttl=3600).jobs(range(25)))
+    for number, job in enumerate(q.reserve(25)):
+        job.bury(f"reason {number}")
+    status = q.batches.get(batch.id)
+    assert status is not None
+    assert (status.dead, status.is_stuck, status.progress) == (25, True, 0.0)
+    assert status.failures == tuple(
+        BatchFailure(added[number].id, "resize", f"reason {number}") for number in range(20)
+    )
 
 
 @pytest.mark.parametrize("on", ["success", "finished"])

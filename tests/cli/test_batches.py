@@ -27,7 +27,11 @@ def test_batches_are_listed_and_closed(cli: Cli, client: Penstock) -> None:
     assert (one["total"], one["done"]) == (3, 1)
     queue.bury(queue.reserve(2), "broken")
     assert "waiting for dead letters  success" in cli("batches", "q").out
-    assert cli("batches", "q").out.split()[-2:] == ["2", "33%"]
+    lines = [line.split() for line in cli("batches", "q").out.splitlines()]
+    assert lines[2][-2:] == ["2", "33%"]
+    assert [(line[0], line[-1]) for line in lines[-2:]] == [(batch.id, "broken")] * 2
+    (one,) = cli("batches", "q", "--json").document["batches"]
+    assert [failure["error"] for failure in one["failures"]] == ["broken"] * 2
 
 
 def test_a_batch_that_is_not_there(cli: Cli, client: Penstock) -> None:

@@ -218,6 +218,7 @@ def _close_batch(queue: Queue) -> None:
 def _list_batches(queue: Queue) -> None:
     (batch,) = queue.batches.list()
     assert (batch.state, batch.total) == ("open", 1)
+    assert _ran(queue, queue.ops.batch_failures(batch.id, 0)) == (0, [])
 
 
 def _settle(queue: Queue) -> None:
@@ -435,7 +436,7 @@ def _unschedule(queue: Queue) -> None:
 
 WORKING: dict[str, Callable[[Queue], None]] = {
     "reserve": _reserve, "hand_over": _hand_over,
-    "close_batch": _close_batch, "list_batches": _list_batches,
+    "close_batch": _close_batch, "list_batches": _list_batches, "read_batch": _list_batches,
     "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
     "bury": _bury, "extend": _extend, "redrive": _redrive, "delete": _delete, "purge": _purge,
     "sweep": _sweep, "configure": _configure, "peek": _peek, "show": _show, "stats": _stats,

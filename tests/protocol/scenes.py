@@ -460,6 +460,7 @@ def _calls() -> Iterator[Act]:
     yield Act("open_batch", "open_batch", (90, "", "", "success", record))
     yield Act("close_batch", "close_batch", (90, EPOCH, "*batch"))
     yield Act("list_batches", "list_batches", (90, EPOCH, "", "**"))
+    yield Act("read_batch", "read_batch", (90, EPOCH, "*batch", "dead", 0))
     yield Act("list_batches, all", "list_batches", (90, "", "0"))
     # of a schedule that `prepare` has created
     value, mark, record = '{"every":9000}\n1\nbody', "f" * 16, "1\nnew"

@@ -71,6 +71,8 @@ MISTAKEN: list[tuple[str, str, tuple[Any, ...]]] = [
     ("schedules", "cursor", ("?",)),
     ("list_batches", "cursor", (EPOCH, "?")),
     ("list_batches", "number", (EPOCH, "", "?")),
+    ("read_batch", "number", (EPOCH, "?", "dead", 0)),
+    ("read_batch", "part", (EPOCH, "1-1000000000", "?", 0)),
     ("schedule", "hash", ("", "a", 0, "?", 0, "")),
     ("acquire", "kind", ("", "?", "0" * 16, "", 1, "eve")),
     ("acquire", "token", ("", "consumer", "?", "", 1, "eve")),

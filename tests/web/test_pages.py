@@ -501,6 +501,7 @@ def test_batches(ps: Penstock, open_page: Open) -> None:
     last.bury("broken")
     found = open_page().get("/batches")
     assert "emails waiting for dead letters success 4 3 0 1" in found.text
+    assert f"{last.id} dead broken" in found.text
     assert '<progress value="0.75"' in found.html
     q.enqueue("another")
     q.bury(q.reserve(), "other")

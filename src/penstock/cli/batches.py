@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from operator import attrgetter
 from typing import Annotated, Literal
 
@@ -13,6 +13,7 @@ from penstock.cli.app import Session, command
 from penstock.cli.jobs import QueueArgument
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage
+from penstock.core.enqueuing.batches import BATCHES_WITH_FAILURES
 
 __all__ = ["batches"]
 
@@ -27,6 +28,8 @@ def batches(
     batch: Annotated[str | None, Argument("ID")] = None,
 ) -> None:
     """List the batches of a queue whose callbacks have not ended, or close one of them.
+
+    Behind the list come the first 20 dead letters of each of the first 20 batches that have some.
 
     Args:
         action: close = no more jobs join; for a batch whose producer did not close it.
@@ -45,6 +48,9 @@ def batches(
             session.answer({"queue": queue, **asdict(status)}, f"{status.id}: {status.state}")
             return
         found = target.batches.list()
+        failing = [place for place, one in enumerate(found) if one.dead][:BATCHES_WITH_FAILURES]
+        for place in failing:
+            found[place] = target.batches.get(found[place].id) or found[place]
     document = {"queue": queue, "batches": [asdict(one) for one in found]}
     session.answer(document, lambda: _print(found))
 
@@ -53,6 +59,10 @@ def _print(found: Sequence[BatchStatus]) -> None:
     figures = attrgetter("on", "total", "done", "failed", "dead")
     rows = [(one.id, _state(one), *figures(one), f"{one.progress:.0%}") for one in found]
     output.table(BATCH_COLUMNS, rows, right="jobs done failed dead progress")
+    dead = [(one.id, *astuple(failure)) for one in found for failure in one.failures]
+    if dead:
+        output.write("")
+        output.table(("batch", "dead letter", "handler", "error"), dead)
 
 
 def _state(batch: BatchStatus) -> str:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.client._async.queue import AsyncQueue
+from penstock.core.enqueuing.batches import BATCHES_WITH_FAILURES
 from penstock.core.jobs.logs import printable
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.queue_stats import QueueStats
@@ -19,6 +20,7 @@ from penstock.core.jobs.views import JobView, ScanPage
 from penstock.core.values.checks import StateName
 from penstock.errors import BadJobId, JobCancelled, JobExpired, JobFailed, ResultGone, ResultTimeout
 from penstock.web.runs import ACTIONS_OF_STATE, FILTERS, Filter
+from penstock.web.sampler import Sample
 from penstock.web.shapes import body_text
 from penstock.web.site import Refused, Site, is_live, one_of
 from penstock.web.timeline import timeline_of
@@ -236,21 +238,31 @@ async def show_workers(site: Site, request: Request) -> Response:
 
 async def show_schedules(site: Site, request: Request) -> Response:
     """Show the schedules of all queues."""
-    return await _show_of_queues(site, request, "schedules", "has_schedules")
+    sample, left, found = await _find_of_queues(site, "schedules", "has_schedules")
+    return site.page(request, "schedules.html", found=found, left=left, sample=sample)
 
 
 async def show_batches(site: Site, request: Request) -> Response:
-    """Show the batches of all queues."""
-    return await _show_of_queues(site, request, "batches", "batches", QUEUES_PER_PAGE)
+    """Show the batches of all queues, and the first dead letters of some."""
+    sample, left, found = await _find_of_queues(site, "batches", "batches", QUEUES_PER_PAGE)
+    failing = [place for place, (_, one) in enumerate(found) if one.dead]
+    for place in failing[:BATCHES_WITH_FAILURES]:
+        name, one = found[place]
+        queue = await site.client.open(name)
+        found[place] = name, await queue.batches.get(one.id) or one
+    return site.page(request, "batches.html", found=found, left=left, sample=sample)
 
 
-async def _show_of_queues(
-    site: Site, request: Request, kind: str, figure: str, most: int | None = None
-) -> Response:
-    """Show the schedules or batches of all queues for which a figure is not zero.
+async def _find_of_queues(
+    site: Site, kind: str, figure: str, most: int | None = None
+) -> tuple[Sample, int, list[tuple[str, Any]]]:
+    """Return schedules or batches of the queues for which a figure is not zero.
+
+    Returns:
+        The sample, how many more of these queues there are, and the name of a queue with each.
 
     Args:
-        site, request: as of a page.
+        site: of the page.
         kind: "schedules" or "batches".
         figure: of the statistics of a queue.
         most: of one queue.
@@ -261,8 +273,7 @@ async def _show_of_queues(
     for name in names[:QUEUES_PER_PAGE]:
         queue = await site.client.open(name)
         found += [(name, one) for one in (await getattr(queue, kind).list())[:most]]
-    left = len(names) - QUEUES_PER_PAGE
-    return site.page(request, f"{kind}.html", found=found, left=left, sample=sample)
+    return sample, len(names) - QUEUES_PER_PAGE, found
 
 
 async def show_nodes(site: Site, request: Request) -> Response:

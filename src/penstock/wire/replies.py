@@ -262,6 +262,11 @@ class Purge(Reply):
     skip: int
 
 
+class ReadBatch(Reply):
+    next: int
+    members: list[tuple[bytes, bytes, bytes, bytes]]
+
+
 class ReadNotes(Reply):
     outcome: int
     redriven: int
@@ -479,6 +484,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "promote": _tail(Bury, 3),
     "publish": _rows(Claim, 9, 5),
     "purge": _plain(Purge),
+    "read_batch": _either(_rows(ReadBatch, 3, 4), {0: _plain(Reply)}),
     "read_notes": _tail(ReadNotes, 4),
     "recover": _columns({1: (Recover, 6, 3)}),
     "redrive": _tail(Redrive, 5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +14,13 @@ from penstock.client._async.route.interfaces import AsyncEnqueuing
 from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.settling import check_jobs
 from penstock.client.clock import monotonic
-from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
+from penstock.core.enqueuing.batches import (
+    MOST_NAMED_FAILURES,
+    BatchCondition,
+    BatchFailure,
+    BatchStatus,
+    callback_job,
+)
 from penstock.core.enqueuing.new_jobs import hooked
 from penstock.core.enqueuing.options import EnqueueOptions, NamedHandler
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
@@ -25,6 +32,8 @@ __all__ = ["AsyncBatchOf", "AsyncQueueBatches"]
 
 Q = TypeVar("Q", bound=AsyncEnqueuing)
 B = TypeVar("B")
+MOST_LOOKS = 10
+"""Most calls that look for the dead letters of a batch."""
 
 
 class AsyncBatchOf(Generic[Q]):
@@ -161,7 +170,10 @@ class AsyncQueueBatches(Generic[B]):
         return self._make(record, condition)
 
     async def get(self, batch: JobName) -> BatchStatus | None:
-        """Return the state of a batch.
+        """Return the state of a batch, and its first 20 dead letters.
+
+        They are looked for among the first 10,000 dead letters of the queue since the batch was
+        opened. `queue.jobs("dead", batch=id)` finds all.
 
         Args:
             batch: its id.
@@ -185,7 +197,10 @@ class AsyncQueueBatches(Generic[B]):
         return await _close(self._queue, batch)
 
     async def list(self) -> builtins.list[BatchStatus]:
-        """Return the batches of the queue whose callbacks have not ended, by id."""
+        """Return the batches of the queue whose callbacks have not ended, by id.
+
+        They name no dead letters: `get` does.
+        """
         parts = await ask_all(self._queue, _list)
         return sorted((one for part in parts for one in part), key=lambda one: one.id)
 
@@ -193,11 +208,21 @@ class AsyncQueueBatches(Generic[B]):
 async def _read_status(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | None:
     async def read(part: AsyncPart, names: list[JobName]) -> list[BatchStatus | None]:
         _, statuses = await part.executor.run(part.ops.batches(names=names))
-        return [*statuses] or [None]
+        return [await _with_failures(part, status) for status in statuses] or [None]
 
     route = await queue.route.refresh()
     [status] = await route.call_parts(check_jobs("batch", [batch]), read, None)
     return status
+
+
+async def _with_failures(part: AsyncPart, status: BatchStatus) -> BatchStatus:
+    """Return the status with its first dead letters. Its calls look at 10,000 of the queue."""
+    failures, start, looks = list[BatchFailure](), 0, 0
+    wanted = min(status.dead, MOST_NAMED_FAILURES)
+    while len(failures) < wanted and (start > 0 or looks == 0) and looks < MOST_LOOKS:
+        start, page = await part.executor.run(part.ops.batch_failures(status.id, start))
+        failures, looks = failures + page, looks + 1
+    return replace(status, failures=tuple(failures[:MOST_NAMED_FAILURES])) if failures else status
 
 
 async def _close(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | None:

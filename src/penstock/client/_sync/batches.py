@@ -6,6 +6,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +15,13 @@ from penstock.client._sync.route.interfaces import Enqueuing
 from penstock.client._sync.route.part import Part
 from penstock.client._sync.settling import check_jobs
 from penstock.client.clock import monotonic
-from penstock.core.enqueuing.batches import BatchCondition, BatchStatus, callback_job
+from penstock.core.enqueuing.batches import (
+    MOST_NAMED_FAILURES,
+    BatchCondition,
+    BatchFailure,
+    BatchStatus,
+    callback_job,
+)
 from penstock.core.enqueuing.new_jobs import hooked
 from penstock.core.enqueuing.options import EnqueueOptions, NamedHandler
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
@@ -26,6 +33,8 @@ __all__ = ["BatchOf", "QueueBatches"]
 
 Q = TypeVar("Q", bound=Enqueuing)
 B = TypeVar("B")
+MOST_LOOKS = 10
+"""Most calls that look for the dead letters of a batch."""
 
 
 class BatchOf(Generic[Q]):
@@ -162,7 +171,10 @@ class QueueBatches(Generic[B]):
         return self._make(record, condition)
 
     def get(self, batch: JobName) -> BatchStatus | None:
-        """Return the state of a batch.
+        """Return the state of a batch, and its first 20 dead letters.
+
+        They are looked for among the first 10,000 dead letters of the queue since the batch was
+        opened. `queue.jobs("dead", batch=id)` finds all.
 
         Args:
             batch: its id.
@@ -186,7 +198,10 @@ class QueueBatches(Generic[B]):
         return _close(self._queue, batch)
 
     def list(self) -> builtins.list[BatchStatus]:
-        """Return the batches of the queue whose callbacks have not ended, by id."""
+        """Return the batches of the queue whose callbacks have not ended, by id.
+
+        They name no dead letters: `get` does.
+        """
         parts = ask_all(self._queue, _list)
         return sorted((one for part in parts for one in part), key=lambda one: one.id)
 
@@ -194,11 +209,21 @@ class QueueBatches(Generic[B]):
 def _read_status(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
     def read(part: Part, names: list[JobName]) -> list[BatchStatus | None]:
         _, statuses = part.executor.run(part.ops.batches(names=names))
-        return [*statuses] or [None]
+        return [_with_failures(part, status) for status in statuses] or [None]
 
     route = queue.route.refresh()
     [status] = route.call_parts(check_jobs("batch", [batch]), read, None)
     return status
+
+
+def _with_failures(part: Part, status: BatchStatus) -> BatchStatus:
+    """Return the status with its first dead letters. Its calls look at 10,000 of the queue."""
+    failures, start, looks = list[BatchFailure](), 0, 0
+    wanted = min(status.dead, MOST_NAMED_FAILURES)
+    while len(failures) < wanted and (start > 0 or looks == 0) and looks < MOST_LOOKS:
+        start, page = part.executor.run(part.ops.batch_failures(status.id, start))
+        failures, looks = failures + page, looks + 1
+    return replace(status, failures=tuple(failures[:MOST_NAMED_FAILURES])) if failures else status
 
 
 def _close(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:

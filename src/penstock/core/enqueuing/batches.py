@@ -7,11 +7,25 @@ from typing import Any, Literal, TypeAlias, cast
 
 from penstock.core.enqueuing.new_jobs import JobOptions, NewJob
 from penstock.core.enqueuing.options import NOT_STORED
+from penstock.core.jobs.job import QueueIdentity
+from penstock.core.jobs.middleware import HANDLER
+from penstock.core.jobs.record import parse_record
 from penstock.core.values.checks import check_choice, lease_ms
+from penstock.core.values.ids import encode_id, ttl_code
 from penstock.errors import BadArgument
-from penstock.wire.replies import ListBatches
+from penstock.wire.replies import ListBatches, ReadBatch
 
-__all__ = ["BatchCondition", "BatchState", "BatchStatus", "callback_job", "statuses"]
+__all__ = [
+    "BATCHES_WITH_FAILURES",
+    "MOST_NAMED_FAILURES",
+    "BatchCondition",
+    "BatchFailure",
+    "BatchState",
+    "BatchStatus",
+    "callback_job",
+    "failures_of",
+    "statuses",
+]
 
 BatchCondition: TypeAlias = Literal["success", "finished"]
 BatchState: TypeAlias = Literal["open", "waiting", "called", "failed", "abandoned"]
@@ -19,6 +33,27 @@ NOT_OF_CALLBACKS = (*NOT_STORED, "delay", "ttl", "key")
 """Options that a callback can't have."""
 FAILURE = "failure"
 """Condition on the wire: "success", with a follow-up when only dead letters are left."""
+
+
+MOST_NAMED_FAILURES = 20
+"""Most dead letters that the status of a batch names."""
+BATCHES_WITH_FAILURES = 20
+"""Most batches of a list whose dead letters are read: a call or more for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFailure:
+    """A job of a batch that is a dead letter.
+
+    Attributes:
+        id: of the job.
+        handler: the name of its handler; "" = it has none.
+        error: its last error, or the reason why it is dead.
+    """
+
+    id: str
+    handler: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +71,7 @@ class BatchStatus:
         done: those that were acknowledged.
         failed: those that ended otherwise.
         dead: those that are dead letters now.
+        failures: the first 20 of these, the oldest death first; of `queue.batches.list` none.
     """
 
     id: str
@@ -45,6 +81,7 @@ class BatchStatus:
     done: int
     failed: int
     dead: int
+    failures: tuple[BatchFailure, ...] = ()
 
     @property
     def open(self) -> int:
@@ -99,7 +136,28 @@ def callback_job(then: Any, on: BatchCondition, on_failure: object) -> tuple[New
 def statuses(reply: ListBatches, ids: list[str]) -> list[BatchStatus]:
     """Return the batches of a reply; `ids` has the job id of each callback."""
     batches = []
-    for job_id, (_, state, letter, *counts) in zip(ids, reply.batches, strict=True):
+    for job_id, (_, state, letter, total, *counts) in zip(ids, reply.batches, strict=True):
+        done, failed, dead = counts
         on: BatchCondition = "finished" if letter == b"f" else "success"  # or a newer form of it
-        batches.append(BatchStatus(job_id, cast("BatchState", state.decode()), on, *counts))
+        status = BatchStatus(
+            id=job_id,
+            state=cast("BatchState", state.decode()),
+            on=on,
+            total=total,
+            done=done,
+            failed=failed,
+            dead=dead,
+        )
+        batches.append(status)
     return batches
+
+
+def failures_of(reply: ReadBatch, place: QueueIdentity) -> list[BatchFailure]:
+    """Return the dead letters of a reply; `place`: of the queue."""
+    failures = []
+    for number, _, header, error in reply.members:
+        record = parse_record(header + b"\n")
+        job_id = encode_id(place.node, place.packed, number, ttl_code(record.ttl_ms))
+        handler = record.headers.get(HANDLER, "")
+        failures.append(BatchFailure(job_id, handler, error.decode("utf-8", "replace")))
+    return failures

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.operations.base import Names, Operations
-from penstock.core.enqueuing.batches import BatchStatus, statuses
+from penstock.core.enqueuing.batches import BatchFailure, BatchStatus, failures_of, statuses
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id
 from penstock.wire import replies
 from penstock.wire.packing import Packable
@@ -44,6 +45,21 @@ class Batching(Operations):
         return reply.cursor.decode(), statuses(
             reply, [self.batch_id(reply.epoch, row[0]) for row in reply.batches]
         )
+
+    def batch_failures(self, name: Any, start: int) -> Call[tuple[int, list[BatchFailure]]]:
+        """Return the dead letters of a batch on a page that begins there, and the next begin."""
+        epoch, _, [number] = self.named([name])
+        args: tuple[Packable, ...] = (epoch, number, "dead", b"%d" % start)
+        read = partial(self._read_failures, epoch.encode())
+        return self.call_read_by("read_batch", read, args)
+
+    def _read_failures(
+        self, epoch: bytes, parse: Parser[Any], raw: RawReply
+    ) -> tuple[int, list[BatchFailure]]:
+        reply = parse(raw)
+        if not isinstance(reply, replies.ReadBatch):
+            return 0, []
+        return reply.next, failures_of(reply, self.place(epoch))
 
     def batch_id(self, epoch: bytes, number: bytes) -> str:
         """Return the job id of a callback."""
