@@ -292,7 +292,7 @@ class Act:
         if "ticks" in script(self.script).used:
             value = '{"every":9000}\n1\nbody'
             scene.run("schedule", 4, EPOCH, "hourly", T0, "f" * 16, "", value, "shop")
-        if self.script == "close_batch":
+        if self.script in ("close_batch", "read_batch"):
             reply = scene.run("open_batch", 89, EPOCH, "", "success", "1\nlast")
             scene.numbers["batch"] = [reply[2]]
         if self.settings:
