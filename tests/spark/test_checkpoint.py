@@ -32,7 +32,7 @@ from tests.spark.streams import QuietReader
 T0 = 1_800_000_000_000
 LEASE = 60_000
 FEW = settings(max_examples=40, stateful_step_count=30, suppress_health_check=list(HealthCheck))
-OPTIONS = {"queue": "q", "url": "redis://not-used", "leaseDuration": "60s"}
+OPTIONS = {"queue": "q", "url": "redis://not-used", "leaseDuration": "60s", "stopLease": "60s"}
 Offset = dict[str, Any]
 
 
@@ -98,7 +98,7 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Ground:
 
 def consumers_of(life: QuietReader) -> Iterator[threading.Thread]:
     """Return the threads that renew its leases."""
-    yield from (t for t in threading.enumerate() if t.name == f"penstock-{life._consumer}")
+    yield from (t for t in threading.enumerate() if t.name.startswith(f"penstock-{life._consumer}"))
 
 
 # -- the state machine ----------------------------------------------------------------------
@@ -562,9 +562,10 @@ def test_a_heartbeat_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     reader = StreamReader(OPTIONS, schema("id string"))
+    monkeypatch.setattr(reader, "_made", {"0f1e2d3c": None})
     for _ in range(2):
         with pytest.raises(RuntimeError, match="new thread"):
-            reader._start_heartbeat()
+            reader._start_heartbeats()
     reader.stop()
 
 
@@ -590,16 +591,72 @@ def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
     life.stop()
 
 
-def test_a_query_that_stays_away_three_times_makes_dead_letters(ground: Ground) -> None:
+def test_a_query_that_dies_three_times_makes_dead_letters(ground: Ground) -> None:
     """Each ended lease counts as a crash, whether the query processed the job or not."""
     ground.add(1)
     for away in range(1, 4):
-        life = ground.life()
-        life.latest(life.initialOffset(), 1)
-        life.stop()
+        ground.life().latest(None, 1)
         ground.clock.set(T0 + away * (LEASE + 1))
     assert ground.queue.reserve(1, block=0) == []
     assert ground.queue.stats().dead == 1
+
+
+def test_a_query_that_is_stopped_makes_no_dead_letters(ground: Ground) -> None:
+    """A stop is no crash: others get the jobs, as often as it is longer than `stopLease`."""
+    ground.add(1)
+    for away in range(1, 6):
+        life = ground.life()
+        life.latest(None, 1)
+        life.stop()
+        ground.clock.set(T0 + away * (LEASE + 1))
+    [job] = ground.queue.reserve(1, block=0)
+    assert (job.attempt, job.deliveries) == (1, 6)
+    stats = ground.queue.stats()
+    assert (stats.dead, stats.crashed) == (0, 0)
+
+
+def test_a_batch_that_was_committed_before_a_stop(ground: Ground) -> None:
+    """No other consumer gets its jobs for an hour; the next run acknowledges them."""
+    ground.add(10)
+    life = ground.life(stopLease="1h")
+    start = life.initialOffset()
+    first = life.latest(start, 10)
+    life.partitions(start, first)
+    life.stop()
+    ground.clock.set(T0 + 3_600_000 - 1)
+    assert ground.queue.reserve(10, block=0) == []
+    later = ground.life()
+    assert later.latest(first, 10) == first
+    assert ground.queue.stats().acked == 10
+    later.stop()
+
+
+def test_a_batch_that_was_not_committed_before_a_stop(ground: Ground) -> None:
+    """The next run takes it over: from then on the end of a lease is a crash again."""
+    ground.add(1)
+    life = ground.life(stopLease="1h")
+    start = life.initialOffset()
+    first = life.latest(start, 1)
+    life.stop()
+    ground.clock.set(T0 + 3_600_000 - 1)
+    later = ground.life()
+    assert ground.read(later.partitions(start, first)) == [b"0"]
+    ground.clock.set(T0 + 3_600_000 + LEASE)
+    [job] = ground.queue.reserve(1, block=0)
+    assert (job.attempt, ground.queue.stats().crashed) == (2, 1)
+
+
+def test_an_older_reader_that_stops(ground: Ground) -> None:
+    """It changes nothing of a batch that another reader has taken over."""
+    ground.add(1)
+    older, newer = ground.life(stopLease="1h"), ground.life()
+    start = older.initialOffset()
+    first = older.latest(start, 1)
+    newer.partitions(start, first)
+    older.stop()
+    ground.clock.set(T0 + LEASE + 1)
+    [job] = ground.queue.reserve(1, block=0)
+    assert job.attempt == 2
 
 
 def test_available_now_takes_existing_jobs(ground: Ground) -> None:

@@ -21,6 +21,8 @@ logger = get_logger("penstock")
 JOBS_PER_ASSIGN = 500
 """Jobs that one script adds to a batch: it takes the server some ms."""
 ASSIGNED_PER_PAGE = 1000
+ALSO_LATE, STOPS, GOES_ON = 1, 3, 4
+"""The argument `late` of `extend` (protocol/scripts.md)."""
 
 
 class Batches:
@@ -81,7 +83,7 @@ class Batches:
             if self._load(batch) is None:
                 return None
             self._assign(batch, 0, 0)
-            self.renew()  # its leases may end soon
+            self._extend(self._lease_ms, GOES_ON)  # its leases may end soon
         return sum(map(len, self.held.values()))
 
     def _load(self, batch: int) -> int | None:
@@ -131,8 +133,19 @@ class Batches:
 
     def renew(self) -> None:
         """Renew the leases of the current batch."""
+        self._extend(self._lease_ms, ALSO_LATE)
+
+    def leave(self, lease_ms: int) -> None:
+        """Keep the jobs for so long while the query does not run; then their end is no crash.
+
+        Another client that has taken the checkpoint over meanwhile decides alone.
+        """
+        if self.held and isinstance(self._run("assigned", self._fence, self.batch, 0, 1), Assigned):
+            self._extend(max(lease_ms, self._lease_ms), STOPS)
+
+    def _extend(self, lease_ms: int, late: int) -> None:
         for receipt, numbers in self._receipts_and_numbers():
-            args, ends = (self.epoch, receipt, self._lease_ms, 1), set[int]()
+            args, ends = (self.epoch, receipt, lease_ms, late), set[int]()
             call = self.shard.ops.call("extend", *args, *numbers)
             with suppress(*REFUSALS):  # the jobs are gone, which `finish` reports
                 ends.update(self.shard.run(call).untils)

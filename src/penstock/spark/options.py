@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ MS_PER_UNIT = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
+BRIEF_RETRY_MS = 5_000
+"""Most time to try one of several nodes that may be left out."""
 STATES = ("ready", "scheduled", "parked", "active", "dead")
 
 
@@ -160,7 +162,7 @@ class Connection:
     nodes: tuple[str, ...] = option(listed(), (), secret=True)
     password_env: str = option(text, "")
     password_file: str = option(text, "")
-    retry_for: int = option(span(300_000, low_ms=0), 5_000)
+    retry_for: int = option(span(300_000, low_ms=0), 120_000)
 
     @classmethod
     def options(cls) -> dict[str, Field[Any]]:
@@ -183,6 +185,23 @@ class Connection:
             if one is not None and value is not None:
                 values[one.name] = _parsed(one, str(value))
         return cls(**values)
+
+    @property
+    def leaves_out(self) -> bool:
+        """True if one of several nodes is left out while it can't be reached."""
+        return True
+
+    def of_node(self: C, url: str) -> C:
+        """Return the options for one of several nodes; '' = the only server."""
+        if not url:
+            return self
+        is_brief = self.leaves_out and len(self.nodes) > 1
+        retry_for = min(self.retry_for, BRIEF_RETRY_MS) if is_brief else self.retry_for
+        return replace(self, nodes=(url,), retry_for=retry_for)
+
+    def each_node(self: C) -> list[C]:
+        """Return the options for each node."""
+        return [self.of_node(url) for url in self.nodes or ("",)]
 
     def __post_init__(self) -> None:
         if not self.queue:
@@ -220,6 +239,11 @@ class Write(Connection):
     skip_unreachable: bool = option(flag, False)
     delay: int | None = option(span(low_ms=0), None)
     error: str = option(text, "")
+
+    @property
+    def leaves_out(self) -> bool:
+        """True with `skipUnreachable`."""
+        return self.skip_unreachable
 
     @property
     def patience(self) -> float:
@@ -271,6 +295,11 @@ class Read(Source):
     enqueued_before: int | None = option(moment, None)
     skip_unreachable: bool = option(flag, False)
 
+    @property
+    def leaves_out(self) -> bool:
+        """True with `skipUnreachable`."""
+        return self.skip_unreachable
+
 
 @dataclass(frozen=True)
 class Stream(Source):
@@ -278,8 +307,14 @@ class Stream(Source):
 
     max_jobs_per_trigger: int = option(count(1, 10_000_000), 10_000)
     lease_duration: int = option(span(MAX_LEASE_MS, low_ms=100), 60_000)
+    stop_lease: int = option(span(MAX_LEASE_MS, low_ms=100), 3_600_000)
     lease_policy: str = option(choice("expire", "sticky"), "expire")
     fail_on_lost_batch: bool = option(flag, True)
+
+    @property
+    def leaves_out(self) -> bool:
+        """False: a node is left out by its `Lanes`, which go on trying it."""
+        return False
 
     @property
     def lease_ms(self) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from redis.exceptions import RedisError
@@ -34,12 +34,15 @@ from penstock.spark.errors import NOT_SHOWN, OptionError, Unreachable, WrongServ
 from penstock.spark.options import Connection
 
 __all__ = [
-    "OpenShard", "OpenShards", "ShardAddress", "get_client", "new_client", "open_in_task",
-    "open_listed", "open_on_driver", "open_shards",
+    "OpenNode", "OpenShard", "OpenShards", "ShardAddress", "get_client", "new_client",
+    "open_in_task", "open_listed", "open_node", "open_on_driver", "open_shards",
 ]  # fmt: skip
 
 logger = get_logger("penstock")
 R = TypeVar("R")
+
+MAX_OPENING = 16
+"""Most nodes that are opened at the same time."""
 
 clients: dict[tuple[object, ...], Penstock] = {}
 """The clients of this process, by their options. They open new connections after a fork.
@@ -185,45 +188,30 @@ class OpenShards(list[OpenShard]):
         super().__init__(shards)
         self.clients: list[tuple[Connection, Penstock]] = []
 
-    def look_up(self, *names: str) -> list[OpenShards]:
-        """Return the shards of each queue on the same nodes.
+    @classmethod
+    def found(cls, name: str, nodes: Sequence[OpenNode], unreached: int) -> OpenShards:
+        """Return the shards of a queue on these nodes.
 
-        The numbers of partitions are read each time, as a queue may be created or re-created at any
-        time. For a node that does not have the queue, the number of another node counts.
+        For a node that does not have the queue, the number of partitions of another node counts.
         """
-        reached, stored = OpenShards(), list[list[int | None]]()
-        reached.unreached = self.unreached
-        for options, made in self.clients:
-            with reached.leaving_out(options, self.unreached + len(self.clients)):
-                stored.append(made.topology.node.partitions_of(names))
-                reached.clients.append((options, made))
-        return [
-            reached._shards_of(*one) for one in zip(names, zip(*stored, strict=True), strict=True)
-        ]
-
-    def _shards_of(self, name: str, stored: Sequence[int | None]) -> OpenShards:
-        found = copy(self)
-        usual = next((count for count in stored if count is not None), None)
-        found.exists = usual is not None
-        for (options, made), own in zip(self.clients, stored, strict=True):
-            count = (usual if own is None else own) or None
-            found.partitions = max(found.partitions, count or 1)
-            url = options.nodes[0] if options.nodes else ""
+        shards = cls()
+        shards.unreached = unreached
+        shards.clients = [(one.options, one.client) for one in nodes]
+        usual = next((one.partitions[name] for one in nodes if one.has(name)), None)
+        shards.exists = usual is not None
+        for one in nodes:
+            count = (one.partitions[name] if one.has(name) else usual) or None
+            shards.partitions = max(shards.partitions, count or 1)
+            url = one.options.nodes[0] if one.options.nodes else ""
             for number in [None] if count is None else range(count):
-                found.append(OpenShard(made, name, ShardAddress(url, "", number, count)))
-        return found
+                shards.append(OpenShard(one.client, name, ShardAddress(url, "", number, count)))
+        return shards
 
-    @contextmanager
-    def leaving_out(self, options: Connection, nodes: int) -> Iterator[None]:
-        """Count a node that this block can't reach; raise the error if all `nodes` are counted."""
-        try:
-            with reaching(options):
-                yield
-        except Unreachable as error:
-            self.unreached += 1
-            if self.unreached >= nodes or not passing(error.__cause__ or error):
-                raise
-            logger.warning("a node can't be reached: %s", error)
+    def look_up(self, *names: str) -> list[OpenShards]:
+        """Return the shards of each queue on the same nodes."""
+        nodes, unreached = _open_nodes([options for options, _ in self.clients], names)
+        unreached += self.unreached
+        return [OpenShards.found(name, nodes, unreached) for name in names]
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -251,25 +239,77 @@ class OpenShards(list[OpenShard]):
             raise QueueMissing(f"option 'requireQueue': queue {self[0].name!r} does not exist")
 
 
+class OpenNode(NamedTuple):
+    """A node that this process has reached.
+
+    Attributes:
+        options: those that lead to it.
+        client: its client.
+        partitions: their number, by the name of the queue; None = it does not have the queue.
+    """
+
+    options: Connection
+    client: Penstock
+    partitions: Mapping[str, int | None]
+
+    def has(self, name: str) -> bool:
+        """Return True if the queue is there."""
+        return self.partitions[name] is not None
+
+
+def open_node(options: Connection, *names: str) -> OpenNode:
+    """Reach the only node of these options, and read how many partitions these queues have there.
+
+    A queue may be created or re-created at any time, so that is read each time.
+
+    Raises:
+        Unreachable: the server did not answer for `retryFor`.
+    """
+    with reaching(options):
+        client = get_client(options)
+        counts = client.topology.node.partitions_of(names)
+    return OpenNode(options, client, dict(zip(names, counts, strict=True)))
+
+
 def open_shards(options: Connection) -> OpenShards:
     """Open all shards of a queue: each partition on each node that can be reached."""
-    found = OpenShards()
-    for url in options.nodes or ("",):
-        own = _single(options, url)
-        with found.leaving_out(own, len(options.nodes)):
-            found.clients.append((own, get_client(own)))
-    return found.look_up(options.queue)[0]
+    nodes, unreached = _open_nodes(options.each_node(), [options.queue])
+    return OpenShards.found(options.queue, nodes, unreached)
 
 
-def _single(options: Connection, url: str) -> Connection:
-    return replace(options, nodes=(url,)) if url else options
+def _open_nodes(given: Sequence[Connection], names: Sequence[str]) -> tuple[list[OpenNode], int]:
+    """Open nodes at the same time; return those that were reached, and how many were not.
+
+    Raises:
+        Unreachable: that is all of them.
+    """
+    errors = list[Unreachable]()
+
+    def try_node(options: Connection) -> OpenNode | None:
+        try:
+            return open_node(options, *names)
+        except Unreachable as error:
+            if not passing(error.__cause__ or error):
+                raise
+            errors.append(error)
+            return None
+
+    if len(given) == 1:
+        return [open_node(given[0], *names)], 0
+    with ThreadPoolExecutor(min(len(given), MAX_OPENING)) as pool:
+        reached = [one for one in pool.map(try_node, given) if one is not None]
+    if not reached:
+        raise errors[0]
+    for error in errors:
+        logger.warning("a node can't be reached: %s", error)
+    return reached, len(errors)
 
 
 def open_listed(options: Connection, addresses: Iterable[ShardAddress]) -> Iterator[OpenShard]:
     """Open shards in turn, for a task. If another node answers at an address, that is an error."""
     opened: dict[str, Penstock] = {}
     for address in addresses:
-        own = _single(options, address.url)
+        own = options.of_node(address.url)
         with reaching(own):
             if address.url not in opened:
                 opened[address.url] = get_client(own)

@@ -10,23 +10,23 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import accumulate
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from penstock.core.calls.failures import passing
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
 from penstock.spark.calls import about_batch
 from penstock.spark.checkpoint import Batches
 from penstock.spark.columns import Origin, Replies, Shape, pages
+from penstock.spark.lanes import Calls, Lanes
 from penstock.spark.options import STATES, Stream
-from penstock.spark.shards import OpenShards, ShardAddress, open_listed, open_shards
+from penstock.spark.shards import OpenShards, ShardAddress, open_listed, open_node, open_shards
 from penstock.wire.replies import Fetch
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ logger = get_logger("penstock")
 
 ROWS_A_PARTITION = 12_500
 """Jobs of a Spark partition, unless `numPartitions` is given."""
-PLAN_THREADS = 8
-"""Most shards that the driver calls at a time."""
+STOP_SECONDS = 5.0
+"""Most time that `stop` waits for renewals under way."""
 MAX_JOBS_PER_BATCH = 10_000_000
 """Most jobs of a batch without a limit."""
 Offset = dict[str, Any]
@@ -73,6 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _reached: the shards that were reached last.
         _turn: which of the shards with equal shares gets the rest first.
         _left: how many more jobs the query takes; None = no limit.
+        _heartbeats: the thread that renews the leases of a node, by its id.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -85,7 +86,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._consumer = ""
         self._left: int | None = None
         self._stopped = threading.Event()
-        self._heartbeat: threading.Thread | None = None
+        self._heartbeats: dict[str, threading.Thread] = {}
+        self._lanes = Lanes()
 
     @cached_property
     def checked(self) -> tuple[Stream, Shape]:
@@ -131,8 +133,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self, consumer: str) -> dict[str, Batches]:
         """Return new objects for the batches of a checkpoint on the shards that are reached now."""
-        self._reached = open_shards(self.options)
+        self._reached = self._find_shards()
         return {one.key: Batches(one, consumer, self.options.lease_ms) for one in self._reached}
+
+    def _find_shards(self) -> OpenShards:
+        options = self.options
+        if not options.nodes:
+            return open_shards(options)
+        calls = {
+            url: (url, partial(open_node, options.of_node(url), options.queue))
+            for url in options.nodes
+        }
+        nodes = list(self._lanes.run_on_usable(calls, needs_one=True).values())
+        return OpenShards.found(options.queue, nodes, len(calls) - len(nodes))
 
     def _open_batches(self, consumer: str) -> dict[str, Batches]:
         """Return the batches of a checkpoint, with what this reader knows of them."""
@@ -160,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # the last one, and jobs that are done would be delivered again.
         finished = self._finish(start, found)
         counts = self._reserve(start, finished, most)
-        self._start_heartbeat()
+        self._start_heartbeats()
         return {"consumer": self._consumer, "nodes": self._named(start["nodes"]) | counts}
 
     def _reserve(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
@@ -220,7 +233,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = start["nodes"] if same else {}
         new = {key: n for key, n in end["nodes"].items() if n != before.get(key)}
         known = {key: self._made[key] for key in new if key in self._made}
-        jobs = self._run_on_each(known, lambda key: known[key].adopt(new[key]))
+        jobs = self._lanes.run_each(self._calls(known, lambda key: known[key].adopt(new[key])))
         ranges: list[BatchRange] = []
         for key, batch in new.items():
             if key not in known and self._reached.unreached:
@@ -231,7 +244,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._report_lost(batch)
             elif count:
                 ranges.append(BatchRange(known[key].shard.address, batch, 0, count))
-        self._start_heartbeat()
+        self._start_heartbeats()
         return [InputPartition((_consumer(end), one)) for one in self._cut(ranges)]
 
     def _cut(self, ranges: Sequence[BatchRange]) -> Iterator[list[BatchRange]]:
@@ -283,49 +296,57 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
 
         def try_shard(key: str) -> R | None:
-            shard = of[key].shard
             try:
                 return do(key)
             except QueuePartitioned:  # it was created after the shards were listed
-                pass
-            except Exception as error:
-                if not self.options.nodes or not passing(error):
-                    raise
-                logger.warning("node %s is not used for now: %s", shard.node, error)
-            return None
+                return None
 
-        results = self._run_on_each(of, try_shard)
+        several = self.options.nodes
+        run = self._lanes.run_on_usable if several else self._lanes.run_each
+        results = run(self._calls(of, try_shard))
         return {key: one for key, one in results.items() if one is not None}
 
-    def _run_on_each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
-        with ThreadPoolExecutor(PLAN_THREADS) as pool:
-            return dict(zip(keys, pool.map(do, keys), strict=True))
+    def _calls(self, of: Mapping[str, Batches], do: Callable[[str], R]) -> Calls[R]:
+        return {key: (one.shard.address.url, partial(do, key)) for key, one in of.items()}
 
-    def _start_heartbeat(self) -> None:
-        if self._heartbeat is None:
-            name = f"penstock-{self._consumer}"
-            heartbeat = threading.Thread(target=self._renew_until_stopped, name=name, daemon=True)
-            heartbeat.start()
-            self._heartbeat = heartbeat
+    def _start_heartbeats(self) -> None:
+        """Start a thread for each new node: a node that hangs does not keep others waiting."""
+        for node in {key[:8] for key in self._made} - self._heartbeats.keys():
+            name = f"penstock-{self._consumer}-{node}"
+            args = (node,)
+            beats = threading.Thread(target=self._renew_until_stopped, args=args, name=name)
+            beats.daemon = True
+            beats.start()
+            self._heartbeats[node] = beats
 
-    def _renew_until_stopped(self) -> None:
+    def _renew_until_stopped(self, node: str) -> None:
         while not self._stopped.wait(self.beat):
-            self.renew()
+            self.renew(node)
+        stop_ms = self.options.stop_lease
+        self._for_each_batch(node, lambda one: one.leave(stop_ms), "extended for the next run")
 
-    def renew(self) -> None:
-        """Renew the leases of every shard that can be reached."""
-        for one in list(self._made.values()):
+    def renew(self, node: str = "") -> None:
+        """Renew the leases of the shards of a node; '' = of every shard."""
+        self._for_each_batch(node, Batches.renew, "renewed")
+
+    def _for_each_batch(self, node: str, do: Callable[[Batches], None], done: str) -> None:
+        for one in [one for key, one in self._made.items() if key.startswith(node)]:
             try:
-                one.renew()
+                do(one)
             except Exception as error:  # noqa: BLE001, PERF203  # the next beat tries again
-                logger.warning("leases on node %s were not renewed: %s", one.shard.node, error)
+                logger.warning("leases on node %s were not %s: %s", one.shard.node, done, error)
 
     def stop(self) -> None:
-        """Stop the heartbeat. The next run finds the leased jobs, or their leases end."""
+        """Keep the jobs of the last batch for `stopLease`, for the next run of the query.
+
+        Spark may have committed it: only the next run is told. Each node has a thread, and those
+        that do not answer are left behind after `STOP_SECONDS`.
+        """
         self._stopped.set()
-        if self._heartbeat is not None:
-            self._heartbeat.join()
-            self._heartbeat = None
+        until = monotonic() + STOP_SECONDS
+        for beats in self._heartbeats.values():
+            beats.join(max(0.0, until - monotonic()))
+        self._heartbeats.clear()
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the jobs of a slice that the query still holds."""

@@ -2,7 +2,7 @@
 --- KEYS     @queue
 --- ARGV     nonce wanted common lease late [number...]
 ---          lease   ms from now; 0 = the job's own lease, or the queue's
----          late    1 = also when more than half of the job's ttl has passed; 2 = so too, and never to an earlier end; else 0
+---          late    1 = also when more than half of the ttl has passed; 2 = so, and never to an earlier end; 3 = as 1, provisional; 4 = as 1, usual; else 0
 ---          wanted, common, number   as in ack; a call by id can name only delivered jobs
 --- META     v epoch uses seen off alarm lease=queue_lease
 --- RETURNS  {1, nonce, now, until...}     for each: the new deadline in ms, or a code: 0 gone, -1 stale receipt, -2 not
@@ -49,16 +49,17 @@ for i = 1, count do
     till = ends and math.min(till, ends) or till
     if till <= now then
       codes[i] = 0
-    elseif ends and late ~= '1' and late ~= '2' and (now - string.sub(id, 1, -12)) * 2 > ends - string.sub(id, 1, -12) then
+    elseif ends and late == '0' and (now - string.sub(id, 1, -12)) * 2 > ends - string.sub(id, 1, -12) then
       codes[i] = -11
     else
       active_pairs[#active_pairs + 1] = string.format('%.0f', score_of(till, (common_score or scores[i]) % 4096))
       active_pairs[#active_pairs + 1] = id
       codes[i] = till
-      local value = counts[i] and is_suspect(counts[i]) and redis.call('HGET', held, id)
-      if value and string.find(value, '^@%d+%?') then
+      local value = (late == '3' or late == '4' or counts[i] and is_suspect(counts[i])) and redis.call('HGET', held, id)
+      local noted = value and string.gsub(value, '^(@%d+)%??', late == '3' and '%1?' or '%1', 1)
+      if noted ~= value then
         begun[#begun + 1] = id
-        begun[#begun + 1] = string.gsub(value, '%?', '', 1)
+        begun[#begun + 1] = noted
       end
       nearest = math.min(nearest or till, till)
     end

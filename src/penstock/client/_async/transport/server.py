@@ -36,6 +36,8 @@ from penstock.wire.packing import Argument
 logger = get_logger("penstock")
 T = TypeVar("T")
 
+COMPLAINT_INTERVAL = 10.0
+"""Seconds between two lines in the log about the same trouble of a server."""
 SILENT_REPEAT_SECONDS = 1.0
 """Seconds of repeats after which the log says so."""
 FAST_OPENING_SECONDS = 0.5
@@ -83,7 +85,7 @@ class AsyncServer:
         self._has_lost = False
         self.lost_at = 0.0
         self._retry_for = retry_for
-        self._complaints = RateLimit(60, monotonic)
+        self._complaints = RateLimit(COMPLAINT_INTERVAL, monotonic)
         self.unavailable = UnavailableCommands(monotonic)
 
     def adjust(self, **settings: float) -> None:
