@@ -39,8 +39,8 @@ NUMBERS = frozenset({
     "dependent", "done", "expired", "failed", "found", "gets", "given", "index", "jobs", "kept",
     "lease", "left", "length", "looked", "more", "next", "now", "oldest", "once", "outcome",
     "parked", "promised", "puts", "ready", "redriven", "removed", "repeat", "replicas", "room",
-    "scheduled", "sealed", "seen", "skip", "staged", "total", "trimmed", "unscheduled", "unswept",
-    "untils", "what",
+    "same", "scheduled", "sealed", "seen", "skip", "staged", "total", "trimmed", "unscheduled",
+    "unswept", "untils", "voided", "what",
 })  # fmt: skip
 """Fields that are integers; the others are bytes."""
 APART = {

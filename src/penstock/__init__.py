@@ -27,7 +27,7 @@ from penstock.core.enqueuing.new_jobs import NewJob, NewJobs
 from penstock.core.jobs.job import BulkEnqueued, Enqueued
 from penstock.core.jobs.marks import Death, Failure, Progress
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
-from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.jobs.outcomes import Outcome, Settled, Signalled
 from penstock.core.jobs.queue_stats import Holder, QueuePage, QueueStats, Settings
 from penstock.core.jobs.views import DedupStatus, JobView, ScanPage
 from penstock.core.nodes.servers import EvictionWarning
@@ -88,6 +88,7 @@ from penstock.errors import (
     StepNotKept,
     StepOverlap,
     StepsChanged,
+    StepTimeout,
     TooLate,
     UndecodableBody,
     UnsupportedServer,
@@ -247,6 +248,7 @@ __all__ = [
     "Settings",
     "SettleEvent",
     "Settled",
+    "Signalled",
     "Snooze",
     "StaleCall",
     "StaleReceipt",
@@ -254,6 +256,7 @@ __all__ = [
     "StepError",
     "StepNotKept",
     "StepOverlap",
+    "StepTimeout",
     "Steps",
     "StepsChanged",
     "TooLate",

@@ -72,6 +72,7 @@ __all__ = [
     "StepError",
     "StepNotKept",
     "StepOverlap",
+    "StepTimeout",
     "StepsChanged",
     "TooLate",
     "UndecodableBody",
@@ -404,6 +405,13 @@ class StepNotKept(StepError):
     """The value of a step can't be kept: it is not JSON, or too large, or one of too many.
 
     Return less, such as the address of the value. The effects of the step's function have happened.
+    """
+
+
+class StepTimeout(StepError, TimeoutError):
+    """No signal came before the end of the timeout of `steps.wait`; a promote ends it earlier.
+
+    That is the outcome of the wait in all later runs, until a redrive: then the job waits again.
     """
 
 

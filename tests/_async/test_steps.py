@@ -584,16 +584,16 @@ async def test_a_note_without_an_answer_ends_the_run(
 
 
 async def test_notes_of_ended_jobs_go_in_parts(q: AsyncQueue, raw: Raw) -> None:
-    """One call removes 2,000 notes, and a sweep the others."""
+    """One call removes 2,000 places of notes, and a sweep the others. Each job has one more, 0."""
     await q.enqueue_many(range(3))
     jobs = await q.reserve(3, block=0)
     tally, numbers_of = q.ops.keys[TALLY], numbers(raw, q.ops, "active")
     for number in numbers_of:
         values = {b"n%b:%d" % (number, place): "r" * 20 for place in range(1, 1001)}
-        raw.hset(tally, mapping={b"n" + number: "1000 20000 0 -", **values})
+        raw.hset(tally, mapping={b"n" + number: "1000 20000 0 0 -", **values})
     raw.hset(q.ops.keys["meta"], mapping={"uses": "mn", "v": "3"})
     await q.ack(jobs)
-    assert raw.hlen(tally) == 1002
+    assert raw.hlen(tally) == 1003
     check_invariant(raw)
     await q.enqueue("more")
     await q.sweep()

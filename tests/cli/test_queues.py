@@ -332,7 +332,8 @@ COMMANDS_OF_QUEUES: list[list[str]] = [
     ["errors"], ["scan"], ["scan", "--ids"], ["redrive"],
     ["redrive", "--handler", "a"], ["peek", "--key", "k"], ["delete", "--state", "dead", "--yes"],
     ["cancel", SOME_ID], ["delete", SOME_ID], ["promote", SOME_ID],
-    ["postpone", SOME_ID], ["evict"], ["purge", "--yes"], ["clear", "--yes"], ["sweep"],
+    ["postpone", SOME_ID], ["signal", SOME_ID, "a"], ["evict"],
+    ["purge", "--yes"], ["clear", "--yes"], ["sweep"],
     ["schedules"], ["batches"], ["dedup", "a"], ["configure"], ["configure", "lease=60"],
 ]  # fmt: skip
 
@@ -435,6 +436,27 @@ def test_promote(cli: Cli, client: Penstock) -> None:
     }
     assert [job.id for job in queue.reserve(5, block=0)] == [held, late]
     assert cli("promote", "q", late).out == "1 job brought forward\n"
+
+
+def test_signal(cli: Cli, client: Penstock) -> None:
+    """A value is JSON, or text; what is not taken has the exit code 1, and the reason."""
+    queue = client.queue("q")
+    ids = [queue.enqueue(n).id for n in range(3)]
+    once = queue.enqueue("once", lease=0, ttl=60).id
+    assert cli("signal", "q", ids[0], "approval", '{"by": "ada"}').out == "signal approval: taken\n"
+    again = cli("signal", "q", ids[0], "approval")
+    assert (again.code, again.out) == (1, "signal approval: there already\n")
+    assert "has an earlier signal of this name, or its wait has timed out" in again.err
+    told = cli("signal", "q", ids[1], "approval", "yes, please", "--json")
+    assert told.document == {
+        "queue": "q", "id": ids[1], "name": "approval", "outcome": "taken",
+    }  # fmt: skip
+    assert "at most once (lease 0)" in cli("signal", "q", once, "approval").err
+    queue.delete(ids)
+    assert "was deleted before" in cli("signal", "q", ids[0], "approval").err
+    bad = cli("signal", "q", once, "")
+    assert bad.code == 1
+    assert "name=" in bad.err
 
 
 def test_errors(cli: Cli, client: Penstock) -> None:

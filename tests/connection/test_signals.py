@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client._acompat import PENDING, AsyncLoopLock, AsyncReader, AsyncSignal, Signal
+from penstock.client._acompat import PENDING, AsyncLoopLock, AsyncReader, AsyncWakeup, Wakeup
 
 
 class Connection:
@@ -33,7 +33,7 @@ class Connection:
 
 async def test_a_signal_ends_this_wait_or_the_next() -> None:
     """A signal set before or during a wait ends that wait and no other."""
-    signal = AsyncSignal()
+    signal = AsyncWakeup()
     signal.set()
     await signal.wait(math.inf)
     asyncio.get_running_loop().call_soon(signal.set)
@@ -44,13 +44,13 @@ async def test_a_signal_ends_this_wait_or_the_next() -> None:
 
 async def test_a_wait_whose_time_is_over_ends_at_once() -> None:
     """A deadline that passes just before the wait is no error."""
-    await AsyncSignal().wait(-0.001)
-    Signal().wait(-0.001)
+    await AsyncWakeup().wait(-0.001)
+    Wakeup().wait(-0.001)
 
 
 async def test_a_signal_outlives_a_cancelled_wait() -> None:
     """After a cancelled wait a signal still works."""
-    signal = AsyncSignal()
+    signal = AsyncWakeup()
     waiting = asyncio.create_task(signal.wait(math.inf))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -67,7 +67,7 @@ async def test_a_signal_outlives_a_cancelled_wait() -> None:
 async def test_a_reply_ends_the_wait(told: bool) -> None:
     """The reply is read on arrival; a reply between two waits is kept."""
     conn = Connection()
-    reader, signal = AsyncReader(conn), AsyncSignal() if told else None
+    reader, signal = AsyncReader(conn), AsyncWakeup() if told else None
     assert await reader.read(0, signal) is PENDING
     asyncio.get_running_loop().call_soon(conn.reply.set_result, b"reply")
     assert await reader.read(math.inf, signal) == b"reply"
@@ -79,7 +79,7 @@ async def test_a_reply_ends_the_wait(told: bool) -> None:
 
 async def test_a_signal_leaves_the_reply_for_the_next_read() -> None:
     """A read ended by a signal loses no data; a reply without a read sets no signal."""
-    conn, signal = Connection(), AsyncSignal()
+    conn, signal = Connection(), AsyncWakeup()
     reader = AsyncReader(conn)
     asyncio.get_running_loop().call_soon(signal.set)
     assert await reader.read(math.inf, signal) is PENDING
@@ -93,7 +93,7 @@ async def test_a_signal_leaves_the_reply_for_the_next_read() -> None:
 async def test_a_failure_is_raised_where_the_reply_is_read() -> None:
     """A failed connection ends the wait, and the reader raises the error."""
     conn = Connection()
-    reader, signal = AsyncReader(conn), AsyncSignal()
+    reader, signal = AsyncReader(conn), AsyncWakeup()
     asyncio.get_running_loop().call_soon(conn.reply.set_exception, ConnectionError("closed"))
     with pytest.raises(ConnectionError, match="closed"):
         await reader.read(math.inf, signal)

@@ -268,6 +268,13 @@ def _note(queue: Queue) -> None:
     assert _ran(queue, queue.ops.suspend([job], 2, "a day", 86_400_000)) == DONE
 
 
+def _signal(queue: Queue) -> None:
+    job, other = _one(queue), _one(queue)
+    assert _ran(queue, queue.ops.suspend([job], 0, "approval", 86_400_000)) == DONE
+    for one in (job, other, queue.peek(1, state="ready")[0]):
+        assert queue.signal(one.id, "approval", "x" * 60_000)
+
+
 def _delete(queue: Queue) -> None:
     for state in ("ready", "scheduled", "active", "dead"):
         assert list(queue.delete([queue.peek(1, state=state)[0].id])) == DONE
@@ -445,7 +452,7 @@ WORKING: dict[str, Callable[[Queue], None]] = {
     "acquire": _take_roles, "resign": _take_roles, "survey": _survey, "unstage": _unstage,
     "assign": _assign, "assigned": _assign, "fetch": _assign, "dismiss": _assign,
     "retime": _retime, "results": _results, "cancel": _cancel, "beat": _beat,
-    "note": _note, "read_notes": _note, "suspend": _note,
+    "note": _note, "read_notes": _note, "suspend": _note, "signal": _signal,
     "hold": _hold, "schedules": _schedules, "pause_schedule": _pause_schedule,
     "unschedule": _unschedule,
     "keep_schedules": _keep_schedules, "orphan_schedules": _orphan_schedules,

@@ -280,6 +280,10 @@ def _purged_state(place: StateCase) -> str:
     return others.get(place.state, place.state.value) if has_come else place.state.value
 
 
+def _signal(job: Job, place: StateCase) -> Code:
+    return int(job.run("signal", 8, EPOCH, job.number, "a", "1", at=AT)[2])
+
+
 def _sweep(job: Job, place: StateCase) -> Code:
     assert job.run("sweep", 8, 600_000, at=AT)[0] == 1
     return None
@@ -396,6 +400,7 @@ EVENTS: Mapping[Event, Happening] = {
     Event.SUSPEND_OLD: _named("suspend", "older", 1, "a", 0),
     Event.SUSPEND_ID: _named("suspend", "none", 1, "a", 0),
     Event.SUSPEND_CANCELLED: _marked("A A* A!", _named("suspend", "last", 1, "a", 0)),
+    Event.SIGNAL: _signal,
     Event.BURY: _named("bury", "last", "no use", ""),
     Event.BURY_OLD: _named("bury", "older", "no use", ""),
     Event.BURY_ID: _named("bury", "none", "no use", ""),

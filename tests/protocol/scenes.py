@@ -423,6 +423,8 @@ def _calls() -> Iterator[Act]:
     yield Act("cancel", "cancel", (90, EPOCH, "**"))
     yield Act("cancel, ready", "cancel", (90, EPOCH, "*ready"))
     yield Act("beat", "beat", (90, EPOCH, RECEIPT, "1 3 10 nearly", "*active"))
+    yield Act("suspend, a wait", "suspend", (90, EPOCH, RECEIPT, 0, "a", 86_400_000, "*active"))
+    yield Act("signal", "signal", (90, EPOCH, "*one", "a", "1"))
     yield Act("note", "note", (90, EPOCH, RECEIPT, "*one", 1, "stock", "1"))
     yield Act("read_notes", "read_notes", (90, EPOCH, RECEIPT, "*one"))
     yield Act("redrive", "redrive", (90, "", 100, 0))

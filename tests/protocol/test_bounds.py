@@ -84,6 +84,8 @@ MISTAKEN: list[tuple[str, str, tuple[Any, ...]]] = [
     ("note", "name", (EPOCH, "1-abc", "1-1000000000", 1, "?", "1")),
     ("note", "receipt", (EPOCH, "?", "1-1000000000", 1, "a", "1")),
     ("suspend", "name", (EPOCH, "1-abc", 1, "?", 0)),
+    ("signal", "name", (EPOCH, "1-1000000000", "?", "1")),
+    ("signal", "number", (EPOCH, "?", "a", "1")),
     ("read_notes", "receipt", (EPOCH, "?", "1-1000000000")),
     ("tick", "what", ("a", "", "", "", "?", "", "1\nx")),
 ]

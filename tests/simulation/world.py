@@ -27,7 +27,7 @@ import penstock.client._async
 import penstock.core
 import penstock.worker._async.life
 from penstock import AsyncPenstock
-from penstock.client._acompat import AsyncSignal
+from penstock.client._acompat import AsyncWakeup
 from penstock.core.jobs import workers
 from penstock.core.values import stable
 from penstock.worker._async.heartbeat import AsyncHeartbeat
@@ -58,7 +58,7 @@ class TaskHeartbeat(AsyncHeartbeat):
 
     def start(self) -> None:
         """Start the task."""
-        self._signal = AsyncSignal()
+        self._signal = AsyncWakeup()
         self._state.poke = self._signal.set
         self._task = asyncio.ensure_future(self._beat_on())
 

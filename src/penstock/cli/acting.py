@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Annotated, Literal, NamedTuple
 
-from penstock import Outcome, Queue, Settled, StateName
+from penstock import Outcome, Queue, Settled, Signalled, StateName
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.chosen import ChosenJobs, YesOption
@@ -17,7 +18,7 @@ from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage
 from penstock.core.jobs.logs import counted
 
-__all__ = ["cancel", "delete", "postpone", "promote", "redrive"]
+__all__ = ["cancel", "delete", "postpone", "promote", "redrive", "signal"]
 
 JOBS_PER_STEP = 1000
 """Most jobs that one call looks at or changes."""
@@ -175,6 +176,51 @@ def postpone(
         penstock postpone emails P7DpjNzE-53DE
     """
     _settle(session, queue, ids, _Action(Queue.postpone, "postponed", "postponed"))
+
+
+SIGNAL_FAILURES = {
+    Signalled.THERE_ALREADY: "it has an earlier signal of this name, or its wait has timed out",
+    Signalled.GONE: "it finished, expired or was deleted before",
+    Signalled.AT_MOST_ONCE: "it is delivered at most once (lease 0), so it can't wait",
+}
+
+
+@command("signal")
+def signal(
+    session: Session,
+    queue: QueueArgument,
+    job_id: Annotated[str, Argument("JOB_ID")],
+    name: Annotated[str, Argument("NAME")],
+    value: Annotated[str, Argument("VALUE")] = "null",
+) -> None:
+    """Give a job the value that its step `steps.wait(NAME)` waits for, or will wait for.
+
+    The first signal of a name stays.
+
+    Args:
+        job_id: the id of the job; its beginning is enough.
+        name: the name of the wait.
+        value: JSON, or any other text, which is taken as it is. Default: null.
+
+    Examples:
+        penstock signal orders P7DpjNzE-53DE approval
+        penstock signal orders P7DpjNzE-53DE approval '{"by": "ada"}'
+    """
+    with session.queue(queue) as target:
+        [whole] = whole_ids(target, [job_id])
+        outcome = target.signal(whole, name, _json_or_text(value))
+    document = {"queue": queue, "id": whole, "name": name, "outcome": outcome.value}
+    session.answer(document, f"signal {name}: {outcome}")
+    if not outcome:
+        raise Failed(f"{whole} has not taken the signal: {SIGNAL_FAILURES[outcome]}")
+
+
+def _json_or_text(text: str) -> object:
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return text
+    return value
 
 
 def _act(

@@ -40,6 +40,7 @@ COMMANDS = {
     "delete": Listed("acting", "Remove jobs in any state."),
     "promote": Listed("acting", "Make jobs ready to be delivered now."),
     "postpone": Listed("acting", "Set ready jobs aside for the length of a lease."),
+    "signal": Listed("acting", "Give a job the value that it waits for."),
     "evict": Listed("queues", "Make room on a full server."),
     "purge": Listed("queues", "Remove jobs from a queue, by state."),
     "clear": Listed("queues", "Remove whole queues."),

@@ -41,13 +41,13 @@ __all__ = [
     "AsyncLoopLock",
     "AsyncReader",
     "AsyncRedisConnection",
-    "AsyncSignal",
+    "AsyncWakeup",
     "BackgroundTask",
     "HandshakePacker",
     "LoopLock",
     "Reader",
     "RedisConnection",
-    "Signal",
+    "Wakeup",
     "aclosed",
     "aconnect",
     "afirst_ready",
@@ -344,7 +344,7 @@ def closed(conn: RedisConnection) -> bool:
     return bool(_readable([sock], 0))
 
 
-class AsyncSignal:
+class AsyncWakeup:
     """Ends the wait of one task when its signal is set.
 
     Bound to the event loop in which it is made.
@@ -385,8 +385,8 @@ class AsyncSignal:
         """Do nothing; the plain twin closes a socket pair."""
 
 
-class Signal:
-    """The plain twin of `AsyncSignal`: ends the wait of one thread.
+class Wakeup:
+    """The plain twin of `AsyncWakeup`: ends the wait of one thread.
 
     While that thread is awake, setting it costs a flag. A thread that sleeps waits on a queue; one
     that waits for connections as well, on a socket pair.
@@ -411,7 +411,7 @@ class Signal:
                 self._pair[1].send(b"!")
 
     def set_from_thread(self) -> None:
-        """End the wait, or the next one; twin of that of `AsyncSignal`."""
+        """End the wait, or the next one; twin of that of `AsyncWakeup`."""
         self.set()
 
     def take(self) -> bool:
@@ -471,7 +471,7 @@ class AsyncReader:
     """
 
     def __init__(self, conn: AsyncRedisConnection) -> None:
-        self._told: AsyncSignal | None = None
+        self._told: AsyncWakeup | None = None
         self._conn = conn
         self._task = asyncio.ensure_future(self._read())
 
@@ -488,7 +488,7 @@ class AsyncReader:
             if self._told is not None:
                 self._told.set()
 
-    async def read(self, timeout: float, signal: AsyncSignal | None = None) -> Any:
+    async def read(self, timeout: float, signal: AsyncWakeup | None = None) -> Any:
         """Return the reply; PENDING = not within `timeout` seconds, or not before the signal."""
         if self._task.cancelled():
             self._task = asyncio.ensure_future(self._read())
@@ -511,7 +511,7 @@ class Reader:
     def __init__(self, conn: RedisConnection) -> None:
         self._conn = conn
 
-    def read(self, timeout: float, signal: Signal | None = None) -> Any:
+    def read(self, timeout: float, signal: Wakeup | None = None) -> Any:
         """Return the reply; PENDING = not within `timeout` seconds, or not before the signal."""
         sock = self._conn._sock
         if signal is None or sock is None:
@@ -531,11 +531,11 @@ class Reader:
 
 
 async def afirst_ready(
-    readers: Sequence[AsyncReader], timeout: float, signal: AsyncSignal | None = None
+    readers: Sequence[AsyncReader], timeout: float, signal: AsyncWakeup | None = None
 ) -> AsyncReader | None:
     """Return the first reader with a reply, within `timeout` seconds; None also at the signal."""
     if not any(reader.is_ready for reader in readers):
-        woken = AsyncSignal() if signal is None else signal
+        woken = AsyncWakeup() if signal is None else signal
         for reader in readers:
             reader._told = woken
         try:
@@ -547,7 +547,7 @@ async def afirst_ready(
 
 
 def first_ready(
-    readers: Sequence[Reader], timeout: float, signal: Signal | None = None
+    readers: Sequence[Reader], timeout: float, signal: Wakeup | None = None
 ) -> Reader | None:
     """Return the first reader with a reply, within `timeout` seconds; None also at the signal."""
     ready = _with_reply(readers, max(timeout, 0) if signal is None else 0)

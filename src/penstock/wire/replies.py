@@ -270,6 +270,8 @@ class ReadBatch(Reply):
 class ReadNotes(Reply):
     outcome: int
     redriven: int
+    voided: int
+    waits: bytes
     notes: list[bytes]
 
 
@@ -350,6 +352,11 @@ class Settle(Reply):
     acked: int
     codes: bytes
     jobs: tuple[list[bytes], list[bytes], list[bytes]]
+
+
+class Signal(Reply):
+    outcome: int
+    same: int
 
 
 class StageGone(Reply):
@@ -485,7 +492,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "publish": _rows(Claim, 9, 5),
     "purge": _plain(Purge),
     "read_batch": _either(_rows(ReadBatch, 3, 4), {0: _plain(Reply)}),
-    "read_notes": _tail(ReadNotes, 4),
+    "read_notes": _tail(ReadNotes, 6),
     "recover": _columns({1: (Recover, 6, 3)}),
     "redrive": _tail(Redrive, 5),
     "release": _tail(Bury, 3),
@@ -498,6 +505,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "schedules": _rows(Schedules, 7, 3),
     "settle": _columns({1: (Settle, 8, 3), 5: (ReserveLane, 6, 2)}),
     "show": _tail(Peek, 5),
+    "signal": _plain(Signal),
     "stage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "stats": _rows(Stats, 14, 2),
     "survey": _tail(Survey, 5),

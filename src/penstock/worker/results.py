@@ -44,7 +44,7 @@ MAX_TEXT_BYTES = 1024
 
 
 class SleepNote(NamedTuple):
-    """The place of a note from 1, and the name of its step."""
+    """The place of a note from 1, and the name of its step; the place 0 = a wait for a signal."""
 
     place: int
     name: str
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
         limit: most attempts by the handler's policy; 0 = only that of the job or queue counts.
         hold: what is held, too: "queue", or "key" = the key of the job; "" = nothing.
         hold_ms: for so long nothing of it is delivered.
-        sleep: of a suspend: the note of the sleep, which lasts for the delay.
+        sleep: of a suspend: the note of the sleep, or the wait, which lasts for the delay.
         logged: how the worker has logged the failure: "" (not yet), "failure", or "last" if it is
             that of the last attempt.
     """
@@ -354,7 +354,7 @@ def _with_hold(
 
 
 class Suspension(Result):
-    """The job sleeps. A worker makes it; a handler takes `steps.sleep`.
+    """The job sleeps or waits. A worker makes it; a handler takes `steps.sleep`, `steps.wait`.
 
     Args:
         verdict: the report.

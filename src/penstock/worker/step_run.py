@@ -7,6 +7,7 @@ import json
 import threading
 import types
 import typing
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Union
 
 from penstock.core.jobs.job import Delivery, forget_failures
@@ -20,6 +21,7 @@ from penstock.errors import (
     StepNotKept,
     StepOverlap,
     StepsChanged,
+    StepTimeout,
 )
 from penstock.wire import replies
 from penstock.wire.codes import Code
@@ -33,6 +35,7 @@ __all__ = [
     "StepRun",
     "Suspended",
     "decoded_value",
+    "outcomes_in",
     "refuse_awaitable",
     "steps_class",
 ]
@@ -46,6 +49,10 @@ NOTE_FRAME_BYTES = len("r\t1800000000000\t\t")
 UNKNOWN_OUTCOME = "the outcome of an earlier note is not known, so no other step begins in this run"
 RUN_STEP, SLEEP_STEP = b"r", b"s"
 """Kinds of notes."""
+SIGNAL, TIMEOUT = b"s", b"t"
+"""Kinds of the outcomes of waits."""
+WAIT_PLACE = 0
+"""The place of a wait in `suspend`: it is no note."""
 
 
 class RunEnded(BaseException):
@@ -58,11 +65,11 @@ class RunEnded(BaseException):
 
 
 class Suspended(RunEnded):
-    """The job sleeps, and this run of its handler ends. It is no `Exception`."""
+    """The job sleeps or waits, and this run of its handler ends. It is no `Exception`."""
 
 
 class NotedStep(NamedTuple):
-    """A noted step: its kind, and its value as JSON."""
+    """A noted step, or the outcome of a wait: its kind, and its value as JSON."""
 
     kind: bytes
     value: bytes
@@ -73,6 +80,7 @@ class StepRun:
 
     Args:
         job: the delivery; None = there is no server, and notes live as long as this object.
+        signals: without a server: the values of the signals that waits find.
 
     Attributes:
         job: the argument.
@@ -80,7 +88,7 @@ class StepRun:
         suspension: what the job waits for at the end of this run; None = it does not wait.
     """
 
-    def __init__(self, job: Delivery | None) -> None:
+    def __init__(self, job: Delivery | None, signals: Mapping[str, object] | None = None) -> None:
         self.job = job
         self.has_read = job is None or job.deliveries == 1
         self._noted: dict[str, NotedStep] = {}
@@ -92,6 +100,10 @@ class StepRun:
         self._is_over = False
         self._failure: BaseException | None = None
         self.suspension: Suspension | None = None
+        self._outcomes = {
+            name: NotedStep(SIGNAL, self.encode(name, value))
+            for name, value in (signals or {}).items()
+        }
 
     def begin(self, name: str) -> None:
         """Begin a step.
@@ -109,7 +121,7 @@ class StepRun:
         if self._is_over:
             if isinstance(self._failure, RunEnded):
                 raise self._failure
-            raise RunEnded(UNKNOWN_OUTCOME if self.suspension is None else "the job sleeps")
+            raise RunEnded(UNKNOWN_OUTCOME if self.suspension is None else "the job is suspended")
         if self.job is not None and self.job.at_most_once:
             raise StepError(
                 f"step {name!r}: a job with lease=0 is not delivered again, so it can't have steps:"
@@ -146,6 +158,8 @@ class StepRun:
                 self._refuse_notes(f"a note of the job is of another version: {note[:80]!r}")
             self._noted[name.decode()] = NotedStep(kind, value)
             self._bytes += len(note)
+        self._outcomes = outcomes_in(reply.waits, reply.voided)
+        self._bytes += len(reply.waits)
         self._count = len(reply.notes)
         self.has_read = True
 
@@ -203,10 +217,33 @@ class StepRun:
         if self.job is None:
             self.keep(name, raw, SLEEP_STEP)
             return
-        note = SleepNote(self.next_index, name)
-        self.suspension = Suspension(Verdict("suspend", delay_ms, sleep=note))
+        self._suspend(self.next_index, name, delay_ms)
+
+    def _suspend(self, place: int, name: str, delay_ms: int) -> NoReturn:
+        verdict = Verdict("suspend", delay_ms, sleep=SleepNote(place, name))
+        self.suspension = Suspension(verdict)
         self._is_over = True
-        raise Suspended(f"the job sleeps for {delay_ms / 1000:g} s")
+        doing = f"waits for signal {name!r}, at most" if place == WAIT_PLACE else "sleeps for"
+        raise Suspended(f"the job {doing} {delay_ms / 1000:g} s")
+
+    def end_wait(self, name: str, timeout_ms: int) -> bytes:
+        """Return the value of a signal. If there is no outcome yet, end the run: the job waits.
+
+        Raises:
+            StepsChanged: a step of this name was noted.
+            StepTimeout: no signal came in time; without a server: none was given.
+            Suspended: there is no outcome.
+        """
+        if name in self._noted:
+            self._refuse_notes(f"step {name!r} was noted as another kind of step: rename it")
+        outcome = self._outcomes.get(name)
+        if outcome is None and self.job is not None:
+            self._suspend(WAIT_PLACE, name, timeout_ms)
+        if outcome is None:
+            raise StepTimeout(f"signal {name!r} is not among those given to Steps.local(signals)")
+        if outcome.kind == TIMEOUT:
+            raise StepTimeout(f"no signal {name!r} came before the timeout of the wait")
+        return outcome.value
 
     @property
     def next_index(self) -> int:
@@ -339,6 +376,17 @@ def refuse_awaitable(value: Any) -> NoReturn:
 def decoded_value(raw: bytes) -> Any:
     """Return the value of a step."""
     return json.loads(raw)
+
+
+def outcomes_in(text: bytes, voided: int) -> dict[str, NotedStep]:
+    """Return the outcomes of waits; timeouts in the first `voided` bytes do not count."""
+    outcomes, place = dict[str, NotedStep](), 0
+    for line in text.split(b"\n")[1:]:
+        name, kind, _, value = line.split(b"\t", 3)
+        if kind == SIGNAL or place >= voided:
+            outcomes[name.decode()] = NotedStep(kind, value)
+        place += len(line) + 1
+    return outcomes
 
 
 def _size_of(name: str, raw: bytes) -> int:

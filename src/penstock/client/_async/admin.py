@@ -23,10 +23,10 @@ from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.middleware import Middleware
-from penstock.core.jobs.outcomes import Settled
+from penstock.core.jobs.outcomes import SIGNALLED_OF_OUTCOME, Settled, Signalled
 from penstock.core.jobs.queue_stats import QueueStats, Settings
 from penstock.core.jobs.record import key_hash
-from penstock.core.jobs.results import value_of
+from penstock.core.jobs.results import encoded_value, value_of
 from penstock.core.jobs.searching import check_search
 from penstock.core.jobs.views import DedupStatus, JobResult, JobView
 from penstock.core.values.annotations import Self
@@ -41,10 +41,11 @@ from penstock.core.values.checks import (
     check_count,
     check_flag,
     check_label,
+    check_party,
     duration_ms,
 )
 from penstock.core.values.ids import is_job_id
-from penstock.errors import BadArgument, NodesMissed, PenstockError, ResultTimeout
+from penstock.errors import BadArgument, NodesMissed, PenstockError, ResultTimeout, StepNotKept
 from penstock.wire.codes import Code
 
 logger = get_logger("penstock")
@@ -205,6 +206,47 @@ class AsyncQueueAdmin:
             BadArgument, BadJobId: nothing was done.
         """
         return await self._settle(jobs, QueueOps.cancel, resent_code=Code.GONE)
+
+    async def signal(self, job: JobName, name: str, value: object = None) -> Signalled:
+        """Give a job the value that its step `steps.wait(name)` returns, now or later.
+
+        A job that waits for it becomes ready, at the place of its creation time. One that does not
+        yet keeps the signal until its wait. The first outcome of a name stays.
+
+        Args:
+            job: a delivery, or an id.
+            name: of the wait: printable text of 1 to 200 bytes.
+            value: written as JSON; at most 64 KiB, or `result_size` if that is more.
+
+        Returns:
+            "taken", which alone is true; "there already": an earlier signal, or the timeout of the
+            wait, is its outcome; "gone"; or "at most once": a job with lease 0 can't wait.
+
+        Raises:
+            BadArgument: the name or the value can't be used, or the signals of the job would have
+                more than 256 KiB; nothing was done.
+            BadJobId: the id is malformed, or of another queue or node; nothing was done.
+            WrongEpoch: it is of an earlier queue of this name; nothing was done.
+
+        Examples:
+            >>> added = await q.enqueue({"euros": 300})
+            >>> print(await q.signal(added.id, "approval", {"by": "ada"}))
+            taken
+            >>> print(await q.signal(added.id, "approval", {"by": "eve"}))
+            there already
+
+        Section of the protocol: protocol/steps.md.
+        """
+        check_party("name", name)
+        try:
+            raw = encoded_value(value)
+        except BadArgument as error:
+            raise BadArgument("value", value, error.reason) from error
+        try:
+            [outcome] = await self._settle([job], lambda ops, names: ops.signal(names, name, raw))
+        except StepNotKept as error:
+            raise BadArgument("value", f"<{len(raw)} bytes>", f"is too large: {error}") from None
+        return SIGNALLED_OF_OUTCOME[outcome]
 
     async def purge(self, *states: PurgeState) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.

@@ -58,7 +58,9 @@ ARGUMENT_RULES = {
     "hash": "must be 16 small hex digits",
     "key": "must be the hash of a key: 13 hex digits",
     "app": "must be at most 600 bytes without blanks or line feeds",
-    "name": "must be one of 100 names at most; of a step 1 to 200 bytes without control characters",
+    "name": "must be one of 100 names at most; of a step or a signal 1 to 200 bytes without control"
+    " characters",
+    "signal": "must be JSON without line feeds",
     "receipt": "must be that of a delivery, as 1-abc",
     "priority": "can't be used with ordered=True: use per_key, or another queue",
     "ordered": "can't be set while jobs have priorities: wait until they have ended, then sweep()",

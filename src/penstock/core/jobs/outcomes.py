@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from penstock.core.jobs.job import JobName
 from penstock.errors import CHANGING_OUTCOMES
 
-__all__ = ["OUTCOME_OF_CODE", "Outcome", "Settled"]
+__all__ = ["OUTCOME_OF_CODE", "SIGNALLED_OF_OUTCOME", "Outcome", "Settled", "Signalled"]
 
 
 class Outcome(str, enum.Enum):
@@ -56,6 +56,35 @@ OUTCOME_OF_CODE: dict[int, Outcome] = {
     -13: Outcome.TAKEN,
 }
 """The outcome for each code of a job in a reply. The others are set by the client."""
+
+
+class Signalled(str, enum.Enum):
+    """The outcome of `queue.signal`. Only `TAKEN` is true."""
+
+    TAKEN = "taken"
+    """The job has the signal: it is, or will be, the value of its wait for this name."""
+    THERE_ALREADY = "there already"
+    """A wait for this name has an outcome: an earlier signal, or a timeout; nothing changed."""
+    GONE = "gone"
+    """The job finished, expired or was deleted before; nothing changed."""
+    AT_MOST_ONCE = "at most once"
+    """It is delivered at most once (lease 0), so it can't wait; nothing changed."""
+
+    def __str__(self) -> str:
+        return self.value
+
+    def __bool__(self) -> bool:
+        return self is Signalled.TAKEN
+
+
+SIGNALLED_OF_OUTCOME = {
+    Outcome.DONE: Signalled.TAKEN,
+    Outcome.ENDED: Signalled.THERE_ALREADY,
+    Outcome.TAKEN: Signalled.THERE_ALREADY,
+    Outcome.GONE: Signalled.GONE,
+    Outcome.REFUSED: Signalled.AT_MOST_ONCE,
+}
+"""The outcome of a signal, by that of its call, where taken = another outcome is there."""
 
 
 class Settled(list[Outcome]):

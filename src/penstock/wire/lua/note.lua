@@ -30,7 +30,7 @@ elseif outcome ~= 1 and outcome ~= 4 then
   return {1, nonce, outcome}
 end
 local head = redis.call('HGET', tally, 'n' .. number)
-local count, bytes, rest = string.match(head or '0 0 0 -', '^(%d+) (%d+)(.*)$')
+local count, bytes, redriven = string.match(head or '0 0 0 0 -', '^(%d+) (%d+)( %d+ %d+) ')
 local kind, text = 'r', '\t' .. name .. '\t' .. value
 index, count = tonumber(index), tonumber(count)
 local field = 'n' .. number .. ':' .. string.format('%.0f', index)
@@ -56,7 +56,7 @@ end
 redis.call('HDEL', held, '-') -- it passes on a full server
 use('marks')
 use('notes')
-redis.call('HSET', tally, 'n' .. number, string.format('%.0f %.0f', index, bytes) .. rest, field, note)
+redis.call('HSET', tally, 'n' .. number, string.format('%.0f %.0f', index, bytes) .. redriven .. ' -', field, note)
 local deliveries, others = string.match(counters or '', '^(%d+%+?) %d+ %d+( .*)$')
 if deliveries then -- attempts count since the last note
   redis.call('HSET', tally, number, deliveries .. ' 0 0' .. others)

@@ -1,4 +1,4 @@
---- Make jobs deliverable at once, at the place of their creation. A delivery ends.
+--- Make jobs deliverable at once, at the place of their creation. A delivery ends, and so does the time of a wait for a signal.
 --- KEYS     @queue
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
@@ -57,6 +57,14 @@ if #returned > 0 then
 end
 if #returned > 0 then
   redis.call('HINCRBY', meta, 'promoted', #returned / 2)
+  for i = 1, uses_any('notes') and #returned or 0, 2 do
+    local head = redis.call('HGET', tally, 'n' .. returned[i])
+    local name = head and string.match(head, '^%d+ %d+ %d+ %d+ %d+ (.*)$')
+    if name then
+      --@include lib/return/end_wait
+      end_wait(returned[i], head, name, 't', '')
+    end
+  end
   for i = 1, uses_any('batches') and #returned or 0, 2 do
     local entry = redis.call('HGET', batches, returned[i])
     if entry and string.find(entry, ' [01]$') then -- a callback that does not wait for its batch any more, nor has a deadline

@@ -119,9 +119,11 @@ if #returned > 0 then
   end
   if uses_any('notes') then -- failures that were noted before count as not noted
     for i = 1, #returned do
-      local head = redis.call('HGET', tally, 'n' .. returned[i])
-      if head then
-        redis.call('HSET', tally, 'n' .. returned[i], (string.gsub(head, '^(%d+) (%d+) %d+', '%1 %2 %1')))
+      local name = 'n' .. returned[i]
+      local count, bytes = string.match(redis.call('HGET', tally, name) or '', '^(%d+) (%d+)')
+      if count then
+        local voided = string.format(' %.0f -', redis.call('HSTRLEN', tally, name .. ':0'))
+        redis.call('HSET', tally, name, count .. ' ' .. bytes .. ' ' .. count .. voided)
       end
     end
   end

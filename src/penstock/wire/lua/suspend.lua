@@ -1,10 +1,12 @@
---- Note a sleep as the next step of jobs, and give them back until it is over. Each later delivery passes the sleep.
+--- Note a sleep as the next step of jobs, and give them back until it is over. Each later delivery passes the sleep. Or let jobs wait for a
+--- signal.
 --- KEYS     @queue
 --- ARGV     nonce wanted common index name delay [number...]
----          index, name  of the note, as in note. A job whose next note has another place is given back at once, without a note
----          delay   ms until the jobs may be delivered again, at most until the ends of their ttls
+---          index, name  of the note, as in note. A job whose next note has another place is given back at once, without a note.
+---                  index 0: the jobs wait for a signal of this name. If its outcome is there, they are due at once
+---          delay   ms until the jobs may be delivered again, at most until the ends of their ttls; of a wait that goes on, from its begin
 ---          wanted, common, number   as in nack
---- BOUNDS   index 1 1000  delay 0 3162240000000
+--- BOUNDS   index 0 1000  delay 0 3162240000000
 --- META     v epoch uses seen off paused alarm
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     codes as in nack
@@ -30,15 +32,33 @@ local has_receipt = code_each(checked, common, numbers)
 --@include lib/meta/use
 local fields = {}
 local note = 's\t' .. string.format('%.0f', now) .. '\t' .. name .. '\t' .. delay
+--@include lib/return/find_outcome
+local function wait_until(id, bytes, redriven, wait) -- the end of the wait, and the head of the notes; nil = its outcome is there
+  local outcomes = redis.call('HGET', tally, 'n' .. id .. ':0') or ''
+  if find_outcome(outcomes, string.match(redriven, '%d+$'), name) then
+    return nil
+  end
+  local begun, waits_for = string.match(wait, '^(%d+) (.*)$')
+  local ends = math.min(now + delay, waits_for == name and tonumber(begun) or now + delay)
+  return ends, bytes .. redriven .. string.format(' %.0f ', ends) .. name
+end
 local function decide(id, nacked, crashed, released, why)
-  local count, bytes, rest = string.match(redis.call('HGET', tally, 'n' .. id) or '0 0 0 -', '^(%d+) (%d+)(.*)$')
+  local count, bytes, redriven, wait = string.match(redis.call('HGET', tally, 'n' .. id) or '0 0 0 0 -', '^(%d+) (%d+)( %d+ %d+) (.*)$')
+  if index == '0' then
+    local ends, head = wait_until(id, count .. ' ' .. bytes, redriven, wait)
+    if not ends then
+      return math.min(now, tonumber(string.sub(id, 1, -12))), '0 0 ' .. released .. why
+    end
+    use('notes')
+    return ends, '0 0 ' .. released .. why, 'n', head
+  end
   if index + 0 ~= count + 1 or bytes + #note > 1048576 then -- a failover has lost notes: the next run makes them again
     return math.min(now, tonumber(string.sub(id, 1, -12))), nacked .. ' ' .. crashed .. ' ' .. released .. why
   end
   use('notes')
   fields[#fields + 1] = 'n' .. id .. ':' .. string.format('%.0f', index)
   fields[#fields + 1] = note
-  return now + delay, '0 0 ' .. released .. why, 'n', string.format('%.0f %.0f', index, bytes + #note) .. rest
+  return now + delay, '0 0 ' .. released .. why, 'n', string.format('%.0f %.0f', index, bytes + #note) .. redriven .. ' -'
 end
 local reply = return_jobs(checked, has_receipt, decide, false, 'released')
 if #fields > 0 then

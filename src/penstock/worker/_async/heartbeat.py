@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import cast
 
-from penstock.client._acompat import Signal
+from penstock.client._acompat import Wakeup
 from penstock.client._async.nodes.federated_node import AsyncFederatedNode
 from penstock.client._async.topology import AsyncTopology
 from penstock.client._async.transport.driver import AsyncDriver
@@ -98,7 +98,7 @@ class AsyncHeartbeat:
         self._name = name
         self._registration = registration
         self._overdue = overdue
-        self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
+        self._poked = Wakeup()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
         self._ask_at = 0.0
         self._missing = set[Delivery]()

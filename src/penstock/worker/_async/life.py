@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from socket import gethostname
 
-from penstock.client._acompat import AsyncSignal, ashield
+from penstock.client._acompat import AsyncWakeup, ashield
 from penstock.client._async.client import AsyncPenstock
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
@@ -94,7 +94,7 @@ class AsyncWorkerLife:
         self._signals = signals
         self._has_said_stop = False
         self._lap = 0.0
-        self._wake = AsyncSignal()
+        self._wake = AsyncWakeup()
         schedules = declared_schedules(handlers, options.queues, client.topology.config.codec)
         apps = frozenset(handler.app for handler in handlers)
         self._queues = AsyncServedQueues(client, options.queues, schedules, apps, lease_ms)

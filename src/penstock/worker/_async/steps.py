@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio  # async only
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
 
@@ -13,7 +13,7 @@ from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.job import Delivery, reservation_of
 from penstock.core.values.annotations import Self
-from penstock.core.values.checks import Duration, duration_ms
+from penstock.core.values.checks import MAX_DURATION_MS, Duration, duration_ms
 from penstock.errors import StepNotKept, WrongEpoch
 from penstock.wire.codes import Code
 from penstock.worker.step_run import (
@@ -94,8 +94,14 @@ class AsyncSteps(BaseSteps):
         self._shield = shield
 
     @classmethod
-    def local(cls) -> Self:
+    def local(cls, signals: Mapping[str, object] | None = None) -> Self:
         """Return steps without a server, to call a handler in a test: each one runs once.
+
+        Args:
+            signals: the values that waits return, by their names. Other waits time out at once.
+
+        Raises:
+            StepNotKept: a value can't be written as JSON.
 
         Examples:
             >>> async def order(steps: AsyncSteps, order_id: str) -> list[str]:
@@ -103,7 +109,7 @@ class AsyncSteps(BaseSteps):
             >>> await order(AsyncSteps.local(), "7")
             ['7', 'blue']
         """
-        return cls(StepRun(None))
+        return cls(StepRun(None, signals))
 
     # [async only
     @overload
@@ -205,6 +211,47 @@ class AsyncSteps(BaseSteps):
             await self._read_notes()
             if steps.find(name, SLEEP_STEP) is None:
                 steps.suspend(name, delay_ms)
+        finally:
+            steps.end()
+
+    async def wait(self, name: str, *, timeout: Duration | None = None) -> Any:
+        """Wait for a signal to the job. No worker is held: this run ends, and a later one goes on.
+
+        `queue.signal(job_id, name, value)` gives it, also before the job waits. The
+        outcome of a wait is the first of these: a signal, the end of the timeout, a promote,
+        which ends the timeout. All later runs have the same one. Like a note a wait sets nacks and
+        crashes to 0.
+
+        Args:
+            name: as of `run`; that of the signal.
+            timeout: seconds from the first run that waits, by the server's clock; None = there is
+                no end but that of the job's ttl.
+
+        Returns:
+            The value of the signal, as JSON returns it.
+
+        Raises:
+            StepTimeout: the timeout came first; so too in later runs, until a redrive. A handler
+                that does not catch it makes its job a dead letter at once.
+            BadArgument: the name can't be used, or not a duration.
+            DuplicateStep, StepOverlap, StepsChanged, RunEnded: as of `run`.
+            Suspended: a `RunEnded`: this run ends. Whatever the handler makes of it is ignored.
+
+        Examples:
+            >>> async def pay(steps: AsyncSteps, euros: int) -> str:
+            ...     answer = await steps.wait("approval", timeout=86400)
+            ...     return f"{euros} euros, as {answer['by']} says"
+            >>> await pay(AsyncSteps.local({"approval": {"by": "ada"}}), 300)
+            '300 euros, as ada says'
+
+        Section of the protocol: protocol/steps.md.
+        """
+        steps = self._run
+        timeout_ms = MAX_DURATION_MS if timeout is None else duration_ms("timeout", timeout)
+        steps.begin(name)
+        try:
+            await self._read_notes()
+            return decoded_value(steps.end_wait(name, timeout_ms))
         finally:
             steps.end()
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import cast
 
-from penstock.client._acompat import Signal
+from penstock.client._acompat import Wakeup
 from penstock.client._sync.nodes.federated_node import FederatedNode
 from penstock.client._sync.topology import Topology
 from penstock.client._sync.transport.driver import Driver
@@ -99,7 +99,7 @@ class Heartbeat:
         self._name = name
         self._registration = registration
         self._overdue = overdue
-        self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
+        self._poked = Wakeup()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
         self._ask_at = 0.0
         self._missing = set[Delivery]()

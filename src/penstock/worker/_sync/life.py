@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from socket import gethostname
 
-from penstock.client._acompat import Signal, shield
+from penstock.client._acompat import Wakeup, shield
 from penstock.client._sync.client import Penstock
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
@@ -95,7 +95,7 @@ class WorkerLife:
         self._signals = signals
         self._has_said_stop = False
         self._lap = 0.0
-        self._wake = Signal()
+        self._wake = Wakeup()
         schedules = declared_schedules(handlers, options.queues, client.topology.config.codec)
         apps = frozenset(handler.app for handler in handlers)
         self._queues = ServedQueues(client, options.queues, schedules, apps, lease_ms)

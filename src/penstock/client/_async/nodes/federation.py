@@ -14,7 +14,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar, cast
 
-from penstock.client._acompat import AsyncBackgroundTask, AsyncSignal, asleep
+from penstock.client._acompat import AsyncBackgroundTask, AsyncWakeup, asleep
 from penstock.client._async.nodes import hints
 from penstock.client._async.nodes.federated_node import (
     BRIEF_SECONDS,
@@ -473,7 +473,7 @@ class AsyncFederation:
 
     # -- consuming -------------------------------------------------------------------------
 
-    async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
+    async def drive(self, flow: Generator[Any, Any, T], signal: AsyncWakeup | None = None) -> T:
         """Run a flow over several nodes to its end and return its result."""
         return await AsyncFlowRun(flow, self._answer, signal, shorten=self._until).run()
 

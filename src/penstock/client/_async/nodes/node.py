@@ -8,7 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._acompat import AsyncSignal
+from penstock.client._acompat import AsyncWakeup
 from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client.clock import monotonic
@@ -156,7 +156,7 @@ class AsyncNode:
         """Return True if queues may lie on several servers; known from the first call on."""
         return self.executor.is_cluster
 
-    async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
+    async def drive(self, flow: Generator[Any, Any, T], signal: AsyncWakeup | None = None) -> T:
         """Run a flow to its end and return its result."""
         return await self.driver.drive(flow, signal)
 

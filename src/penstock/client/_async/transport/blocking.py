@@ -12,7 +12,7 @@ from penstock.client._acompat import (
     PENDING,
     AsyncReader,
     AsyncRedisConnection,
-    AsyncSignal,
+    AsyncWakeup,
     aconnect,
     aprobe,
     asend,
@@ -145,7 +145,7 @@ class AsyncBlockingConnection:
             await self._pend(self._packed(keys, follow if can_follow else None))
         return ()
 
-    async def read(self, timeout: float, signal: AsyncSignal | None = None) -> bytes | None:
+    async def read(self, timeout: float, signal: AsyncWakeup | None = None) -> bytes | None:
         """Read the key of a token; None after `timeout` seconds, at the signal, or if refused."""
         assert self.reader is not None
         try:

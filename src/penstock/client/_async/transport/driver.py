@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.client._acompat import AsyncSignal
+from penstock.client._acompat import AsyncWakeup
 from penstock.client._async.transport.executor import AsyncExecutor
 from penstock.client._async.transport.flow_run import AsyncFlowRun
 from penstock.client.clock import monotonic
@@ -46,7 +46,7 @@ class AsyncDriver:
         self._listed: list[tuple[str, str]] = []
         self._cursor = "0"
 
-    async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
+    async def drive(self, flow: Generator[Any, Any, T], signal: AsyncWakeup | None = None) -> T:
         """Run a flow to its end and return its result.
 
         Args:

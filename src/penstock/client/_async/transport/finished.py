@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock.client._acompat import AsyncSignal, afirst_ready
+from penstock.client._acompat import AsyncWakeup, afirst_ready
 from penstock.client._async.transport.blocking import (
     FAKE_BLPOP_SECONDS,
     STOP_TIMEOUT,
@@ -56,7 +56,7 @@ class AsyncResultWait:
 
     def __init__(self) -> None:
         self.key = self.number = b""
-        self.signal = AsyncSignal()
+        self.signal = AsyncWakeup()
         self.seen = (0, 0)
         self.is_told = False
         self._finished: AsyncEndReader | None = None
@@ -256,7 +256,7 @@ class AsyncEndReader:
         with self._lock:
             return {key: b"%d-%d" % self._read_to.get(key, (0, 0)) for key in keys}
 
-    async def _next(self, timeout: float, signal: AsyncSignal) -> None:
+    async def _next(self, timeout: float, signal: AsyncWakeup) -> None:
         """Read entries that come within a time; until the signal at most."""
         sliced = [line for line in self._lines.values() if line.waiter.is_sliced]
         for line in sliced:

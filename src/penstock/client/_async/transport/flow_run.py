@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock.client._acompat import AsyncSignal, afirst_ready, ashield, asleep
+from penstock.client._acompat import AsyncWakeup, afirst_ready, ashield, asleep
 from penstock.client._async.transport.blocking import FAKE_BLPOP_SECONDS, AsyncBlockingConnection
 from penstock.client._async.transport.cluster import AsyncCluster, is_elsewhere
 from penstock.client._async.transport.executor import AsyncExecutor
@@ -86,7 +86,7 @@ class AsyncFlowRun(Generic[T]):
         self,
         flow: Generator[Any, Any, T],
         answer: Callable[[Effect], Awaitable[Any]],
-        signal: AsyncSignal | None,
+        signal: AsyncWakeup | None,
         executor: AsyncExecutor | None = None,
         shorten: Callable[[float], float] | None = None,
     ) -> None:

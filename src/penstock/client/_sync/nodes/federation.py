@@ -15,7 +15,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar, cast
 
-from penstock.client._acompat import BackgroundTask, Signal, sleep
+from penstock.client._acompat import BackgroundTask, Wakeup, sleep
 from penstock.client._sync.nodes import hints
 from penstock.client._sync.nodes.federated_node import (
     BRIEF_SECONDS,
@@ -472,7 +472,7 @@ class Federation:
 
     # -- consuming -------------------------------------------------------------------------
 
-    def drive(self, flow: Generator[Any, Any, T], signal: Signal | None = None) -> T:
+    def drive(self, flow: Generator[Any, Any, T], signal: Wakeup | None = None) -> T:
         """Run a flow over several nodes to its end and return its result."""
         return FlowRun(flow, self._answer, signal, shorten=self._until).run()
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._acompat import Signal
+from penstock.client._acompat import Wakeup
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
@@ -154,7 +154,7 @@ class Node:
         """Return True if queues may lie on several servers; known from the first call on."""
         return self.executor.is_cluster
 
-    def drive(self, flow: Generator[Any, Any, T], signal: Signal | None = None) -> T:
+    def drive(self, flow: Generator[Any, Any, T], signal: Wakeup | None = None) -> T:
         """Run a flow to its end and return its result."""
         return self.driver.drive(flow, signal)
 

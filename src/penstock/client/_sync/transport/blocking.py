@@ -13,7 +13,7 @@ from penstock.client._acompat import (
     PENDING,
     Reader,
     RedisConnection,
-    Signal,
+    Wakeup,
     connect,
     probe,
     send,
@@ -146,7 +146,7 @@ class BlockingConnection:
             self._pend(self._packed(keys, follow if can_follow else None))
         return ()
 
-    def read(self, timeout: float, signal: Signal | None = None) -> bytes | None:
+    def read(self, timeout: float, signal: Wakeup | None = None) -> bytes | None:
         """Read the key of a token; None after `timeout` seconds, at the signal, or if refused."""
         assert self.reader is not None
         try:

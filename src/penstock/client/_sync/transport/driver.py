@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.client._acompat import Signal
+from penstock.client._acompat import Wakeup
 from penstock.client._sync.transport.executor import Executor
 from penstock.client._sync.transport.flow_run import FlowRun
 from penstock.client.clock import monotonic
@@ -47,7 +47,7 @@ class Driver:
         self._listed: list[tuple[str, str]] = []
         self._cursor = "0"
 
-    def drive(self, flow: Generator[Any, Any, T], signal: Signal | None = None) -> T:
+    def drive(self, flow: Generator[Any, Any, T], signal: Wakeup | None = None) -> T:
         """Run a flow to its end and return its result.
 
         Args:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock.client._acompat import Signal, first_ready
+from penstock.client._acompat import Wakeup, first_ready
 from penstock.client._sync.transport.blocking import (
     FAKE_BLPOP_SECONDS,
     STOP_TIMEOUT,
@@ -56,7 +56,7 @@ class ResultWait:
 
     def __init__(self) -> None:
         self.key = self.number = b""
-        self.signal = Signal()
+        self.signal = Wakeup()
         self.seen = (0, 0)
         self.is_told = False
         self._finished: EndReader | None = None
@@ -249,7 +249,7 @@ class EndReader:
         with self._lock:
             return {key: b"%d-%d" % self._read_to.get(key, (0, 0)) for key in keys}
 
-    def _next(self, timeout: float, signal: Signal) -> None:
+    def _next(self, timeout: float, signal: Wakeup) -> None:
         """Read entries that come within a time; until the signal at most."""
         sliced = [line for line in self._lines.values() if line.waiter.is_sliced]
         for line in sliced:

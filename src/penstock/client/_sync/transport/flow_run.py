@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock.client._acompat import Signal, first_ready, sleep
+from penstock.client._acompat import Wakeup, first_ready, sleep
 from penstock.client._sync.transport.blocking import FAKE_BLPOP_SECONDS, BlockingConnection
 from penstock.client._sync.transport.cluster import Cluster, is_elsewhere
 from penstock.client._sync.transport.executor import Executor
@@ -84,7 +84,7 @@ class FlowRun(Generic[T]):
         self,
         flow: Generator[Any, Any, T],
         answer: Callable[[Effect], Any],
-        signal: Signal | None,
+        signal: Wakeup | None,
         executor: Executor | None = None,
         shorten: Callable[[float], float] | None = None,
     ) -> None:

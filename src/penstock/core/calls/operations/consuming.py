@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.operations.base import Names, Operations, outcomes, read_codes
 from penstock.core.jobs.job import Delivery, Reservation, epoch_of, number_of, receipt_with_end
-from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Settled
+from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
 from penstock.core.jobs.results import AckResults
 from penstock.errors import QueueClosed
 from penstock.wire import replies
+from penstock.wire.codes import Code
 from penstock.wire.packing import Packable
 from penstock.wire.replies import Parser
 
@@ -197,7 +198,7 @@ class Consuming(Operations):
         return self.call_about_jobs("release", names, delay_ms, receipts=True)
 
     def suspend(self, names: Names, index: int, name: str, delay_ms: int) -> Call[Settled]:
-        """Note a sleep at this place, from 1, and give back until it is over."""
+        """Note a sleep at this place, from 1, and give back until it is over; 0 = a wait."""
         return self.call_about_jobs("suspend", names, index, name, delay_ms, receipts=True)
 
     def bury(self, names: Names, reason: str, trace: str = "") -> Call[Settled]:
@@ -233,6 +234,11 @@ class Consuming(Operations):
         """Read the notes of a job."""
         return self.call("read_notes", epoch_of(job), job.receipt, number_of(job))
 
+    def signal(self, names: Names, name: str, value: bytes) -> Call[Settled]:
+        """Give a job a signal, with a value as JSON."""
+        number, epoch = self.number_of(names[0])
+        return self.call_read_by("signal", partial(_signalled, names), (epoch, number, name, value))
+
     # -- taking over -----------------------------------------------------------------------
 
     def pending(self, score: bytes | str, skip: int, idle_ms: int) -> Call[replies.Pending]:
@@ -262,6 +268,13 @@ class Consuming(Operations):
         if match := re.fullmatch(MISSING_VALUE_MARK, reason):
             proof, results = f"*\n{match[1]}", [match[2]] * (len(pairs) // 2)
         return self.call(kind, epoch, proof, "" if window == "-" else window, *pairs, *results)
+
+
+def _signalled(names: Names, parse: Parser[replies.Signal], raw: RawReply) -> Settled:
+    """Return the outcome of a signal: ended = it is there already, taken = another outcome is."""
+    reply = parse(raw)
+    is_another = reply.outcome == Code.ENDED and not reply.same
+    return Settled(names, [Outcome.TAKEN if is_another else OUTCOME_OF_CODE[reply.outcome]])
 
 
 def _handed_over(names: Names, parse: Parser[Any], raw: RawReply) -> Settled:

@@ -1,4 +1,4 @@
--- drop_notes(ids) removes the notes of jobs that end: 2,000 notes and about 64 MiB in a script, as the server frees their memory before
+-- drop_notes(ids) removes the notes of jobs that end, and the outcomes of their waits at the place 0: 2,000 places and about 64 MiB in a script, as the server frees their memory before
 -- it answers. The heads go at once. The field `n` of tally names the first and the last piece of the list of the others, for later calls.
 -- A piece, `n:` and its number, has up to about 1,500 entries: number, notes and bytes of a job, each followed by a blank. A call reads
 -- and writes the first pieces and the last one. It returns true if notes are left.
@@ -25,12 +25,12 @@ local function drop_notes(ids)
     local at = 1
     while at <= #text and notes_left > 0 and note_bytes_left > 0 do
       local id, count, bytes, behind = string.match(text, '^(%S+) (%d+) (%d+) ()', at)
-      local from = math.max(1, count - notes_left + 1)
+      local from = math.max(0, count - notes_left + 1)
       for place = from, count do
         fields[#fields + 1] = 'n' .. id .. ':' .. string.format('%.0f', place)
       end
       notes_left, note_bytes_left, at = notes_left - (count - from + 1), note_bytes_left - bytes, behind
-      if from > 1 then
+      if from > 0 then
         return id .. ' ' .. string.format('%.0f', from - 1) .. ' ' .. bytes .. ' ' .. string.sub(text, behind)
       end
     end

@@ -1,0 +1,77 @@
+--- Give a job a signal: the outcome of its wait for this name, now or later. The first outcome of a name stays. A job that waits for it is
+--- due at once, at the place of its creation.
+--- KEYS     @queue
+--- ARGV     nonce wanted number name value
+---          name     1 to 200 bytes without control characters
+---          value    JSON without line feeds, at most 65536 bytes, or result_size if that is more
+---          number   the job
+--- META     v epoch uses seen off paused alarm result_size
+--- RETURNS  {1, nonce, outcome, same}     1 taken; 2 there is an outcome of this name, and nothing changes; same: 1 = it is a signal with this
+---                                        value, as after a lost reply, else 0; 0 gone, or its ttl has ended; -2 delivered at most once
+---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-9, nonce, epoch}            another epoch
+---          {-19, nonce, name, value}     malformed argument: number, name or signal, which is the value
+---          {-23, nonce, most}            the value is larger than it may be, or the signals of the job would have more than 262144 bytes, or its
+---                                        notes more than 1 MiB; most: the limit that it exceeds
+--- FROM ready  TO scheduled
+--@include lib/checks/check_version
+--@include lib/checks/check_epoch
+--@include lib/meta/now (gives: changes)
+--@include lib/checks/is_number
+if not is_number(number) then
+  return {-19, nonce, 'number', string.sub(number, 1, 200)}
+elseif name == '' or #name > 200 or string.find(name, '%c') then
+  return {-19, nonce, 'name', string.sub(name, 1, 200)}
+elseif value == '' or string.find(value, '\n', 1, true) then
+  return {-19, nonce, 'signal', string.sub(value, 1, 200)}
+end
+local entry, ends = redis.call('XRANGE', ready, number, number)[1], redis.call('ZSCORE', expiry, number)
+local stored = entry and entry[2][2] or redis.call('HGET', held, number)
+--@include lib/deliver/lease_terms (gives: lease_and_ttl)
+if not stored or ends and tonumber(ends) <= now then
+  return {1, nonce, 0, 0}
+elseif lease_and_ttl(string.match(stored, '^@[^\n]*\n(.*)$') or stored) == 0 then
+  return {1, nonce, -2, 0}
+end
+local head = redis.call('HGET', tally, 'n' .. number) or '0 0 0 0 -'
+local bytes, voided, wait = string.match(head, '^%d+ (%d+) %d+ (%d+) (.*)$')
+local outcomes = redis.call('HGET', tally, 'n' .. number .. ':0') or ''
+--@include lib/return/find_outcome
+local kind, winner = find_outcome(outcomes, voided, name)
+if kind then
+  return {1, nonce, 2, kind == 's' and winner == value and 1 or 0}
+end
+local most, size = math.max(tonumber(result_size) or 0, 65536), #name + #value + 18
+if #value > most then
+  return {-23, nonce, most}
+elseif #outcomes + size > 262144 then
+  return {-23, nonce, 262144}
+elseif bytes + size > 1048576 then
+  return {-23, nonce, 1048576}
+end
+--@include lib/return/end_wait
+--@include lib/meta/use
+local function note_signal()
+  redis.call('HDEL', held, '-') -- it passes on a full server
+  use('marks')
+  use('notes')
+  end_wait(number, head, name, 's', value)
+end
+if entry or string.match(wait, '^%d+ (.*)$') == name and redis.call('ZSCORE', scheduled, number) then
+  --@include lib/return/prepare_return
+  note_signal()
+  if entry then
+    redis.call('HSET', held, number, stored)
+    redis.call('XDEL', ready, number)
+  end
+  --@include lib/return/write_return
+  --@include lib/return/wake_returned
+  wake_returned(write_return({number, math.min(now, tonumber(string.sub(number, 1, -12)))}, {}, {}, {}, {}))
+else
+  note_signal()
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+end
+return {1, nonce, 1, 0}

@@ -1,0 +1,424 @@
+"""Steps that wait for a signal: early, late, twice, in time or not; the first outcome stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import (
+    AsyncJob,
+    AsyncPenstock,
+    AsyncQueue,
+    AsyncSteps,
+    AsyncWorker,
+    BadArgument,
+    BadJobId,
+    Handlers,
+    Retry,
+    Signalled,
+    StepTimeout,
+    WrongEpoch,
+    WrongQueue,
+)
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance, check_invariant
+
+TAKEN, THERE, GONE, AT_MOST_ONCE = Signalled
+
+
+@pytest.fixture
+def handlers() -> Handlers:
+    """A set of handlers for the queue q."""
+    return Handlers(queue="q")
+
+
+class Answers(list[Any]):
+    """What the waits of a handler returned, in order; a timeout is None."""
+
+
+@pytest.fixture
+def answers(handlers: Handlers) -> Answers:
+    """The answers of the handler `order`, which waits for an approval for a day."""
+    seen = Answers()
+
+    @handlers.handler("order")
+    async def order(steps: AsyncSteps) -> None:
+        await steps.run("stock", str, "blue")
+        try:
+            seen.append(await steps.wait("approval", timeout=86400))
+        except StepTimeout:
+            seen.append(None)
+
+    return seen
+
+
+async def work(ps: AsyncPenstock, handlers: Handlers, **options: Any) -> dict[str, int]:
+    """Run a worker until the queue has no job that can be taken."""
+    worker = AsyncWorker(ps, handlers=handlers, burst=True, **options)
+    await worker.run()
+    return dict(worker.status().stats.counts)
+
+
+async def add(q: AsyncQueue, **options: Any) -> str:
+    """Add a job of the handler `order`, and return its id."""
+    return (await q.enqueue({}, headers={"handler": "order"}, **options)).id
+
+
+def notes(raw: Raw, q: AsyncQueue) -> dict[bytes, bytes]:
+    """Return the fields of tally that belong to steps."""
+    fields: dict[bytes, bytes] = raw.hgetall(q.ops.keys["tally"])
+    return {name: value for name, value in fields.items() if name[:1] == b"n"}
+
+
+async def test_a_signal_ends_a_wait(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """No worker is held meanwhile. The job is due at once, and the wait returns the value."""
+    job = await add(q)
+    assert await work(ps, handlers) == {"suspended": 1}
+    assert await work(ps, handlers) == {}
+    check_invariant(raw)
+    assert await q.signal(job, "approval", {"by": ("ada", 7)}) is TAKEN
+    check_invariant(raw)
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [{"by": ["ada", 7]}]
+    assert await q.signal(job, "approval", "late") is GONE
+    assert not raw.exists(q.ops.keys["tally"])
+
+
+async def test_an_early_signal(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """A job that was never delivered keeps the signal until its wait. It keeps its place."""
+    await q.enqueue({}, headers={"handler": "order"})
+    second = await add(q)
+    await q.enqueue({}, headers={"handler": "order"})
+    assert await q.signal(second, "approval", 2) is TAKEN
+    assert await q.signal(second, "other") is TAKEN
+    check_invariant(raw)
+    assert (await q.reserve(1, block=0))[0].id != second
+    [job] = await q.reserve(1, block=0)
+    assert job.id == second
+    await q.release([job])
+    assert (await work(ps, handlers))["done"] == 1
+    assert answers == [2]
+
+
+async def test_a_signal_while_the_handler_runs(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers
+) -> None:
+    """It comes between the start of the run and its wait: the job does not wait."""
+    seen = []
+
+    @handlers.handler
+    async def order(steps: AsyncSteps, job: AsyncJob = None) -> None:  # type: ignore[assignment]  # given
+        async def send() -> str:
+            return str(await q.signal(job.id, "approval", 1))
+
+        seen.append(await steps.run("send", send))
+        seen.append(await steps.wait("approval"))
+
+    await order.enqueue(q)
+    assert await work(ps, handlers) == {"suspended": 1, "done": 1}
+    assert seen == ["taken", "taken", 1]
+    assert not raw.exists(q.ops.keys["tally"])
+
+
+async def test_the_first_signal_stays(
+    ps: AsyncPenstock, q: AsyncQueue, handlers: Handlers, answers: Answers
+) -> None:
+    """A later one is told so, whether the job waits or not, and with the same value too."""
+    job = await add(q)
+    assert await work(ps, handlers) == {"suspended": 1}
+    assert await q.signal(job, "approv", 0) is TAKEN  # another name ends no wait
+    assert await work(ps, handlers) == {}
+    assert await q.signal(job, "approval", 1) is TAKEN
+    assert await q.signal(job, "approval", 1) is THERE
+    assert await q.signal(job, "approval", 2) is THERE
+    assert [bool(one) for one in Signalled] == [True, False, False, False]
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+async def test_a_timeout(ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers) -> None:
+    """It is noted before it is raised: later runs time out as well, and a signal is late."""
+    seen: list[Any] = []
+
+    @handlers.handler
+    async def order(steps: AsyncSteps) -> None:
+        try:
+            seen.append(await steps.wait("approval", timeout=3600))
+        except StepTimeout as error:
+            seen.append(str(error))
+            if len(seen) == 1:
+                raise Retry(after=0) from error
+
+    added = await order.enqueue(q)
+    assert await work(ps, handlers) == {"suspended": 1}
+    advance(raw, q.ops, 3500)
+    assert await work(ps, handlers) == {}
+    advance(raw, q.ops, 101)
+    [job] = await q.reserve(1, block=0)
+    assert await q.release([job])
+    check_invariant(raw)
+    assert await work(ps, handlers) == {"retried": 1, "done": 1}
+    assert seen == ["no signal 'approval' came before the timeout of the wait"] * 2
+    assert await q.signal(added.id, "approval") is GONE
+
+
+@pytest.mark.parametrize("first", ["signal", "timeout"])
+async def test_a_signal_against_a_timeout(
+    first: str, ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """The time is over. Until a run has read its notes a signal is taken, and then it is late."""
+    job = await add(q)
+    assert await work(ps, handlers) == {"suspended": 1}
+    advance(raw, q.ops, 86401)
+    if first == "timeout":
+        [taken] = await q.reserve(1, block=0)
+        part = q.route.part
+        assert part is not None
+        await part.executor.run(q.ops.read_notes(taken))
+        check_invariant(raw)
+        assert await q.signal(job, "approval", 1) is THERE
+        await q.release([taken])
+    else:
+        assert await q.signal(job, "approval", 1) is TAKEN
+    check_invariant(raw)
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [1 if first == "signal" else None]
+
+
+async def test_a_promote_ends_the_time_of_a_wait(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """It is a timeout: nothing was approved."""
+    job = await add(q)
+    assert await work(ps, handlers) == {"suspended": 1}
+    assert await q.promote([job])
+    check_invariant(raw)
+    assert await q.signal(job, "approval", 1) is THERE
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [None]
+
+
+async def test_a_wait_goes_on_after_a_crash(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """Its time counts from the first run that waits; what wakes the job before does not end it."""
+    job = await add(q)
+    assert await work(ps, handlers) == {"suspended": 1}
+    raw.zadd(q.ops.keys["scheduled"], {raw.zrange(q.ops.keys["scheduled"], 0, 0)[0]: 0})
+    advance(raw, q.ops, 80000)
+    assert await work(ps, handlers) == {"suspended": 1}
+    [view] = await q.peek(state="scheduled")
+    assert view.due is not None
+    assert 6300 < view.due - view.now < 6401
+    advance(raw, q.ops, 6401)
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [None]
+    assert await q.signal(job, "approval") is GONE
+
+
+async def test_an_uncaught_timeout_rejects_the_job(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers
+) -> None:
+    """Another attempt would end likewise. After a redrive the job waits again."""
+    seen = []
+
+    @handlers.handler
+    async def order(steps: AsyncSteps) -> None:
+        seen.append(await steps.wait("approval", timeout=3600))
+
+    added = await order.enqueue(q)
+    assert await work(ps, handlers) == {"suspended": 1}
+    await q.promote([added.id])
+    assert await work(ps, handlers) == {"rejected": 1}
+    [letter] = await q.peek(state="dead")
+    assert letter.error.startswith("StepTimeout: no signal 'approval' came")
+    assert await q.signal(added.id, "approval", "too late") is THERE
+    await q.redrive([letter.id])
+    check_invariant(raw)
+    assert await work(ps, handlers) == {"suspended": 1}
+    await q.promote([added.id])
+    assert await work(ps, handlers) == {"rejected": 1}
+    await q.redrive([letter.id])
+    assert await q.signal(added.id, "approval", "now") is TAKEN
+    assert await q.signal(added.id, "approval", "later") is THERE
+    check_invariant(raw)
+    assert await work(ps, handlers) == {"done": 1}
+    assert seen == ["now"]
+
+
+async def test_a_dead_letter_takes_a_signal(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """It has it after its redrive."""
+    job = await add(q)
+    assert await work(ps, handlers) == {"suspended": 1}
+    await q.bury([job], "by hand")
+    assert await q.signal(job, "approval", 1) is TAKEN
+    check_invariant(raw)
+    await q.redrive([job])
+    assert await q.signal(job, "approval", 2) is THERE
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+async def test_a_signal_to_a_job_that_is_delivered(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """Its holder keeps it; the next run has the signal."""
+    job = await add(q)
+    [taken] = await q.reserve(1, block=0)
+    assert await q.signal(job, "approval", 1) is TAKEN
+    check_invariant(raw)
+    assert await q.nack([taken], delay=0)
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+async def test_a_job_delivered_at_most_once(q: AsyncQueue, raw: Raw) -> None:
+    """It can't wait: nothing is written, before its delivery and behind."""
+    ids = [await add(q, lease=0, ttl=60), await add(q, lease=0, ttl=60, delay=10)]
+    for job in ids:
+        assert await q.signal(job, "approval") is AT_MOST_ONCE
+    await q.reserve(1, block=0)
+    assert await q.signal(ids[0], "approval") is AT_MOST_ONCE
+    assert notes(raw, q) == {}
+
+
+ENDS: dict[str, Callable[[AsyncQueue, str], Any]] = {
+    "cancel": lambda q, job: q.cancel([job]),
+    "delete": lambda q, job: q.delete([job]),
+    "withdraw": lambda q, job: q.delete([job], if_undelivered=True),
+    "ack": lambda q, job: q.ack([job]),
+    "clear": lambda q, _: q.clear(),
+}
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "parked", "active", "waiting"])
+@pytest.mark.parametrize("end", [*ENDS, "ttl"])
+async def test_an_end_leaves_nothing(
+    end: str,
+    state: str,
+    ps: AsyncPenstock,
+    q: AsyncQueue,
+    raw: Raw,
+    handlers: Handlers,
+    answers: Answers,
+) -> None:
+    """Whatever ends a job that has a signal also removes it, in each state."""
+    if state == "parked":
+        await q.configure(per_key=1)
+        await q.enqueue({}, headers={"handler": "order"}, key="ada")
+    options: dict[str, Any] = {"delay": 600} if state == "scheduled" else {}
+    job = await add(q, ttl=172_800, key="ada" if state == "parked" else None, **options)
+    if state == "waiting":
+        assert await work(ps, handlers) == {"suspended": 1}
+    if state == "active":
+        await q.reserve(1, block=0)
+    assert await q.signal(job, "later", "x" * 60_000) is TAKEN
+    check_invariant(raw)
+    if end == "ttl":
+        advance(raw, q.ops, 172_900)
+        assert await q.signal(job, "more") is GONE
+        await q.sweep()
+    else:
+        await ENDS[end](q, job)
+    if (end, state) in {("cancel", "active"), ("withdraw", "active"), ("withdraw", "waiting")}:
+        await q.delete([job])
+    assert notes(raw, q) == {}
+    if end != "clear":
+        check_invariant(raw)
+
+
+async def test_a_purge_leaves_a_job_with_a_signal(q: AsyncQueue, raw: Raw) -> None:
+    """A due job that somebody has signalled is not removed with those that were only added."""
+    job = await add(q)
+    await q.enqueue({}, headers={"handler": "order"})
+    await q.signal(job, "approval")
+    assert await q.purge("ready") == 1
+    check_invariant(raw)
+    assert await q.show(job) is not None
+
+
+async def test_bad_arguments(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """Each error names the argument, and nothing was written."""
+    job = await add(q)
+    strange = await ps.queue("other").enqueue({})
+    for name in ("", "a\nb", "x" * 201, 7):
+        with pytest.raises(BadArgument, match=r"^name="):
+            await q.signal(job, name)  # type: ignore[arg-type]  # they are refused
+    for value in (object(), b"bytes"):
+        with pytest.raises(BadArgument, match=r"^value=.*JSON"):
+            await q.signal(job, "approval", value)
+    with pytest.raises(BadArgument, match=r"^value=.*limit of queue 'q' is 65536 bytes"):
+        await q.signal(job, "approval", "x" * 70_000)
+    with pytest.raises(WrongQueue):
+        await q.signal(strange.id, "approval")
+    with pytest.raises(BadJobId):
+        await q.signal("7", "approval")
+    assert notes(raw, q) == {}
+    await q.configure(result_size=100_000)
+    assert await q.signal(job, "approval", "x" * 70_000) is TAKEN
+    await q.clear()
+    await q.enqueue({})
+    with pytest.raises(WrongEpoch):
+        await q.signal(job, "approval")
+
+
+async def test_strangers_cannot_fill_a_job(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """Its signals have 256 KiB at most, so three quarters are left for its own steps."""
+    job = await add(q)
+    for number in range(3):
+        assert await q.signal(job, f"junk {number}", "x" * 65_000) is TAKEN
+    assert await q.signal(job, "approval", 1) is TAKEN
+    assert await q.signal(job, "more", "x" * 60_000) is TAKEN
+    with pytest.raises(BadArgument, match="limit of queue 'q' is 262144 bytes"):
+        await q.signal(job, "junk", "x" * 65_000)
+    check_invariant(raw)
+    assert await work(ps, handlers) == {"suspended": 1, "done": 1}
+    assert answers == [1]
+
+
+async def test_a_resumed_run_pays_one_trip(
+    real_ps: AsyncPenstock, real_backend: Backend, handlers: Handlers, answers: Answers
+) -> None:
+    """The outcome of its wait comes with its notes."""
+    q = real_ps.queue("q")
+    job = await add(q)
+    assert await work(real_ps, handlers) == {"suspended": 1}
+    await q.signal(job, "approval", 1)
+    assert await work(real_ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+async def test_a_keyed_job_gives_its_ticket_back(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """Other jobs of its key run while it waits."""
+    await q.configure(per_key=1)
+    first, second = await add(q, key="ada"), await add(q, key="ada")
+    assert await work(ps, handlers) == {"suspended": 2}
+    check_invariant(raw)
+    for job in (second, first):
+        assert await q.signal(job, "approval", job) is TAKEN
+        check_invariant(raw)
+    assert await work(ps, handlers) == {"done": 2}
+    assert answers == [first, second]
+
+
+async def test_waits_without_a_server() -> None:
+    """Their signals are given; a wait for another one times out at once."""
+    steps = AsyncSteps.local({"approval": ("ada", 7), "none": None})
+    assert await steps.wait("approval", timeout=10) == ["ada", 7]
+    assert await steps.wait("none") is None
+    with pytest.raises(StepTimeout, match="signal 'more' is not among those given"):
+        await steps.wait("more")
+    with pytest.raises(BadArgument, match="timeout"):
+        await steps.wait("last", timeout=-1)
