@@ -163,6 +163,33 @@ def test_the_state_of_a_result_is_kept(script: str, queue: Queue, raw: redis.Red
     check_invariant(raw)
 
 
+@pytest.mark.parametrize("script", ["ack", "settle", "hand_over"])
+def test_the_place_of_a_value_is_kept(script: str, queue: Queue, raw: redis.Redis) -> None:
+    """A job of a batch whose value finds no room is done; reading it tells why."""
+    queue.purge("ready", "scheduled")
+    with queue.batch(then=b"sum", results=True) as batch:
+        batch.enqueue_many([b"1", b"2"])
+    taken = queue.reserve(2, block=0)
+    for job in taken:
+        set_result(job, (b"123", ""))
+    text, last = results_of(taken[:1], [0.5]), results_of(taken[1:], [0.5])
+    with no_memory(raw):
+        if script == "ack":
+            assert _ran(queue, queue.ops.ack(taken[:1], results=text)).all_done
+        elif script == "settle":
+            assert _ran(queue, queue.ops.settle(taken[:1], 1, results=text)).outcomes.all_done
+        else:
+            follow = [(0, b"1\nnext")]
+            assert _ran(queue, queue.ops.hand_over(taken[:1], follow, results=text)).all_done
+            [job] = queue.reserve(1, block=0)
+            set_result(job, (b"4", ""))
+            assert _ran(queue, queue.ops.ack([job], results=results_of([job], [0.5]))).all_done
+        assert _ran(queue, queue.ops.ack(taken[1:], results=last)).all_done
+    found = queue.batches.results(batch.id, return_exceptions=True)
+    assert ["the server's memory was full" in str(one) for one in found] == [True, True]
+    check_invariant(raw)
+
+
 def test_staging_is_refused(queue: Queue, raw: redis.Redis) -> None:
     """Neither staging, nor promising, nor publishing is done in part."""
     steps = [

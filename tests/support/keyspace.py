@@ -185,6 +185,15 @@ def _check_notes(base: bytes, tally: dict[bytes, bytes], held: set[bytes]) -> se
     for head in fields - {b"n"}:
         if b":" in head:
             continue
+        if head[1:2] == b"b":  # values of a batch, of at most 10,000 members
+            count, size = tally[head].split(b" ")
+            places = [b"%b:%d" % (head, place + 1) for place in range(min(int(count), 10_000))]
+            assert head[2:] in held, f"{base!r}: values of a batch that is gone: {head!r}"
+            assert sum(len(tally[place]) for place in places) == int(size), (
+                f"{base!r}: size of {head!r}"
+            )
+            expected |= {head, *places}
+            continue
         count, size, redriven, voided, wait = tally[head].split(b" ", 4)
         places = [b"%b:%d" % (head, place + 1) for place in range(int(count))]
         waits = tally.get(head + b":0", b"")
@@ -389,7 +398,8 @@ def _check_batches(base: bytes, raw: Any, jobs: set[bytes]) -> None:
     assert not gone, f"{base!r}: members or batches of jobs that are gone: {gone}"
     for callback, entry in batches.items():
         total, done, failed, dead = map(int, entry.split()[1:5])
-        places = [value for value in members.values() if value.lstrip(b"!") == callback]
+        own = (value for value in members.values() if value.lstrip(b"!").startswith(callback))
+        places = [value for value in own if value.lstrip(b"!").partition(b":")[0] == callback]
         found = (len(places), sum(value[:1] == b"!" for value in places))
         assert found == (total - done - failed, dead), (
             f"{base!r}: {entry!r} of {callback!r}: {found}"

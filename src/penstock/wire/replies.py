@@ -264,7 +264,8 @@ class Purge(Reply):
 
 class ReadBatch(Reply):
     next: int
-    members: list[tuple[bytes, bytes, bytes, bytes]]
+    count: int  # type: ignore[assignment]  # hides a method of tuples
+    members: list[tuple[bytes, bytes, bytes, bytes, bytes]]
 
 
 class ReadNotes(Reply):
@@ -491,7 +492,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "promote": _tail(Bury, 3),
     "publish": _rows(Claim, 9, 5),
     "purge": _plain(Purge),
-    "read_batch": _either(_rows(ReadBatch, 3, 4), {0: _plain(Reply)}),
+    "read_batch": _either(_rows(ReadBatch, 4, 5), {0: _plain(Reply)}),
     "read_notes": _tail(ReadNotes, 6),
     "recover": _columns({1: (Recover, 6, 3)}),
     "redrive": _tail(Redrive, 5),

@@ -184,7 +184,7 @@ class Done(Result):
             at once; None = the window of the job.
         batch: jobs of a batch, at most 1,000 and 1 MiB, which the ack adds in the same step;
             `then` is the callback, one job. All are in the queue of this job, and in its partition.
-        on, on_failure: of the batch, as in `Queue.batch`.
+        on, on_failure, results: of the batch, as in `Queue.batch`.
 
     Attributes:
         value: the argument.
@@ -209,18 +209,20 @@ class Done(Result):
         batch: Iterable[NewJob] | None = None,
         on: BatchCondition = "success",
         on_failure: NamedHandler | str | None = None,
+        results: bool = False,
     ) -> None:
         super().__init__(value)
         self.value = value
         self._window = dedup_window
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         if batch is None:
-            for name, option in (("on_failure", on_failure), ("on", on)):
-                if option not in (None, "success"):
+            options = {"on_failure": on_failure, "on": on, "results": results}
+            for name, option in options.items():
+                if option not in (None, "success", False):
                     raise BadArgument(name, option, "is of a batch: pass batch=")
             following = next_jobs(then)
         else:
-            following = next_batch(batch, then, on, on_failure)
+            following = next_batch(batch, then, on, on_failure=on_failure, results=results)
         verdict = Verdict("ack", window_ms=window, then=following)
         if verdict != ACK:
             self.verdict = verdict

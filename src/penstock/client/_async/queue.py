@@ -276,6 +276,7 @@ class AsyncQueue(AsyncQueueSettling):
         then: Any,
         on: BatchCondition = "success",
         on_failure: NamedHandler | str | None = None,
+        results: bool = False,
     ) -> AsyncBatch:
         """Return a batch: jobs that are added in its block, and a callback that follows them.
 
@@ -290,11 +291,13 @@ class AsyncQueue(AsyncQueueSettling):
                 ended otherwise.
             on_failure: a handler, or its name: a job of it is added, with the body of the callback,
                 when only dead letters are left to wait for, or when the callback is dead.
+            results: keep the values of the jobs for the callback, which reads them by
+                `job.batch_results()`.
 
         Raises:
             BadArgument: an argument can't be used.
         """
-        return self.batches.open(then=then, on=on, on_failure=on_failure)
+        return self.batches.open(then=then, on=on, on_failure=on_failure, results=results)
 
     def exclusive(
         self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None

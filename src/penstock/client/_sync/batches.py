@@ -20,16 +20,19 @@ from penstock.core.enqueuing.batches import (
     BatchCondition,
     BatchFailure,
     BatchStatus,
+    MemberOutcome,
     callback_job,
+    values_of,
 )
 from penstock.core.enqueuing.new_jobs import hooked
 from penstock.core.enqueuing.options import EnqueueOptions, NamedHandler
 from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
 from penstock.core.values.annotations import Self, Unpack
+from penstock.core.values.checks import check_flag
 from penstock.core.values.methods import name_methods
-from penstock.errors import BatchClosed, PenstockError
+from penstock.errors import BatchClosed, PenstockError, ResultGone
 
-__all__ = ["BatchOf", "QueueBatches"]
+__all__ = ["BatchOf", "QueueBatches", "read_results"]
 
 Q = TypeVar("Q", bound=Enqueuing)
 B = TypeVar("B")
@@ -134,6 +137,7 @@ class QueueBatches(Generic[B]):
         then: Any,
         on: BatchCondition = "success",
         on_failure: NamedHandler | str | None = None,
+        results: bool = False,
     ) -> B:
         """Return a batch: jobs that are added in its block, and a callback that follows them.
 
@@ -153,6 +157,9 @@ class QueueBatches(Generic[B]):
                 when a closed batch waits only for dead letters, or when the callback itself becomes
                 a dead letter. Its `job.death` tells of it: `id` is that of the batch. The callback
                 still runs if the dead letters are redriven and done.
+            results: keep the values that the handlers return until the callback has ended: it reads
+                them by `job.batch_results()`. Values of 16 MiB and 10,000 jobs are kept, each of at
+                most `result_size`, 64 KiB.
 
         Raises:
             BadArgument: an argument can't be used.
@@ -164,7 +171,7 @@ class QueueBatches(Generic[B]):
             >>> [job.body for job in q.reserve()]  # when both are done
             ['report']
         """
-        callback, condition = callback_job(then, on, on_failure)
+        callback, condition = callback_job(then, on, on_failure=on_failure, results=results)
         queue = self._queue
         job = hooked(callback, queue.name, middleware=queue.middleware, clock=monotonic)
         record = job.options.prepared(queue.ops.codec).record(job.body)
@@ -186,6 +193,41 @@ class QueueBatches(Generic[B]):
             BadJobId: the id is malformed, of another queue, node or epoch.
         """
         return _read_status(self._queue, batch)
+
+    def results(self, batch: JobName, *, return_exceptions: bool = False) -> builtins.list[Any]:
+        """Return the values of the jobs of a batch, in the order in which they have joined.
+
+        A job that has handed over to one other job has the place and the value of that one. A job
+        without a value, such as one that was acknowledged by `job.ack()`, has None.
+
+        Args:
+            batch: its id; it was opened with `results=True`.
+            return_exceptions: put the error of a job that has no value in its place, as
+                `asyncio.gather` does, in place of raising the first one.
+
+        Raises:
+            JobFailed: a job is a dead letter.
+            JobCancelled, JobExpired: a job has ended so.
+            ResultTimeout: a job has not ended.
+            ResultGone: the callback has ended; the batch keeps no values; or one job has no value:
+                it was removed, its value was larger than the queue's `result_size` or not JSON,
+                those of the batch are larger than 16 MiB together, the server's memory was full, or
+                it is behind the first 10,000.
+            BadJobId: as `get`.
+
+        Examples:
+            >>> from penstock import Handlers
+            >>> handlers = Handlers()
+            >>> @handlers.handler
+            ... def square(number: int) -> int:
+            ...     return number**2
+            >>> with q.batches.open(then="sum", results=True) as batch:
+            ...     added = batch.enqueue_many(square.jobs([1, 2, 3]))
+            >>> Worker(ps, q, handlers, burst=True).run()
+            >>> q.batches.results(batch.id)
+            [1, 4, 9]
+        """
+        return read_results(self._queue, batch, return_exceptions=return_exceptions)
 
     def close(self, batch: JobName) -> BatchStatus | None:
         """Close a batch whose producer did not; its callback may run then.
@@ -214,6 +256,30 @@ def _read_status(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
     route = queue.route.refresh()
     [status] = route.call_parts(check_jobs("batch", [batch]), read, None)
     return status
+
+
+def read_results(queue: QueueAdmin, batch: JobName, *, return_exceptions: bool) -> list[Any]:
+    """Return the values of the jobs of a batch; see `QueueBatches.results`."""
+    check_flag("return_exceptions", return_exceptions)
+    name = batch if isinstance(batch, str) else batch.id
+
+    def read(part: Part, names: list[JobName]) -> list[list[Any] | None]:
+        outcomes, start = list[MemberOutcome](), 0
+        while True:
+            page = part.executor.run(part.ops.batch_values(names[0], start))
+            if page is None:
+                return [None]
+            start, total, some = page
+            outcomes += some
+            if start == 0:
+                return [values_of(name, outcomes, total, return_exceptions=return_exceptions)]
+
+    route = queue.route.refresh()
+    [values] = route.call_parts(check_jobs("batch", [batch]), read, None)
+    if values is None:
+        reason = "it was not opened with results=True, or its callback has ended"
+        raise ResultGone(f"batch {name} has no values: {reason}")
+    return values
 
 
 def _with_failures(part: Part, status: BatchStatus) -> BatchStatus:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from penstock.client._sync.batches import read_results
 from penstock.client._sync.queue_settling import QueueSettling
 from penstock.core.jobs.job import Delivery, progress_of, sent_progress
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, log_failure
@@ -164,6 +165,20 @@ class JobOf(Delivery, Generic[Q]):
         if outcome is Outcome.CANCELLED:
             self.cancelled = True
         return outcome is Outcome.DONE
+
+    def batch_results(self, *, return_exceptions: bool = False) -> list[Any]:
+        """Return the values of the jobs of a batch, in the callback, in the order of joining.
+
+        The batch was opened with `results=True`. A retry of the callback reads the same values.
+
+        Args:
+            return_exceptions: put the error of a job that has no value in its place, in place of
+                raising the first one.
+
+        Raises:
+            As `QueueBatches.results`.
+        """
+        return read_results(self.queue, self, return_exceptions=return_exceptions)
 
     def _fail(self, error: Exception) -> None:
         text = summary_of(error)

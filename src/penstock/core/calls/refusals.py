@@ -52,6 +52,7 @@ ARGUMENT_RULES = {
     "progress": "must name a job of the call, and be at most 1024 bytes",
     "owner": "must be at most 200 bytes without a line feed",
     "place": "must be ready, scheduled, parked, active, once or dead",
+    "part": "must be dead or values",
     "asked": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
     "lease": "must be at most 24 days, and end before 2094-09-07",
     "what": "must be run or alone; of a tick also skip or move",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from penstock.core.enqueuing.new_jobs import JobOptions, NewJob
 from penstock.core.enqueuing.options import NOT_STORED
 from penstock.core.jobs.job import QueueIdentity
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.record import parse_record
-from penstock.core.values.checks import check_choice, lease_ms
+from penstock.core.jobs.results import value_of
+from penstock.core.jobs.views import JobResult
+from penstock.core.values.checks import check_choice, check_flag, lease_ms
 from penstock.core.values.ids import encode_id, ttl_code
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, PenstockError, ResultGone, ResultTimeout
 from penstock.wire.replies import ListBatches, ReadBatch
 
 __all__ = [
@@ -22,15 +25,20 @@ __all__ = [
     "BatchFailure",
     "BatchState",
     "BatchStatus",
+    "MemberOutcome",
     "callback_job",
     "failures_of",
+    "outcomes_of",
     "statuses",
+    "values_of",
 ]
 
 BatchCondition: TypeAlias = Literal["success", "finished"]
 BatchState: TypeAlias = Literal["open", "waiting", "called", "failed", "abandoned"]
 NOT_OF_CALLBACKS = (*NOT_STORED, "delay", "ttl", "key")
 """Options that a callback can't have."""
+KEEPS_VALUES = "+"
+"""Behind a condition on the wire: the values of the jobs are kept for the callback."""
 FAILURE = "failure"
 """Condition on the wire: "success", with a follow-up when only dead letters are left."""
 
@@ -39,6 +47,15 @@ MOST_NAMED_FAILURES = 20
 """Most dead letters that the status of a batch names."""
 BATCHES_WITH_FAILURES = 20
 """Most batches of a list whose dead letters are read: a call or more for each."""
+MOST_KEPT_VALUES = 10_000
+"""Most members of a batch whose values are kept."""
+
+
+class MemberOutcome(NamedTuple):
+    """The id of a job of a batch, and how it has ended."""
+
+    id: str
+    result: JobResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +124,9 @@ class BatchStatus:
         return self.state == "waiting" and self.open == 0 and self.awaited > 0
 
 
-def callback_job(then: Any, on: BatchCondition, on_failure: object) -> tuple[NewJob, str]:
+def callback_job(
+    then: Any, on: BatchCondition, *, on_failure: object, results: object
+) -> tuple[NewJob, str]:
     """Return the callback of a batch, and its condition on the wire.
 
     Raises:
@@ -115,6 +134,7 @@ def callback_job(then: Any, on: BatchCondition, on_failure: object) -> tuple[New
             `on_failure` can't be used.
     """
     check_choice("on", on, BatchCondition)
+    values = KEEPS_VALUES if check_flag("results", results) else ""
     if on_failure is not None and on == "finished":
         reason = 'can\'t be used with on="finished": that callback runs in any case'
         raise BadArgument("on_failure", on_failure, reason)
@@ -129,8 +149,8 @@ def callback_job(then: Any, on: BatchCondition, on_failure: object) -> tuple[New
     if lease is not None and lease_ms("lease", lease) == 0:
         raise BadArgument("lease", lease, "a callback is delivered at least once: omit lease=0")
     if on_failure is None:
-        return job, on
-    return replace(job, options=job.options.updated({"on_dead": on_failure})), FAILURE
+        return job, on + values
+    return replace(job, options=job.options.updated({"on_dead": on_failure})), FAILURE + values
 
 
 def statuses(reply: ListBatches, ids: list[str]) -> list[BatchStatus]:
@@ -155,9 +175,63 @@ def statuses(reply: ListBatches, ids: list[str]) -> list[BatchStatus]:
 def failures_of(reply: ReadBatch, place: QueueIdentity) -> list[BatchFailure]:
     """Return the dead letters of a reply; `place`: of the queue."""
     failures = []
-    for number, _, header, error in reply.members:
+    for number, _, _, header, error in reply.members:
         record = parse_record(header + b"\n")
         job_id = encode_id(place.node, place.packed, number, ttl_code(record.ttl_ms))
         handler = record.headers.get(HANDLER, "")
         failures.append(BatchFailure(job_id, handler, error.decode("utf-8", "replace")))
     return failures
+
+
+def outcomes_of(reply: ReadBatch, ids: list[str]) -> list[MemberOutcome]:
+    """Return how the members of a batch have ended; `ids` has the job id of each."""
+    outcomes = []
+    for job_id, (_, state, failures, _, text) in zip(ids, reply.members, strict=True):
+        flag = text[1:].decode() if text[:1] == b"!" and state != b"dead" else ""
+        result = JobResult(
+            state=state.decode(),
+            finished=0.0,
+            attempt=int(failures or 0),
+            seconds=0.0,
+            missing=flag,
+            value=b"" if flag else text,
+        )
+        outcomes.append(MemberOutcome(job_id, result))
+    return outcomes
+
+
+def values_of(
+    batch: str, outcomes: Sequence[MemberOutcome], total: int, *, return_exceptions: bool
+) -> list[Any]:
+    """Return the values of the members of a batch, in the order in which they have joined.
+
+    Args:
+        batch: its id.
+        outcomes: of the members whose values are kept.
+        total: number of members.
+        return_exceptions: whether the error of a member without a value takes its place.
+
+    Raises:
+        JobFailed, JobCancelled, JobExpired, ResultGone, ResultTimeout: a member has none.
+    """
+    values = list[Any]()
+    for place in range(total):
+        try:
+            if place >= len(outcomes):
+                most = f"only the first {MOST_KEPT_VALUES:,} are kept"
+                raise ResultGone(f"batch {batch} has the values of {total:,} jobs: {most}")
+            job_id, result = outcomes[place]
+            values.append(_member_value(job_id, result))
+        except PenstockError as error:  # noqa: PERF203 - each has its own
+            if not return_exceptions:
+                raise
+            values.append(error)
+    return values
+
+
+def _member_value(job_id: str, result: JobResult) -> Any:
+    if result.state == "waiting":
+        raise ResultTimeout(f"job {job_id} of the batch has not ended")
+    if result.state == "gone":
+        raise ResultGone(f"job {job_id} of the batch was removed before it was done")
+    return value_of(job_id, result)

@@ -86,7 +86,12 @@ def next_jobs(then: Any) -> NextJobs | None:
 
 
 def next_batch(
-    batch: Any, then: Any, on: BatchCondition, on_failure: NamedHandler | str | None
+    batch: Any,
+    then: Any,
+    on: BatchCondition,
+    *,
+    on_failure: NamedHandler | str | None,
+    results: bool,
 ) -> NextJobs | None:
     """Return the jobs of a batch that follows a job, with its callback; None = there are none.
 
@@ -105,7 +110,7 @@ def next_batch(
         raise BadArgument("then", then, reason)
     for job in members:
         job.options.refuse(NOT_STORED, "a job that is handed over can't have it: enqueue it")
-    callback, condition = callback_job(then, on, on_failure)
+    callback, condition = callback_job(then, on, on_failure=on_failure, results=results)
     return NextJobs((callback, *members), batch=condition)
 
 

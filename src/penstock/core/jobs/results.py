@@ -30,6 +30,7 @@ MISSING_VALUE_REASONS = {
     "large": "it was larger than the queue's result_size",
     "full": "the server's memory was full",
     "json": "it could not be written as JSON; the worker's log has the reason",
+    "room": "those of the batch were larger than 16 MiB together",
     "hint": "its node was down when the job was done, and hints carry no values",
 }
 """Reasons for which a value was not kept, by flag."""

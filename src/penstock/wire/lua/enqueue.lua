@@ -96,7 +96,7 @@ until true
 --@include lib/add/check_adding (gives: created)
 --@include lib/add/find_limit_and_expired (gives: keyed, limit, wake_empty, expired, remove_expired, write_ends)
 --@include lib/add/check_delay (gives: delays, delay_ms)
---@include lib/batches/check_open_batch
+--@include lib/batches/check_open_batch (gives: batch, keeps_values)
 if delays and delays[2] then
   return {-19, nonce, 'delay', string.sub(delay, 1, 200)}
 end
@@ -123,7 +123,8 @@ if n == 0 then
 end
 --@include lib/add/assign_numbers (gives: ms, first, final, ids)
 local call, list, record_index = redis.call, records, {}
---@include lib/add/split_body
+--@include lib/add/split_body (gives: result_ttl)
+result_ttl = result_ttl or keeps_values(batch) == 1 and '1'
 --@include lib/add/check_records
 local refusal, features = check_records(list, record_index, ids, ms)
 if refusal then

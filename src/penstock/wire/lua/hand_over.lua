@@ -4,7 +4,7 @@
 ---          wanted, common, window   as in ack; common is the receipt of the job
 ---          value    the result of the job, as in ack; read only with a line feed in common
 ---          delays   for each record the ms until its delivery, separated by blanks. In front of them may stand `on` as in
----                   open_batch: the first record is the callback of a closed batch, and the others are its members
+---                   open_batch, also with a +: the first record is the callback of a closed batch, and the others are its members
 ---          record   1 to 16, of at most 65536 bytes together, without dedup ids; of a batch 2 to 1001, of at most 1048576
 ---                   bytes. They are added whatever max_length, a pause or the closing of the queue say
 --- BOUNDS   nonce 1 9007199254740991  window? 0 3162240000000
@@ -35,9 +35,9 @@ if refusal then
 end
 local ids, codes = checked.ids, checked.codes
 local n, list, record_index, waits, size, seed = #records, records, {}, {}, 0, tonumber(string.sub(number, -8))
-local on = string.match(delays, '^%a+')
+local on, values = string.match(delays, '^(%a+)(%+?)')
 on = (on == 'success' or on == 'failure' or on == 'finished') and on or nil
-local first_delay, least, most, most_bytes = on and #on + 1 or 1, on and 2 or 1, on and 1001 or 16, on and 1048576 or 65536
+local first_delay, least, most, most_bytes = on and #on + #values + 1 or 1, on and 2 or 1, on and 1001 or 16, on and 1048576 or 65536
 if n < least then
   return {-10, nonce, n + 1}
 elseif on and (string.find(list[1], '^1[;l=%d]*;t=') or string.find(list[1], '^[^\n]*;q=')) then
@@ -88,7 +88,7 @@ redis.call('ZCARD', scheduled)
 redis.call('HLEN', batches)
 redis.call('HLEN', members)
 --@include lib/add/assign_numbers (gives: ms, first, ids)
---@include lib/add/split_body
+--@include lib/add/split_body (gives: result_ttl)
 --@include lib/add/check_records
 local refusal, features = check_records(list, record_index, ids, ms)
 if refusal then
@@ -96,12 +96,15 @@ if refusal then
 end
 local priorities, bodies = features.priorities, features.bodies
 --@include lib/add/place_jobs (gives: place, write_places)
+--@include lib/batches/keeps_values
+local outer, outer_place = string.match(uses_any('batches') and redis.call('HGET', members, number) or '', '^([^:]+):?(%d*)$')
+local own_ttl = result_ttl
+result_ttl = result_ttl or keeps_values(outer) == 1 and '1'
 keep_results(done, 'done', results)
-local batch = uses_any('batches') and redis.call('HGET', members, number)
-if batch then -- before the batch counts down
+--@include lib/batches/join_batch
+if outer then -- before the batch counts down
   redis.call('HDEL', held, '-')
-  --@include lib/batches/join_batch
-  join_batch(on and {first} or ids, batch)
+  join_batch(on and {first} or ids, outer, (on or n == 1) and outer_place ~= '' and outer_place)
 end
 --@include lib/finish/remove_done (gives: removed)
 close_windows()
@@ -110,7 +113,7 @@ for i = 1, n do
   local id, due = ids[i], now + (waits[i] or 0)
   local record, priority = split_body(id, list[i], bodies), priorities and priorities[i] or 0
   if on and i == 1 then -- the callback
-    due = 9007199254740991
+    due, result_ttl = 9007199254740991, own_ttl or values == '+' and '1'
     redis.call('HSET', held, id, record)
     redis.call('ZADD', scheduled, '9007199254740991', id)
   elseif due > now or priority > 0 then
@@ -127,13 +130,16 @@ if #bodies > 0 then
   redis.call('HSET', held, unpack(bodies))
 end
 if on then
-  redis.call('HSET', batches, first, (on == 'success' and 's' or on == 'failure' and 't' or 'f') .. ' ' .. n - 1 .. ' 0 0 0 0')
-  for i = 2, n do
-    redis.call('HSET', members, ids[i], first)
-  end
+  redis.call('HSET', batches, first, (on == 'success' and 's' or on == 'failure' and 't' or 'f') .. ' 0 0 0 0 0')
   --@include lib/meta/use
   use('batches')
   use('counters')
+  if values == '+' then
+    redis.call('HSET', tally, 'nb' .. first, '0 0')
+    use('marks')
+    use('notes')
+  end
+  join_batch({unpack(ids, 2)}, first)
 end
 if successor_due then
   soonest = math.min(soonest, successor_due)

@@ -3,7 +3,8 @@
 --- ARGV     nonce producer create role on record
 ---          nonce, producer, create, role   as in enqueue
 ---          on      success = when all members are done; failure = the same, and its follow-up is added when only dead letters are
----                  left to wait for; finished = when each is done, dead, or has ended otherwise
+---                  left to wait for; finished = when each is done, dead, or has ended otherwise. With a + behind it the values of the
+---                  members are kept for the callback
 ---          record  the callback, without ttl, dedup id and key. max_length does not count for it
 --- BOUNDS   nonce 1 9007199254740991
 --- META     v epoch last seen off paused uses max_length full enqueued replicas @producer=before
@@ -38,6 +39,7 @@ if refusal then
 end
 local bodies = features.bodies
 call('HLEN', batches) -- check the types before the first write
+call('HLEN', tally)
 call('ZCARD', scheduled)
 call('ZCARD', expiry)
 local space_empty = call('LLEN', space) == 0
@@ -47,12 +49,18 @@ if #bodies > 0 then
 end
 call('ZADD', scheduled, '9007199254740991', first)
 call('ZADD', expiry, string.format('%.0f', now + 3600000), first)
-call('HSET', batches, first, (on == 'success' and 's' or on == 'failure' and 't' or 'f') .. ' 0 0 0 0 1')
+local condition, values = string.match(on, '^(%a*)(%+?)')
+call('HSET', batches, first, (condition == 'success' and 's' or condition == 'failure' and 't' or 'f') .. ' 0 0 0 0 1')
 change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 1 ' .. string.format('%.0f', raw))
 --@include lib/meta/use
 use('batches')
 use('ttls')
 use('counters')
+if values == '+' then
+  call('HSET', tally, 'nb' .. first, '0 0')
+  use('marks')
+  use('notes')
+end
 --@include lib/add/note_features
 --@include lib/add/note_added
 remove_expired(expired)

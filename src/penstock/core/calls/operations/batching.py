@@ -7,7 +7,14 @@ from typing import Any
 
 from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.operations.base import Names, Operations
-from penstock.core.enqueuing.batches import BatchFailure, BatchStatus, failures_of, statuses
+from penstock.core.enqueuing.batches import (
+    BatchFailure,
+    BatchStatus,
+    MemberOutcome,
+    failures_of,
+    outcomes_of,
+    statuses,
+)
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id
 from penstock.wire import replies
 from penstock.wire.packing import Packable
@@ -60,6 +67,27 @@ class Batching(Operations):
         if not isinstance(reply, replies.ReadBatch):
             return 0, []
         return reply.next, failures_of(reply, self.place(epoch))
+
+    def batch_values(
+        self, name: Any, start: int
+    ) -> Call[tuple[int, int, list[MemberOutcome]] | None]:
+        """Return how the members on a page have ended that begins there.
+
+        Behind the next begin and the number of members; None = nothing is kept.
+        """
+        epoch, _, [number] = self.named([name])
+        args: tuple[Packable, ...] = (epoch, number, "values", b"%d" % start)
+        read = partial(self._read_values, epoch.encode())
+        return self.call_read_by("read_batch", read, args)
+
+    def _read_values(
+        self, epoch: bytes, parse: Parser[Any], raw: RawReply
+    ) -> tuple[int, int, list[MemberOutcome]] | None:
+        reply = parse(raw)
+        if not isinstance(reply, replies.ReadBatch):
+            return None
+        ids = [self.batch_id(epoch, row[0]) for row in reply.members]
+        return reply.next, reply.count, outcomes_of(reply, ids)
 
     def batch_id(self, epoch: bytes, number: bytes) -> str:
         """Return the job id of a callback."""

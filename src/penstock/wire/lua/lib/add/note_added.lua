@@ -1,6 +1,6 @@
 -- Note in meta the last number, the count, and the producer's note, which is in `changes`; the jobs join a batch.
---- KEYS   scheduled expiry members batches meta
---- NEEDS  n batch before change changes enqueued final ids now raw
+--- KEYS   scheduled tally expiry members batches meta
+--- NEEDS  n batch before change changes enqueued final ids now raw uses
 if n > 0 then
   change('last', final)
   change('enqueued', enqueued + n)

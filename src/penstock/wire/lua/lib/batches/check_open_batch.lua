@@ -1,7 +1,8 @@
 -- Refuse jobs for a batch that takes no more members. `create` names it behind a `&`.
---- KEYS   scheduled expiry batches
---- NEEDS  nonce create now
---- GIVES  batch
+--- KEYS   scheduled tally expiry batches
+--- NEEDS  nonce create now uses
+--- GIVES  batch keeps_values
+--@include lib/batches/keeps_values
 local batch = #create > 8 and string.sub(create, 2)
 if batch then
   local due, deadline = redis.call('ZSCORE', scheduled, batch), redis.call('ZSCORE', expiry, batch)

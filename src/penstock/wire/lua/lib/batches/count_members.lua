@@ -47,7 +47,7 @@ if uses_any('batches') then
     local values, counts, touched, changed = redis.call('HMGET', members, unpack(ids)), {}, {}, {}
     local counted = {} -- a job that is named twice counts once
     for i = 1, #ids do
-      local was_dead, callback = string.match(values[i] or '', '^(!?)(.+)$')
+      local was_dead, callback, place = string.match(values[i] or '', '^(!?)([^:]+)(.*)$')
       if callback and not counted[ids[i]] then
         counted[ids[i]] = true
         if not counts[callback] then
@@ -57,7 +57,7 @@ if uses_any('batches') then
         own.dead = own.dead - #was_dead
         own[state] = own[state] + 1
         changed[#changed + 1] = ids[i]
-        changed[#changed + 1] = (state == 'dead' and '!' or '') .. callback
+        changed[#changed + 1] = (state == 'dead' and '!' or '') .. callback .. place
       end
     end
     if state == 'done' or state == 'failed' then

@@ -14,10 +14,11 @@ local function claim_records(given, producer, create, delay, bound, wait, role, 
   --@include lib/add/find_limit_and_expired (gives: limit, wake_empty, expired, remove_expired, write_ends)
   --@include lib/add/check_delay (gives: delays, delay_ms)
   --@include lib/add/check_ttls
-  --@include lib/batches/check_open_batch
+  --@include lib/batches/check_open_batch (gives: batch, keeps_values)
   --@include lib/dedup/expired_windows
   local _, close_windows = expired_windows(sweep_limit)
-  --@include lib/add/split_body
+  --@include lib/add/split_body (gives: result_ttl)
+  result_ttl = result_ttl or keeps_values(batch) == 1 and '1'
   --@include lib/dedup/decide_dedup
   local refusal, decision = decide_dedup(given, mode, delays, delay_ms)
   if refusal then

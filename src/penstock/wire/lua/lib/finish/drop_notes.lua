@@ -1,4 +1,5 @@
--- drop_notes(ids) removes the notes of jobs that end, and the outcomes of their waits at the place 0: 2,000 places and about 64 MiB in a script, as the server frees their memory before
+-- drop_notes(ids) removes the notes of jobs that end, and the outcomes of their waits at the place 0; with `b` in front of a number the
+-- values of its batch. It removes 2,000 places and about 64 MiB in a script, as the server frees their memory before
 -- it answers. The heads go at once. The field `n` of tally names the first and the last piece of the list of the others, for later calls.
 -- A piece, `n:` and its number, has up to about 1,500 entries: number, notes and bytes of a job, each followed by a blank. A call reads
 -- and writes the first pieces and the last one. It returns true if notes are left.

@@ -14,7 +14,14 @@ local function forget_marks(ids)
     end
     if uses_any('notes') then
       --@include lib/finish/drop_notes
-      drop_notes(ids)
+      local owners = ids
+      if uses_any('batches') then -- and the values of their batches
+        owners = {unpack(ids)}
+        for i = 1, #ids do
+          owners[#ids + i] = 'b' .. ids[i]
+        end
+      end
+      drop_notes(owners)
     end
   end
 end

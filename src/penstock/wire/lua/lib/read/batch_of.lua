@@ -4,5 +4,5 @@
 --- GIVES  batch_of has_batches
 local has_batches = uses_any('batches')
 local function batch_of(id)
-  return has_batches and string.gsub(redis.call('HGET', members, id) or '', '^!', '') or ''
+  return has_batches and string.match(redis.call('HGET', members, id) or '', '^!?([^:]*)') or ''
 end

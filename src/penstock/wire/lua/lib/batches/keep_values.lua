@@ -1,0 +1,42 @@
+-- keep_values(ids, state, given, most) notes how members of batches that keep values have ended, at their places (protocol/batches.md,
+-- Values). given: the results that came with the call, for keep_results; most: bytes of a value. It may write first: a full server refuses
+-- that, and the states are noted without the values then.
+--- KEYS   held tally members
+--- GIVES  keep_values
+local function keep_values(ids, state, given, most)
+  local owners, value_of, heads, named = redis.call('HMGET', members, unpack(ids)), {}, {}, {}
+  for i = 1, given and #given.ids or 0 do
+    value_of[given.ids[i]] = string.match(given.values[i], '^%d* %d* (.*)$')
+  end
+  local fields, is_full = {}, nil
+  for i = 1, #ids do
+    local id = ids[i]
+    local callback, place = string.match(owners[i] or '', '^!?([^:]+):(%d+)$')
+    if callback and not named[id] and place + 0 <= 10000 then
+      named[id] = true
+      local head = heads[callback] or {string.match(redis.call('HGET', tally, 'nb' .. callback) or '', '^(%d+) (%d+)$')}
+      heads[callback] = head
+      if head[1] then -- the callback has not ended
+        if is_full == nil then
+          local blocks = {'-', ''}
+          is_full = not tonumber(redis.pcall('HSET', held, unpack(blocks))) -- OOM
+          redis.call('HDEL', held, '-')
+        end
+        local value = value_of[id] or ''
+        value = #value > most and '!large' or head[2] + #value > 16777216 and '!room' or value
+        value = is_full and value ~= '' and '!full' or value
+        fields[#fields + 1] = 'nb' .. callback .. ':' .. place
+        fields[#fields + 1] = id .. ' ' .. state .. ' ' .. value
+        head[2] = head[2] + #state + 2 + #value
+      end
+    end
+  end
+  if #fields > 0 then
+    redis.call('HSET', tally, unpack(fields))
+  end
+  for callback, head in pairs(heads) do
+    if head[1] then
+      redis.call('HSET', tally, 'nb' .. callback, head[1] .. string.format(' %.0f', head[2]))
+    end
+  end
+end
