@@ -29,7 +29,7 @@ from penstock.core.jobs.marks import Death, Failure, Progress
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
 from penstock.core.jobs.outcomes import Outcome, Settled, Signalled
 from penstock.core.jobs.queue_stats import Holder, QueuePage, QueueStats, Settings
-from penstock.core.jobs.views import DedupStatus, JobView, ScanPage
+from penstock.core.jobs.views import DedupStatus, JobView, ScanPage, StepView
 from penstock.core.nodes.servers import EvictionWarning
 from penstock.core.values.checks import OnUnknown, PauseSide, PurgeState, RoleName, StateName
 from penstock.core.values.codec import Codec
@@ -257,6 +257,7 @@ __all__ = [
     "StepNotKept",
     "StepOverlap",
     "StepTimeout",
+    "StepView",
     "Steps",
     "StepsChanged",
     "TooLate",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -411,6 +412,47 @@ async def test_a_keyed_job_gives_its_ticket_back(
         check_invariant(raw)
     assert await work(ps, handlers) == {"done": 2}
     assert answers == [first, second]
+
+
+async def test_a_view_tells_what_a_job_waits_for(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers
+) -> None:
+    """A signal, or the end of a sleep; and it lists the steps, in order."""
+
+    @handlers.handler
+    async def order(steps: AsyncSteps) -> None:
+        await steps.sleep("a day", 86400)
+        await steps.run("stock", str, "blue")
+        with suppress(StepTimeout):
+            await steps.wait("approval", timeout=3600)
+        if await steps.wait("payment", timeout=60) == 0:
+            raise Retry(after=600)
+
+    async def seen() -> tuple[Any, ...]:
+        view = await q.show(job)
+        assert view is not None
+        steps = [(step.kind, step.name) for step in view.steps]
+        wait = None if view.next_in is None else round(view.next_in, -1)
+        return view.waits_for, view.is_asleep, view.signal, wait, steps
+
+    job = (await order.enqueue(q)).id
+    assert await seen() == (None, False, None, None, [])
+    assert await work(ps, handlers) == {"suspended": 1}
+    known = [("sleep", "a day")]
+    assert await seen() == ("the end of a sleep", True, None, 86400, known)
+    advance(raw, q.ops, 86401)
+    assert await q.signal(job, "more") is TAKEN
+    assert await work(ps, handlers) == {"suspended": 1}
+    known += [("signal", "more"), ("run", "stock")]
+    assert await seen() == ("signal approval", False, "approval", 3600, known)
+    advance(raw, q.ops, 3601)
+    assert await work(ps, handlers) == {"suspended": 1}
+    known.append(("timeout", "approval"))
+    assert await seen() == ("signal payment", False, "payment", 60, known)
+    assert await q.signal(job, "payment", 0) is TAKEN
+    assert await work(ps, handlers) == {"retried": 1}
+    known.append(("signal", "payment"))
+    assert await seen() == (None, False, None, 600, known)
 
 
 async def test_waits_without_a_server() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -412,6 +413,47 @@ def test_a_keyed_job_gives_its_ticket_back(
         check_invariant(raw)
     assert work(ps, handlers) == {"done": 2}
     assert answers == [first, second]
+
+
+def test_a_view_tells_what_a_job_waits_for(
+    ps: Penstock, q: Queue, raw: Raw, handlers: Handlers
+) -> None:
+    """A signal, or the end of a sleep; and it lists the steps, in order."""
+
+    @handlers.handler
+    def order(steps: Steps) -> None:
+        steps.sleep("a day", 86400)
+        steps.run("stock", str, "blue")
+        with suppress(StepTimeout):
+            steps.wait("approval", timeout=3600)
+        if steps.wait("payment", timeout=60) == 0:
+            raise Retry(after=600)
+
+    def seen() -> tuple[Any, ...]:
+        view = q.show(job)
+        assert view is not None
+        steps = [(step.kind, step.name) for step in view.steps]
+        wait = None if view.next_in is None else round(view.next_in, -1)
+        return view.waits_for, view.is_asleep, view.signal, wait, steps
+
+    job = order.enqueue(q).id
+    assert seen() == (None, False, None, None, [])
+    assert work(ps, handlers) == {"suspended": 1}
+    known = [("sleep", "a day")]
+    assert seen() == ("the end of a sleep", True, None, 86400, known)
+    advance(raw, q.ops, 86401)
+    assert q.signal(job, "more") is TAKEN
+    assert work(ps, handlers) == {"suspended": 1}
+    known += [("signal", "more"), ("run", "stock")]
+    assert seen() == ("signal approval", False, "approval", 3600, known)
+    advance(raw, q.ops, 3601)
+    assert work(ps, handlers) == {"suspended": 1}
+    known.append(("timeout", "approval"))
+    assert seen() == ("signal payment", False, "payment", 60, known)
+    assert q.signal(job, "payment", 0) is TAKEN
+    assert work(ps, handlers) == {"retried": 1}
+    known.append(("signal", "payment"))
+    assert seen() == (None, False, None, 600, known)
 
 
 def test_waits_without_a_server() -> None:

@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Dedup, Enqueued, JobSearch, Penstock, RetryPolicy, ScanPage, parse_id
+from penstock import (
+    Dedup,
+    Enqueued,
+    Handlers,
+    JobSearch,
+    Penstock,
+    RetryPolicy,
+    ScanPage,
+    Steps,
+    Worker,
+    parse_id,
+)
 from penstock.cli import output
 from penstock.cli.jobs import enqueue
 from penstock.core.enqueuing.options import OPTIONS
@@ -508,6 +519,7 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
     assert view is not None
     assert [one["text"] for one in shown.pop("failures")] == ["line busy"]
     assert shown.pop("trace") == ""
+    assert shown.pop("steps") == []
     for document in (peeked, found, shown):
         assert view.now - 60 < document["now"] <= view.now
         assert document.pop("idle") == pytest.approx(document["now"] - view.delivered)
@@ -524,7 +536,7 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
             "crashes": 0, "releases": 0, "error": "line busy", "attempts": 1, "redeliveries": 0,
             "snoozes": 0, "unknowns": 0, "cancelled": None, "progress": None, "priority": 0,
             "key_hash": None, "batch": None,
-            "key_held": False, "key_taken": None, "key_limit": None,
+            "key_held": False, "key_taken": None, "key_limit": None, "signal": None,
             "on_dead": None, "follow_up": None, "death": None,
             "ttl": 600.0, "retry": {"max_attempts": 5, "base": None, "cap": None},
         }  # fmt: skip
@@ -885,6 +897,37 @@ def test_show_tells_how_long_a_job_waits_for_its_key(cli: Cli, client: Penstock)
     assert waiting["waits for its key until"] == output.moment(view.due)
     assert "due" not in waiting
     assert waiting["next in"].endswith((" min", " h"))
+
+
+def test_show_tells_what_a_suspended_job_waits_for(cli: Cli, client: Penstock) -> None:
+    """It lists the steps of the job, too."""
+    handlers, queue = Handlers(queue="q"), client.queue("q")
+
+    @handlers.handler
+    def order(steps: Steps) -> None:
+        steps.run("stock", str, "blue")
+        steps.sleep("cool off", 0)
+        steps.wait("approval", timeout=3600)
+        steps.sleep("a day", 86400)
+
+    job_id = order.enqueue(queue).id
+    Worker(client, handlers=handlers, burst=True).run()
+    told = cli("show", job_id).out
+    assert "waits for signal approval until" in told
+    assert "due" not in [line.split()[0] for line in told.splitlines() if line.strip()]
+    assert [line.split()[-2:] for line in told.splitlines() if " run " in line] == [
+        ["run", "stock"]
+    ]
+    document = cli("show", job_id, "--json").document
+    assert document["signal"] == "approval"
+    kinds = [(step["name"], step["kind"], step["seconds"]) for step in document["steps"]]
+    assert kinds == [("stock", "run", None), ("cool off", "sleep", 0.0)]
+    assert cli("signal", "q", job_id, "approval", "1").code == 0
+    assert "waits for" not in cli("show", job_id).out
+    Worker(client, handlers=handlers, burst=True).run()
+    told = cli("show", job_id).out
+    assert "sleeps until" in told
+    assert ["signal", "approval"] in [line.split()[-2:] for line in told.splitlines()]
 
 
 def test_show_prints_spans(cli: Cli, client: Penstock) -> None:

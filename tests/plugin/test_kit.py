@@ -340,7 +340,7 @@ def test_it_travels_over_sleeps(run_pytest: RunPytest) -> None:
         HANDLERS
         + """
 import asyncio
-from penstock import AsyncSteps, Steps
+from penstock import AsyncSteps, Steps, StepTimeout
 
 @handlers.handler
 def remind(steps: Steps, to: str):
@@ -377,6 +377,30 @@ def test_a_sleep_in_an_event_loop(apenstock, handler):
 
     asyncio.run(work())
     assert calls == DAYS
+
+waiting = Handlers()
+
+@waiting.handler
+def buy(steps: Steps):
+    try:
+        calls.append(steps.wait("approval", timeout=86400)["by"])
+    except StepTimeout:
+        calls.append("nobody")
+
+def test_a_signal(penstock):
+    q = penstock.queue("purchases")
+    jobs = [buy.enqueue(q).id for _ in range(2)]
+    assert penstock.work(waiting) == {"suspended": 2}
+    assert q.signal(jobs[1], "approval", {"by": "ada"})
+    assert penstock.work(waiting) == {"done": 1}
+    penstock.travel(86400)
+    assert penstock.work(waiting) == {"done": 1}
+    assert calls == ["ada", "nobody"]
+
+def test_a_wait_without_a_server():
+    buy(Steps.local({"approval": {"by": "ada"}}))
+    buy(Steps.local())
+    assert calls == ["ada", "nobody"]
 """
     )
-    passed(run, 3)
+    passed(run, 5)

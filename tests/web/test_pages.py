@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 import penstock
-from penstock import Handlers, Penstock, Queue, RetryPolicy, Worker
+from penstock import Handlers, Penstock, Queue, RetryPolicy, Steps, Worker
 from penstock.core.jobs.workers import worker_entry
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from penstock.web import files, pages
@@ -117,6 +117,31 @@ def test_a_parked_job_waits_for_others_of_its_key_or_for_a_hold(
     queue.enqueue("x")
     queue.hold(60)
     assert "held for" in page.get("/queues/held").text
+
+
+def test_a_suspended_job(ps: Penstock, page: Browser) -> None:
+    """Its timeline has its steps, and until when it sleeps or waits for a signal."""
+    handlers, queue = Handlers(queue="q"), ps.queue("q")
+
+    @handlers.handler
+    def order(steps: Steps) -> None:
+        steps.run("reserve <stock>", str, "blue")
+        steps.wait("approval", timeout=3600)
+        steps.sleep("a day", 86400)
+
+    job_id = order.enqueue(queue).id
+    Worker(ps, handlers=handlers, burst=True).run()
+    found = page.get(f"/jobs/{job_id}")
+    for text in ("step reserve <stock>", "signal approval", "waits for signal approval until"):
+        assert text in found.text
+    assert "<stock>" not in found.html
+    queue.signal(job_id, "approval")
+    Worker(ps, handlers=handlers, burst=True).run()
+    text = page.get(f"/jobs/{job_id}").text
+    assert "the end of a sleep" in text
+    places = [text.index(part) for part in ("step reserve", "signal approval", "sleep a day")]
+    assert places == sorted(places)
+    assert "sleeps until" in text
 
 
 def test_an_overview_of_nothing(page: Browser) -> None:

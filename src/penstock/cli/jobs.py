@@ -347,7 +347,7 @@ def _watch(session: Session, queue: Queue, view: JobView | None) -> None:
 def _changing(view: JobView) -> str:
     state = "to be cancelled" if view.cancelled and view.state == "active" else view.state
     attempt = f"attempt {view.attempts}" if view.attempts else ""
-    until = [f"{name} {at}" for name, at in _wait_for_key(view).items() if at]
+    until = [f"{name} {at}" for name, at in _wait_of(view).items() if at]
     facts = [state, *until, attempt, view.owner, view.progress, view.error]
     return "  ".join(str(fact) for fact in facts if fact)
 
@@ -393,12 +393,19 @@ def _locate(client: Penstock, names: Sequence[str]) -> tuple[Queue, str]:
 
 
 def _whole_document(view: JobView) -> dict[str, Any]:
-    """Return a job for JSON, with the failures, which only single jobs are read with."""
+    """Return a job for JSON, with failures and steps, which only single jobs are read with."""
     failures = [asdict(failure) for failure in view.failures]
-    return {**output.job_document(view), "failures": failures, "trace": view.trace}
+    steps = [asdict(step) for step in view.steps]
+    told = {"failures": failures, "trace": view.trace, "steps": steps}
+    return {**output.job_document(view), **told}
 
 
-def _wait_for_key(view: JobView) -> dict[str, str]:
+def _wait_of(view: JobView) -> dict[str, str]:
+    """Return the facts about a wait that stand in the place of the due time."""
+    if view.is_asleep and view.due is not None:
+        return {"due": "", "sleeps until": output.moment(view.due)}
+    if view.signal is not None and view.due is not None:
+        return {"due": "", f"waits for signal {view.signal} until": output.moment(view.due)}
     if view.state != "parked":
         return {}
     label = "its key is held until" if view.key_held else "waits for its key until"
@@ -412,7 +419,7 @@ def _print_job(view: JobView) -> None:
         return
     figures = {
         **{name.replace("_", " "): output.job_cell(view, name) for name in JOB_FACTS},
-        **_wait_for_key(view),
+        **_wait_of(view),
         "lease": output.span(view.lease) if view.lease else "none (at most once)",
         "retry policy": policy_text(view.retry) if view.retry else "",
         "priority": view.priority or "",
@@ -424,6 +431,9 @@ def _print_job(view: JobView) -> None:
         "codec": output.body_value(view)[0],
     }
     output.facts(figures)
+    if view.steps:
+        steps = [(output.moment(step.at), step.kind, step.name) for step in view.steps]
+        output.table(("at", "kind", "step"), steps)
     if view.failures:
         rows = [
             (output.moment(failure.at), output.span(failure.seconds), failure.owner, failure.text)

@@ -1,4 +1,4 @@
-"""The timeline of a job: its times, and its failures, in order."""
+"""The timeline of a job: its times, its steps and its failures, in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.core.jobs.logs import span
 from penstock.core.jobs.marks import Failure
-from penstock.core.jobs.views import JobView
+from penstock.core.jobs.views import JobView, StepKind, StepView
 
 __all__ = ["JobTime", "timeline_of"]
 
@@ -42,11 +42,25 @@ def timeline_of(job: JobView) -> list[JobTime]:
         (job.expires, "expires", ""),
     ]
     ends = [(job.died, "died", "dead"), (job.finished, job.state, kind)]
-    found = [*_known(times), *map(_failed, job.failures), *_known(ends)]
+    found = [*_known(times), *map(_taken, job.steps), *map(_failed, job.failures), *_known(ends)]
     return sorted(found, key=lambda one: one.at)  # of one time: in this order
 
 
+STEP_TEXTS: dict[StepKind, str] = {
+    "run": "step", "sleep": "sleep", "signal": "signal", "timeout": "no signal",
+}  # fmt: skip
+
+
+def _taken(step: StepView) -> JobTime:
+    more = "" if step.seconds is None else f", for {span(step.seconds)}"
+    return JobTime(step.at, f"{STEP_TEXTS[step.kind]} {step.name}", "", more)
+
+
 def _name_of_due(job: JobView) -> str:
+    if job.is_asleep:
+        return "sleeps until"
+    if job.signal is not None:
+        return f"waits for signal {job.signal} until"
     if job.state != "parked":
         return "due"
     return "its key is held until" if job.key_held else "waits for its key until"

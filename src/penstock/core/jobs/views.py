@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from penstock.core.jobs.job import QueueIdentity, parse_counters
 from penstock.core.jobs.marks import (
@@ -29,12 +29,36 @@ __all__ = [
     "JobResult",
     "JobView",
     "ScanPage",
+    "StepKind",
+    "StepView",
     "read_result",
     "read_view",
 ]
 
+StepKind: TypeAlias = Literal["run", "sleep", "signal", "timeout"]
+KIND_OF_LETTER: dict[str, StepKind] = {
+    "r": "run", "s": "sleep", "w": "signal", "t": "timeout",
+}  # fmt: skip
 NEVER_MS = 2**53 - 1
 """Due time of a job that waits for the end of others (protocol/dedup.md, batches.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """A step that a job has taken, or a signal that it has.
+
+    Attributes:
+        name: its name.
+        kind: run = a function has run; sleep; signal = the job has it, its wait may come later;
+            timeout = the time of a wait is over.
+        at: when it was noted; seconds since 1970 by the server's clock.
+        seconds: of a sleep: how long it is; None = it is no sleep.
+    """
+
+    name: str
+    kind: StepKind
+    at: float
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -88,6 +112,9 @@ class JobView:
         on_dead: the name of the handler of the job that its death adds, or None.
         follow_up: the id of the job that its last death has added, or None.
         death: the death of another job after which this one was added, or None.
+        steps: the steps that it has taken, and its signals, the earliest first; only of `show`.
+        signal: the name of the signal that it waits for in `steps.wait`, until `due`, or None; only
+            of `show`.
         finished: when a job ended whose result is kept: it has no body, options and counters any
             more, but the number of the last attempt.
     """
@@ -131,6 +158,8 @@ class JobView:
     key_held: bool = False
     key_taken: int | None = None
     key_limit: int | None = None
+    steps: tuple[StepView, ...] = field(default=(), repr=False)
+    signal: str | None = None
     _codec: Codec | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -197,7 +226,11 @@ class JobView:
 
     @property
     def waits_for(self) -> str | None:
-        """Say for people what a parked job waits for; None = it is not parked, or is not told."""
+        """Say for people what a parked or suspended job waits for; None = nothing, or not told."""
+        if self.signal is not None:
+            return f"signal {self.signal}"
+        if self.is_asleep:
+            return "the end of a sleep"
         if self.key_held:
             return "the end of a hold of its key"
         if self.key_taken is None:
@@ -207,6 +240,16 @@ class JobView:
         if self.key_limit is None:
             return "its turn"
         return f"its key: {self.key_taken} of {self.key_limit} running or next"
+
+    @property
+    def is_asleep(self) -> bool:
+        """Return whether the job sleeps, in `steps.sleep`, until `due`; only of `show`."""
+        taken = [step for step in self.steps if step.kind in ("run", "sleep")]
+        if self.state != "scheduled" or self.due is None or not taken or self.signal is not None:
+            return False
+        last = taken[-1]  # a retry behind it has another due time
+        ends = (self.expires, round(last.at + (last.seconds or 0), 3))
+        return last.kind == "sleep" and round(self.due, 3) in ends
 
     @property
     def next_in(self) -> float | None:
@@ -284,8 +327,8 @@ class ScanPage:
     looked: int = 0
 
 
-RECEIPT_PLACE, BATCH_PLACE = 11, 12
-"""Places of two items of a job in the reply of `show`."""
+RECEIPT_PLACE, BATCH_PLACE, STEPS_PLACE = 11, 12, 13
+"""Places of three items of a job in the reply of `show`."""
 
 
 def read_view(
@@ -293,7 +336,8 @@ def read_view(
 ) -> JobView:
     """Parse a job in a script's reply: number, state, score, delivered, owner, counters, record.
 
-    Behind them: the marks cancelled, progress, snoozes, failures; in some also receipt and batch.
+    Behind them: the marks cancelled, progress, snoozes, failures; in some also receipt, batch and
+    steps.
     """
     number, state, score, delivered, owner, counts, data, cancelled, progress, snoozes, failed = (
         entry[:11]
@@ -305,6 +349,7 @@ def read_view(
     at = int(score) / 1000
     created = int(number[:-11])
     batch = entry[BATCH_PLACE] if len(entry) > BATCH_PLACE else b""
+    steps, signal = read_steps(entry[STEPS_PLACE]) if len(entry) > STEPS_PLACE else ((), None)
     was = int(delivered)
     counters = parse_counters(counts)
     given_back = [*snoozes.decode("ascii", "replace").split(" "), ""]
@@ -353,8 +398,21 @@ def read_view(
         key_held=why == "held",
         key_taken=number_in(taken),
         key_limit=number_in(limit),
+        steps=steps,
+        signal=signal if name == "scheduled" else None,
         _codec=codec,
     )
+
+
+def read_steps(text: bytes) -> tuple[tuple[StepView, ...], str | None]:
+    """Return the steps of a job, and the signal that it waits for; None = it waits for none."""
+    wait, *lines = text.decode("utf-8", "replace").split("\n")
+    steps = []
+    for line in lines:
+        kind, at, name, ms = line.split("\t")
+        seconds = int(ms) / 1000 if ms else None
+        steps.append(StepView(name, KIND_OF_LETTER[kind], int(at) / 1000, seconds))
+    return tuple(sorted(steps, key=lambda one: one.at)), wait.partition(" ")[2] or None
 
 
 def _is_due_time(state: str, at: float, created: float) -> bool:
