@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
-from tests.simulation.plan import draw_plan
+from tests.simulation.plan import Plan, draw_plan
 from tests.simulation.plants import PLANTS
 from tests.simulation.runs import Share, find_plant, run_share
 from tests.simulation.shrink import fail_by, shrink
@@ -34,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--plants", action="store_true", help="find the planted faults")
     parser.add_argument("--seed", type=int, help="run this seed, and print its story")
+    parser.add_argument("--plan", type=int, help="with --seed: have the system of this seed")
     parser.add_argument("--only", help="with --seed: the parts of its system, by commas")
     parser.add_argument("--shrink", action="store_true", help="with --seed: find what it needs")
     parser.add_argument("--seeds", type=int, default=100, help="number of seeds")
@@ -42,7 +43,8 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1, help="run so many seeds at once")
     options = parser.parse_args()
     if options.seed is not None:
-        return _repeat(options.seed, options.only, is_shrunk=options.shrink)
+        plan = draw_plan(options.seed if options.plan is None else options.plan)
+        return _repeat(options.seed, plan, options.only, is_shrunk=options.shrink)
     with get_context("spawn").Pool(options.processes) as pool:
         if options.plants:
             return _find_plants(pool, options.seeds)
@@ -75,8 +77,7 @@ def _find_plants(pool: Any, most: int) -> int:
     return hidden > 0
 
 
-def _repeat(seed: int, only: str | None, *, is_shrunk: bool) -> int:
-    plan = draw_plan(seed)
+def _repeat(seed: int, plan: Plan, only: str | None, *, is_shrunk: bool) -> int:
     if only is not None:
         plan = plan.keep([name.strip() for name in only.split(",")])
     failure = fail_by(seed, plan)

@@ -202,13 +202,16 @@ class Faults:
     async def _slow_down(self, blow: Blow) -> None:
         server = self._server_of(blow)
         server.seconds_per_request = self._world.draws.choice((0.02, 0.1, 0.4))
+        self._ledger.slow_down(server.seconds_per_request)
         await asyncio.sleep(blow.seconds)
         server.seconds_per_request = 0.0
         self._world.note("is fast", server.name)
 
     async def _step_clock(self, blow: Blow) -> None:
-        self._server_of(blow).step_clock(blow.seconds)
-        self._ledger.step_clock(blow.seconds)
+        server = self._server_of(blow)
+        before = server.time()
+        server.step_clock(blow.seconds)
+        self._ledger.step_clock(blow.seconds, before)
 
     async def _lose_tail(self, blow: Blow) -> None:
         """Cut the power of a server that has not written the last calls to its disk."""

@@ -6,8 +6,9 @@ believes about the end of a lease.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,13 +18,27 @@ from penstock.core.jobs.job import term_of
 from tests.simulation.loop import EPOCH, Process
 from tests.simulation.world import World
 
-__all__ = ["BURIED", "LOST", "REPEATED", "RESULT", "Entry", "Ledger", "Rate", "Run"]
+__all__ = [
+    "BURIED",
+    "LOST",
+    "REPEATED",
+    "RESULT",
+    "Entry",
+    "Ledger",
+    "Rate",
+    "Run",
+    "follow_up_of",
+]
 
 SERVER_TICK = 0.001
 """Seconds between two times of a server: scripts count whole milliseconds."""
 NOTICE_SECONDS = 8.0
 """Most seconds after which a worker notices that a lease has ended. Its heartbeat may wait for a
 silent server meanwhile: two calls, each with 2 s to connect and 2 s to reply."""
+REQUESTS_OF_NOTICE = 12
+"""Most requests of these two calls: on a new connection, to a server without the script."""
+STEP_OF_QUEUE_TIME = 1.0
+"""Most seconds by which the time of a queue goes back when the clock of its server is set back."""
 LOST = "may be lost"
 REPEATED = "may be there twice"
 RESULT = "may have lost its result"
@@ -38,6 +53,24 @@ class Rate(NamedTuple):
     burst: int
 
 
+class KeyHold(NamedTuple):
+    """A hold of a key.
+
+    Attributes:
+        since, until: times of its server.
+        told_at: when its client was told of it.
+    """
+
+    since: float
+    until: float
+    told_at: float
+
+
+def follow_up_of(name: str) -> str:
+    """Return the name of the job that the death of a job adds."""
+    return f"{name}.death"
+
+
 @dataclass
 class Entry:
     """A job that a producer has tried to add, or a handler has handed over.
@@ -46,6 +79,7 @@ class Entry:
         name: unique.
         deed: what its handler does.
         key: the key, if its jobs are in order; "" = none.
+        any_key: the key, in order or not; "" = none.
         paced_key: the key, if it has a rate; "" = none.
         last_counts: number of deliveries and of crashes at the last delivery that was seen.
         dedup_id: the dedup id; "" = none.
@@ -54,6 +88,8 @@ class Entry:
         members: the jobs of this batch.
         parent: the job that hands it over.
         child: the job that it hands over.
+        batch: the batch that it hands over: its callback.
+        dead: the job whose death adds it.
         attempted_at: when it was tried.
         settled_at: when the producer knew what has become of it; None = it does not.
         is_accepted: whether the producer was told that it was added.
@@ -69,6 +105,7 @@ class Entry:
     name: str
     deed: str
     key: str = ""
+    any_key: str = ""
     paced_key: str = ""
     last_counts: tuple[int, int] = (0, 0)
     dedup_id: str = ""
@@ -77,6 +114,8 @@ class Entry:
     members: list[Entry] = field(default_factory=list)
     parent: Entry | None = None
     child: Entry | None = None
+    batch: Entry | None = None
+    dead: Entry | None = None
     attempted_at: float = 0.0
     settled_at: float | None = None
     is_accepted: bool = False
@@ -97,7 +136,12 @@ class Entry:
 
     @property
     def is_promised(self) -> bool:
-        """Whether the job is known to be there: it was accepted, or its parent was acknowledged."""
+        """Whether the job is known to be there.
+
+        It was accepted, its parent was acknowledged, or the job that it follows is dead.
+        """
+        if self.dead is not None:
+            return self.dead.is_dead and LOST not in self.dead.excuses
         parent = self.parent
         if parent is None:
             return self.is_accepted
@@ -126,8 +170,11 @@ class Run:
 
     @property
     def until(self) -> float:
-        """The end of the lease as its worker knows it, which is never after that of the server."""
-        return term_of(self.job).until
+        """The end of the lease as its worker knows it, which is never after that of the server.
+
+        A job that the worker has noticed as lost has none.
+        """
+        return -math.inf if self.job.lost else term_of(self.job).until
 
     @property
     def is_unaware(self) -> bool:
@@ -144,13 +191,15 @@ class Ledger:
     Attributes:
         entries: the jobs by name.
         running: the runs under way.
-        ticks: the ids of the jobs of each tick.
+        ticks: the ids of the jobs of each tick, by schedule and time.
         deliveries: the times of all deliveries that a handler has seen.
         deliveries_of_key: those that its rate allows, by key.
         broken: promises that were found broken.
+        notice_seconds: most seconds after which a worker notices that a lease has ended.
         latest_notice: most seconds for which a handler ran on after the end of its lease.
         paused_at: the time since when nothing is delivered; None = there is no pause.
         held: the times between which nothing is delivered; None = there is no hold.
+        held_keys: the same for keys, and when their clients were told of it.
         refuses_since: the time since when producers are refused; None = they are not.
         has_lost: whether a server has lost settings or counts of deliveries.
         steps_taken: how often a step was taken.
@@ -161,20 +210,24 @@ class Ledger:
         self.entries: dict[str, Entry] = {}
         self.running: list[Run] = []
         self.broken: list[str] = []
+        self.notice_seconds = NOTICE_SECONDS
         self.latest_notice = 0.0
-        self.ticks: dict[int, set[str]] = {}
+        self.ticks: dict[tuple[str, int], set[str]] = {}
         self.deliveries: list[float] = []
         self.deliveries_of_key: dict[str, list[float]] = defaultdict(list)
         self.accepted_of_key: dict[str, list[str]] = defaultdict(list)
         self.begun_of_key: dict[str, list[str]] = defaultdict(list)
         self.paused_at: float | None = None
         self.held: tuple[float, float] | None = None
+        self.held_keys: dict[str, list[KeyHold]] = defaultdict(list)
         self.refuses_since: float | None = None
         self.has_lost = False
         self.steps_taken = 0
         self._noted: dict[tuple[str, int], int] = {}
         self._excused: Counter[str] = Counter()
         self._lapsed_at = 0.0
+        self._ticked_until = 0.0
+        self._rate_excess = 0.0
 
     @property
     def _now(self) -> float:
@@ -203,7 +256,9 @@ class Ledger:
         if self.refuses_since is not None and entry.attempted_at > self.refuses_since:
             self.complain(f"{entry.name} was added while producers are refused")
         for other in self._others_of_dedup_id(entry):
-            if other.is_accepted and not other.is_over(self._now):
+            # A repeat may tell of a job that was added long ago, and has ended.
+            is_open = not (entry.is_over(self._now) or other.is_over(self._now))
+            if other.is_accepted and is_open:
                 self.complain(f"{entry.name} was added beside {other.name} of its dedup id")
 
     def _others_of_dedup_id(self, entry: Entry) -> list[Entry]:
@@ -243,9 +298,35 @@ class Ledger:
                     entry.members.append(child)
         return parent.child
 
+    def hand_over_batch(self, parent: Entry, deeds: Sequence[str]) -> Entry:
+        """Return the callback of a batch that a handler hands over, each time the same."""
+        if parent.batch is None:
+            then = parent.batch = Entry(f"{parent.name}.then", "ok", parent=parent)
+            then.is_callback = True
+            for number, deed in enumerate(deeds):
+                member = Entry(f"{parent.name}.{number}", deed, parent=parent)
+                then.members.append(member)
+                self.attempt(member)
+            self.attempt(then)
+        return parent.batch
+
+    def expect_follow_up(self, dead: Entry) -> None:
+        """Note that the death of a job adds another one."""
+        self.attempt(
+            Entry(
+                follow_up_of(dead.name),
+                "ok",
+                key=dead.key,
+                any_key=dead.any_key,
+                paced_key=dead.paced_key,
+                dead=dead,
+            )
+        )
+
     def _see(self, entry: Entry, job_id: str) -> None:
         entry.ids.add(_without_node(job_id))
-        if len(entry.ids) > 1 and REPEATED not in entry.excuses:
+        excuses = entry.excuses | (entry.dead.excuses if entry.dead is not None else set())
+        if len(entry.ids) > 1 and REPEATED not in excuses:
             self.complain(f"one enqueue of {entry.name} made several jobs: {sorted(entry.ids)}")
 
     # -- what is no promise any more -------------------------------------------------------
@@ -280,7 +361,12 @@ class Ledger:
             since: the time.
             but_confirmed: whether jobs that a replica has confirmed are there.
         """
+        kept_holds = {
+            key: [hold for hold in holds if hold.told_at < since]
+            for key, holds in self.held_keys.items()
+        }
         self._lapse()
+        self.held_keys.update(kept_holds)
         self.has_lost = True
         self._excuse_since(since, REPEATED)
         for entry in self._unsettled_at(since):
@@ -290,17 +376,31 @@ class Ledger:
             if entry.deed == "once":
                 entry.excuses.add(REPEATED)
 
-    def step_clock(self, seconds: float) -> None:
+    def step_clock(self, seconds: float, before: float) -> None:
         """Note that a server's clock was set: forward, all that has a time ends early.
 
-        Set back, the time of a queue goes on, so nothing is excused.
+        Set back, the time of a queue goes on, after a step back of less than a second. A stored
+        time of its rate that is too far ahead then counts as wrong. Ticks run again at their times.
+
+        Args:
+            seconds: by how much.
+            before: the time of the server until then.
         """
         self.paused_at = self.held = None  # they are compared with the time of the queue
-        if seconds > 0:
+        self.held_keys.clear()
+        if seconds < 0:
+            self._rate_excess = STEP_OF_QUEUE_TIME
+            self._ticked_until = max(self._ticked_until, before)
+        else:
             self._lapse()
             self._excuse_since(self._now, REPEATED, BURIED)
             for entry in self.entries.values():
                 entry.excuses.update((RESULT, LOST) if entry.ttl else (RESULT,))
+
+    def slow_down(self, seconds: float) -> None:
+        """Note that a server takes so long for a request."""
+        notice = NOTICE_SECONDS + REQUESTS_OF_NOTICE * seconds
+        self.notice_seconds = max(self.notice_seconds, notice)
 
     def _excuse_since(self, since: float, *excuses: str) -> None:
         """Excuse the jobs of which no producer knew at this time what has become of them."""
@@ -308,12 +408,13 @@ class Ledger:
             entry.excuses.update(excuses)
 
     def _unsettled_at(self, since: float) -> list[Entry]:
-        entries = self.entries.values()
+        entries = [one for one in self.entries.values() if one.dead is None or one.runs]
         return [one for one in entries if one.settled_at is None or one.settled_at >= since]
 
     def _lapse(self) -> None:
-        """Note that a server may have forgotten its deliveries, its pause and its hold."""
+        """Note that a server may have forgotten its deliveries, its pause and its holds."""
         self._lapsed_at = self._now
+        self.held_keys.clear()
         self.paused_at = self.refuses_since = self.held = None
 
     def is_forgotten(self, run: Run) -> bool:
@@ -340,6 +441,7 @@ class Ledger:
         self._note_paced(entry, job)
         self._check_holders(run)
         self._check_time(run)
+        self._check_key_hold(run)
         if slots is not None:
             self._check_slots(run, slots)
         for member in entry.members:
@@ -351,6 +453,8 @@ class Ledger:
             self.complain(f"{name} was delivered twice, at most once was promised")
         if entry.is_refused and REPEATED not in entry.excuses:
             self.complain(f"{name} runs, and its producer was told that it was not added")
+        if entry.dead is not None and entry.settled_at is None:
+            entry.settled_at = self._now
         if entry.key and name not in self.begun_of_key[entry.key]:
             self.begun_of_key[entry.key].append(name)
         entry.runs += 1
@@ -365,7 +469,9 @@ class Ledger:
         for run in self.running:
             if run.until <= self._now + SERVER_TICK or self.is_forgotten(run):
                 continue
-            if run.entry is entry:
+            if run.entry is entry.dead:
+                self.complain(f"{entry.name} follows the death of a job that still runs")
+            elif run.entry is entry:
                 self.complain(
                     f"{entry.name} runs in {process.name} while {run.process.name} holds it"
                 )
@@ -384,6 +490,22 @@ class Ledger:
         entry, job = run.entry, run.job
         if entry.ttl is not None and job.delivered >= job.created + entry.ttl + SERVER_TICK:
             self.complain(f"{entry.name} was delivered after the end of its ttl")
+
+    def _check_key_hold(self, run: Run) -> None:
+        """Check that no hold of its key lasts."""
+        for hold in self.held_keys[run.entry.any_key] if run.entry.any_key else ():
+            if hold.since + SERVER_TICK < run.job.delivered < hold.until - SERVER_TICK:
+                self.complain(f"{run.entry.name} was delivered during a hold of its key")
+
+    def hold_key(self, key: str, since: float, until: float) -> None:
+        """Note that a client was told that a key is held between two times of its server."""
+        self._world.note("holds key", key, since, until)
+        if not self._excused[LOST]:
+            self.held_keys[key].append(KeyHold(since, until, self._now))
+
+    def end_key_hold(self, key: str) -> None:
+        """Note that the holds of a key may have ended."""
+        self.held_keys[key].clear()
 
     def note_delivery(self, job: AsyncJob) -> None:
         """Note the delivery of a job."""
@@ -416,7 +538,7 @@ class Ledger:
         late = self._now - run.until
         if run.is_unaware and late > 0:
             self.latest_notice = max(self.latest_notice, late)
-            if late > NOTICE_SECONDS:
+            if late > self.notice_seconds:
                 self.complain(f"{run.entry.name} ran on for {late:.1f} s, and its lease had ended")
 
     def take_step(self, run: Run, number: int) -> int:
@@ -431,21 +553,21 @@ class Ledger:
         if value != first and not self.has_lost:
             self.complain(f"step {number} of {run.entry.name} was {first}, and is {value} now")
 
-    def tick(self, at: float, job: AsyncJob) -> None:
+    def tick(self, at: float, job: AsyncJob, schedule: str) -> None:
         """Note the job of a tick."""
-        self._world.note("tick", at)
+        self._world.note("tick", at, schedule)
         self.note_delivery(job)
-        ids = self.ticks.setdefault(round(at), set())
+        ids = self.ticks.setdefault((schedule, round(at)), set())
         ids.add(job.id)
-        if len(ids) > 1 and at - EPOCH > self._lapsed_at:
-            self.complain(f"the tick of {at} was added twice")
+        if len(ids) > 1 and at > max(EPOCH + self._lapsed_at, self._ticked_until):
+            self.complain(f"the tick of {schedule} at {at} was added twice")
 
-    def check_ticks(self, began: float, ended: float, every: float) -> None:
+    def check_ticks(self, schedule: str, began: float, ended: float, every: float) -> None:
         """Check that each tick in this time has run."""
         first = -(-began // every) * every
         while first < ended:
-            if round(first) not in self.ticks:
-                self.complain(f"the tick of {first} has not run")
+            if (schedule, round(first)) not in self.ticks:
+                self.complain(f"the tick of {schedule} at {first} has not run")
             first += every
 
     def bury(self, name: str) -> None:
@@ -486,10 +608,10 @@ class Ledger:
             self._check_gaps(times, rate, f"the rate of key {key}")
 
     def _check_gaps(self, times: Iterable[float], rate: Rate, what: str) -> None:
-        gap, arrival = rate.seconds / rate.count, 0.0
+        gap, arrival, excess = rate.seconds / rate.count, 0.0, SERVER_TICK + self._rate_excess
         for at in sorted(times):
             arrival = max(arrival, at) + gap
-            if arrival > at + rate.burst * gap + SERVER_TICK and not self.has_lost:
+            if arrival > at + rate.burst * gap + excess and not self.has_lost:
                 self.complain(f"the delivery at {at:.3f} exceeds {what}")
                 return
 

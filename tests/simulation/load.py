@@ -30,12 +30,12 @@ from penstock import (
     Snooze,
 )
 from tests.simulation.faults import LONGEST_DELAY, LONGEST_TAIL
-from tests.simulation.ledger import LOST, RESULT, Entry, Ledger, Rate, Run
+from tests.simulation.ledger import LOST, RESULT, Entry, Ledger, Rate, Run, follow_up_of
 from tests.simulation.loop import current_process
 from tests.simulation.plan import FAULT_SECONDS, Plan
 from tests.simulation.world import World
 
-__all__ = ["LEASE", "PARTITIONS", "RATE", "SCHEDULE", "SECONDS_OF_DEED", "TICK_SECONDS", "Load"]
+__all__ = ["LEASE", "PARTITIONS", "RATE", "SECONDS_OF_DEED", "TICK_SECONDS", "Load"]
 
 QUEUE = "work"
 LEASE = 3.0
@@ -56,7 +56,7 @@ KEYS = ("", "", "a", "b")
 DEDUP_IDS = ("", "x", "y", "z")
 MORTAL_DEEDS = ("ok", "nap", "long", "fails once", "snoozes")
 """Of jobs with a dedup id: they end, and free it."""
-SCHEDULE, TICK_SECONDS = "often", 5.0
+SCHEDULE, DECLARED, TICK_SECONDS = "often", "declared", 5.0
 POLICY = RetryPolicy(max_attempts=3, base=0.2, cap=1.0)
 """Of jobs that always fail. The others have no limit: a crash counts as an attempt."""
 PATIENT = RetryPolicy(max_attempts=0, base=0.2, cap=1.0)
@@ -110,6 +110,12 @@ class Load:
     def parts(self) -> int:
         """Return the number of partitions; 1 = there are none."""
         return PARTITIONS if self.has("partitions") else 1
+
+    @property
+    def schedules(self) -> list[str]:
+        """Return the names of the schedules: a client's own, and that of the handlers."""
+        features = {"schedule": SCHEDULE, "declared": DECLARED}
+        return [name for feature, name in features.items() if self.has(feature)]
 
     def client(self, name: str) -> AsyncPenstock:
         """Return a client that connects at its first call: the server may be down."""
@@ -231,6 +237,10 @@ class Load:
             deeds = (*deeds, "holds")
         if self.has("extend"):
             deeds = (*deeds, "extends")
+        if self.has("hands batch"):
+            deeds = (*deeds, "hands a batch")
+        if self.has("on dead"):
+            deeds = (*deeds, "always fails")
         if self.has("slots"):  # a delivery at most once that got lost has its slot for a day
             deeds = tuple(deed for deed in deeds if deed != "once")
         entry = self._entry(producer, draws.choice(deeds))
@@ -261,15 +271,18 @@ class Load:
         if self.has("bounded") and draws.random() < 0.3:
             options["block"] = draws.uniform(0.5, 5.0)
         if entry.key:
-            options["key"] = entry.key
+            options["key"] = entry.any_key = entry.key
             entry.paced_key = entry.key if self.has("key rate") else ""
+            self._follow_death(entry, options)
             return options
         # With a key, a dedup id is one of the partition of the key.
         may_have_key = not (entry.dedup_id and self.has("partitions"))
-        without_order = self.has("share") or self.has("key rate")
-        if without_order and may_have_key and (key := draws.choice(KEYS)):
-            options["key"] = key
+        without_order = self.has("share") or self.has("key rate") or self.has("key hold")
+        # One that is delivered at most once, and gets lost, keeps the ticket of its key for a day.
+        if without_order and may_have_key and (key := draws.choice(KEYS)) and entry.deed != "once":
+            options["key"] = entry.any_key = key
             entry.paced_key = key if self.has("key rate") else ""
+        self._follow_death(entry, options)
         if entry.dedup_id:
             options["dedup_id"] = entry.dedup_id
         if draws.random() < 0.2:
@@ -277,6 +290,11 @@ class Load:
         if draws.random() < 0.2:
             options["priority"] = draws.randint(1, 9)
         return options
+
+    def _follow_death(self, entry: Entry, options: dict[str, Any]) -> None:
+        if self.has("on dead") and entry.deed == "always fails":
+            options["on_dead"] = "mourns"
+            self.ledger.expect_follow_up(entry)
 
     async def _cancel(self, queue: AsyncQueue, entry: Entry, job_id: str) -> None:
         entry.is_cancelled = True
@@ -310,12 +328,16 @@ class Load:
         """Return the handlers of a worker."""
         handlers = Handlers()
         handlers.handler("steps")(self._take_steps)
+        handlers.handler("mourns")(self._mourn)
+        if self.has("declared"):
+            declare = handlers.handler(DECLARED, queue=QUEUE, every=TICK_SECONDS)
+            declare(self._run_declared)
         self._follow = handlers.default(self._handle).options(retry=PATIENT)
         return handlers
 
     async def _handle(self, job: Any) -> Any:
         if "tick" in job.body:
-            self.ledger.tick(job.scheduled_for, job)
+            self.ledger.tick(job.scheduled_for, job, SCHEDULE)
             return None
         name = job.body["name"]
         process = current_process()
@@ -336,10 +358,39 @@ class Load:
             is_done = True
         finally:
             self.ledger.end(run, is_done=is_done)
+        if deed == "hands a batch":
+            return self._hand_batch(run.entry)
         if deed == "hands over":
             child = self.ledger.hand_over(run.entry)
             return Done(name, then=[self._follow.job({"name": child.name})])
         return name
+
+    def _hand_batch(self, entry: Entry) -> Done:
+        then = self.ledger.hand_over_batch(entry, ("ok", "nap", "always fails"))
+        fails = self._follow.options(retry=POLICY)
+        return Done(
+            entry.name,
+            batch=[
+                (fails if one.deed == "always fails" else self._follow).job({"name": one.name})
+                for one in then.members
+            ],
+            then=self._follow.job({"name": then.name}),
+            on="finished",
+        )
+
+    async def _mourn(self, job: AsyncJob, name: str) -> None:
+        process = current_process()
+        assert process is not None
+        slots = None if self.slots is None else self.slots * self.parts
+        run, is_done = self.ledger.begin(follow_up_of(name), job.id, job, process, slots), False
+        try:
+            await asyncio.sleep(0.02)
+            is_done = True
+        finally:
+            self.ledger.end(run, is_done=is_done)
+
+    async def _run_declared(self, job: AsyncJob) -> None:
+        self.ledger.tick(job.scheduled_for, job, DECLARED)
 
     async def _take_steps(self, steps: AsyncSteps, job: AsyncJob, name: str) -> str:
         process = current_process()
@@ -378,6 +429,7 @@ class Load:
             "hold": self._hold,
             "purge": self._purge,
             "clear": self._clear,
+            "key hold": self._hold_keys,
         }
         client = self.client("operator")
         try:
@@ -427,6 +479,22 @@ class Load:
         with suppress(*DOCUMENTED):
             await queue.hold(0)
             self.world.note("ends the hold")
+
+    async def _hold_keys(self, queue: AsyncQueue) -> None:
+        """Hold keys again and again. Most holds end by themselves, and some before."""
+        draws, server = self.world.draws, next(iter(self.world.network.servers.values()))
+        while self.world.clock.now < self.until:
+            await asyncio.sleep(draws.expovariate(0.5))
+            key = draws.choice([key for key in KEYS if key])
+            if self.has("keys"):
+                key = f"{draws.choice(self.plan.producers)}-{key}"
+            seconds, began = draws.uniform(0.5, LONGEST_PAUSE), server.time()
+            with suppress(*DOCUMENTED):
+                if draws.random() < 0.2:
+                    self.ledger.end_key_hold(key)
+                    await queue.hold(0, key=key)
+                elif await queue.hold(seconds, key=key) and not server.was_stepped:
+                    self.ledger.hold_key(key, server.time(), began + seconds)
 
     async def _purge(self, queue: AsyncQueue) -> None:
         """Remove the jobs that wait. A request that is late may do so after its answer."""

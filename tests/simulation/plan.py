@@ -33,6 +33,7 @@ FEATURES = {
 }
 """Features and events of a system, each with the share of the worlds that have it."""
 LATER_FEATURES = {"key rate": 0.2, "steps": 0.15, "hold": 0.2, "extend": 0.2}
+LATEST_FEATURES = {"on dead": 0.2, "hands batch": 0.2, "key hold": 0.2, "declared": 0.2}
 """Features that are drawn apart: the other worlds keep their stories."""
 STRIKES = ("cut request", "cut reply", "mute request", "mute reply", "delay request", "delay reply")
 """What may happen to bytes: the connection breaks, all is lost without a sign, or they are late."""
@@ -105,11 +106,12 @@ class Plan:
     """A plan.
 
     Attributes:
-        features: some of `FEATURES`.
+        features: some of `FEATURES`, `LATER_FEATURES` and `LATEST_FEATURES`.
         strikes: some of `STRIKES`.
         blows: what happens, in the order of time.
         servers, producers, workers: their names.
         concurrency: of each worker.
+        seed: it was drawn from this one.
     """
 
     features: tuple[str, ...]
@@ -119,6 +121,7 @@ class Plan:
     producers: tuple[str, ...]
     workers: tuple[str, ...]
     concurrency: int
+    seed: int
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -160,10 +163,12 @@ def draw_plan(seed: int) -> Plan:
     drawn += [kind for kind, (share, *_) in BLOWS.items() if draws.random() < share]
     later = random.Random(f"later {seed}")
     drawn += [name for name, share in LATER_FEATURES.items() if later.random() < share]
+    latest = random.Random(f"latest {seed}")
+    drawn += [name for name, share in LATEST_FEATURES.items() if latest.random() < share]
     for part, rival in RIVALS:
         if part in drawn and rival in drawn:
             drawn.remove(rival)
-    features = tuple(name for name in drawn if name in FEATURES | LATER_FEATURES)
+    features = tuple(name for name in drawn if name in FEATURES | LATER_FEATURES | LATEST_FEATURES)
     kinds = [kind for kind in drawn if kind in BLOWS]
     servers = servers_of(features)
     producers = tuple(f"p{i}" for i in range(draws.choice((1, 2))))
@@ -180,6 +185,7 @@ def draw_plan(seed: int) -> Plan:
         producers=producers,
         workers=workers,
         concurrency=draws.choice((1, 2, 4)),
+        seed=seed,
     )
 
 

@@ -12,7 +12,7 @@ from penstock.client._async import batches
 from penstock.client._async.transport.connection import AsyncProducerConnection
 from penstock.core.values.confirmations import Confirmed
 from penstock.core.values.producer import Producer
-from penstock.worker import deliveries, loop, terms
+from penstock.worker import declared, deliveries, loop, terms
 from penstock.worker._async import handler_runner, heartbeat
 from penstock.worker.results import ACK
 from tests.simulation.world import World
@@ -128,6 +128,7 @@ RARE = (
     "a stale hand-over adds its jobs",
     "no lost lease is noticed",
     "a worker forgets that its lease ends",
+    "a lost schedule does not come back",
 )
 """Names of faults that need about ten seeds or more."""
 PLANTS: tuple[Plant, ...] = (
@@ -212,6 +213,48 @@ PLANTS: tuple[Plant, ...] = (
         "a stale hand-over adds its jobs",
         "if acked == 0 then -- write something",
         "if false then -- write something",
+    ),
+    ScriptPlant(
+        "a death adds no job",
+        "    if #followed == 0 then\n",
+        "    if true then\n",
+    ),
+    ScriptPlant(
+        "a death adds two jobs",
+        "for i = 1, #ids do\n      local value = values[i] or ''",
+        "for j = 2, 2 * #ids + 1 do\n      local i = math.floor(j / 2)\n"
+        "      local value = values[i] or ''",
+    ),
+    ScriptPlant(
+        "a batch of an ack forgets a member",
+        "for i = 2, n do\n    redis.call('HSET', members",
+        "for i = 3, n do\n    redis.call('HSET', members",
+    ),
+    ScriptPlant(
+        "a batch of an ack does not wait for its last member",
+        "' ' .. n - 1 .. ' 0 0 0 0'",
+        "' ' .. n - 2 .. ' 0 0 0 0'",
+    ),
+    ScriptPlant(
+        "a hold of a key stops nothing",
+        "ends = ends > now and ends <= now + 90000000 and ends",
+        "ends = false",
+    ),
+    ScriptPlant(
+        "a hold of a key is forgotten early",
+        "ends = ends > now and ends <= now + 90000000 and ends",
+        "ends = ends > now + 1000 and ends",
+    ),
+    ScriptPlant(
+        "a tick is added again",
+        "not (is_due and due == tonumber(expected))",
+        "not is_due",
+    ),
+    ClientPlant(
+        "a lost schedule does not come back",
+        declared.DeclaredSchedules,
+        "finish_check",
+        lambda _: lambda *_: declared.Missing(lost=[], removed=[]),
     ),
     ClientPlant(
         "a repeat has a number of its own",

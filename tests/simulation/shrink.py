@@ -31,7 +31,8 @@ class Failure:
 
     def __str__(self) -> str:
         parts = ", ".join(self.plan.parts)
-        return f'--seed {self.seed} --only "{parts}"\n{self.error}'
+        own = "" if self.plan.seed == self.seed else f" --plan {self.plan.seed}"
+        return f'--seed {self.seed}{own} --only "{parts}"\n{self.error}'
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.core.values.ids import parse_id
-from tests.simulation.ledger import NOTICE_SECONDS, SERVER_TICK, Ledger, Run
+from tests.simulation.ledger import SERVER_TICK, Ledger, Run
 from tests.simulation.loop import EPOCH
 from tests.simulation.server import Server
 from tests.simulation.world import World
@@ -90,7 +90,7 @@ class LeaseWatch:
                     self._ledger.complain(f"{key.decode()} has {len(item.value)} jobs, not {most}")
 
     def _check_notice(self, run: Run, seconds: float) -> None:
-        if seconds > NOTICE_SECONDS and not run.process.was_stopped:
+        if seconds > self._ledger.notice_seconds and not run.process.was_stopped:
             who = run.process.name
             self._ledger.complain(f"{who} does not notice that it has lost {run.entry.name}")
 
