@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def connected(spark: Any, url: str, directory: str, place: str) -> dict[str, Any
     import pytest
 
     from penstock import BadArgument, Penstock
-    from penstock.spark import drain, enqueue_partition
+    from penstock.spark import drain, enqueue_partition, write
 
     def sized(job: Any) -> int:
         return len(job.raw)
@@ -80,6 +81,14 @@ def connected(spark: Any, url: str, directory: str, place: str) -> dict[str, Any
     found["streamed"] = reader("out").count()
     rows.foreachPartition(added)
     found["partition"] = reader("partition").count()
+    given = {"queue": "counted", "url": url}
+    more = rows.union(spark.sql("SELECT 'one more' AS payload"))
+    found["counted"] = [
+        write(rows, **given, idColumn="payload"),
+        write(more, **given, idColumn="payload"),
+        write(rows, **given, writeId="a load"),
+        write(rows, **given, writeId="a load"),
+    ]
     options = {"spark": spark, "handler": sized, "url": url, "parallelism": 2}
     found["drained"] = drain(queue="out", **options).done
     path = f"{directory}/out"
@@ -94,17 +103,22 @@ def connected(spark: Any, url: str, directory: str, place: str) -> dict[str, Any
 
 
 def each_batch(spark: Any, url: str, place: Path) -> None:
-    """Write the same rows in two batches inside `foreachBatch`; the first one fails after that."""
+    """Write the same rows in two batches inside `foreachBatch`; the first one fails after that.
+
+    Then a new checkpoint writes them again: its batches have the same numbers.
+    """
     import pytest
     from pyspark.errors import StreamingQueryException
+
+    from penstock.spark import name_checkpoint
 
     (place / "in").mkdir()
     for name in ("a", "b"):
         (place / "in" / name).write_text("x\ny\n")
     sign = place / "sign"
 
-    def handle(frame: Any, batch: int) -> None:
-        given = {"queue": "batches", "url": url, "writeId": f"load {batch}"}
+    def handle(own: str, frame: Any, batch: int) -> None:
+        given = {"queue": "batches", "url": url, "writeId": f"{own} {batch}"}
         sink = frame.repartition(3 if sign.exists() else 1).write.format("penstock")
         sink.mode("append").options(**given).save()
         if not sign.exists():
@@ -112,11 +126,17 @@ def each_batch(spark: Any, url: str, place: Path) -> None:
             raise RuntimeError("as planned")
 
     frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(place / "in"))
-    sink = frame.withColumnRenamed("value", "payload").writeStream.foreachBatch(handle)
-    sink = sink.option("checkpointLocation", str(place / "batches")).trigger(availableNow=True)
+    frame = frame.withColumnRenamed("value", "payload")
+
+    def run(checkpoint: str) -> None:
+        own = name_checkpoint(spark, checkpoint)
+        sink = frame.writeStream.foreachBatch(partial(handle, own)).trigger(availableNow=True)
+        sink.option("checkpointLocation", checkpoint).start().awaitTermination()
+
     with pytest.raises(StreamingQueryException, match="as planned"):
-        sink.start().awaitTermination()
-    sink.start().awaitTermination()
+        run(str(place / "batches"))
+    run(str(place / "batches"))
+    run(str(place / "new"))
 
 
 def every_kind(spark: Any, url: str, place: str, parts: int) -> None:

@@ -44,15 +44,21 @@ def test_everything_goes_through_connect(
         directory=str(tmp_path / "connect"),
         place=str(tmp_path),
     )
-    assert started.result() == {
+    assert started.result(400) == {
         "module": "pyspark.sql.connect.session",
         "written": list(range(100)),
         "selected": 100,
         "streamed": 100,
         "partition": 100,
+        "counted": [
+            {"rows": 100, "added": 100, "duplicates": 0},
+            {"rows": 101, "added": 1, "duplicates": 100},
+            {"rows": 100, "added": 100, "duplicates": 0},
+            {"rows": 100, "added": 0, "duplicates": 100},
+        ],
         "drained": 100,
         "output": 100,
-        "batches": 4,
+        "batches": 8,
     }
     check()
     stats = ps.queue("in").stats()

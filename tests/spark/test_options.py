@@ -47,7 +47,8 @@ HERE = {"queue": "mail", "url": "redis://h:1/0"}
         ({**HERE, "commitmode": "staged", "operation": "ack"}, "commitMode"),
         ({**HERE, "passwordenv": "A", "passwordfile": "B"}, "passwordFile"),
         ({**HERE, "prefix": "a{b"}, "prefix"),
-        ({**HERE, "path": "mail"}, "queue"),
+        ({**HERE, "path": "mail"}, "path"),
+        ({**HERE, "startingOffsets": "earliest"}, "startingOffsets"),
         ({"queue": "mail", "nodes": "redis://a,redis://b,redis://a"}, "nodes"),
         ({**HERE, "delay": "10s"}, "delay"),
         ({**HERE, "operation": "ack", "delay": "10s"}, "delay"),
@@ -81,9 +82,19 @@ def test_a_list_that_cannot_be_used_is_named(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "given",
+    ["ready,dead", '["ready", "dead"]', str(["ready", "dead"]), str(("ready", "dead"))],
+)
+def test_a_list_in_any_form(given: str) -> None:
+    """Spark passes a Python list or tuple on as its text."""
+    assert Read.parse({**HERE, "states": given}).states == ("ready", "dead")
+
+
+@pytest.mark.parametrize(
     "name, words",
     [
-        ("Path", "option 'queue': must be empty: name the queue"),
+        ("Path", "option 'path': is not used: name the queue by"),
+        ("startingOffsets", "a stream reads every job that waits"),
         ("batchSiz", "'batchSiz': unknown; did you mean 'batchSize'"),
         ("maxJobsPerTrigger", "'maxJobsPerTrigger': can't be used here"),
         ("frobnicate", "'frobnicate': unknown$"),

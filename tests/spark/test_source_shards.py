@@ -154,7 +154,7 @@ def test_offsets_of_one_node_are_read_with_several(make: Make) -> None:
     ground = make(2)
     ground.add(4, at=0)
     one, other = (client.connect().topology.executor.id for client in ground.clients)
-    offset = {"consumer": "00112233445566ff", "nodes": {one: 6}}
+    offset = {"consumer": "00112233445566ff", "queue": "q", "nodes": {one: 6}}
     older = QuietReader({"queue": "q", "url": ground.urls[0]}, schema("id string"))
     noted = older.latest(offset, 10)
     assert noted == {**offset, "nodes": {one: 7}}

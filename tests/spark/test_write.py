@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.spark import enqueue_partition
+from penstock.spark import enqueue_partition, name_checkpoint, write
 from tests.spark.loads import (
     breaking,
     consumed,
@@ -246,3 +247,34 @@ def test_jobs_are_settled_by_rows(spark: Any, ps: Penstock, redis_url: str) -> N
     assert (stats.ready, stats.active, stats.dead) == (14, 0, 6)
     settle("delete", dead)
     assert queue.stats().ready + queue.stats().dead == 10
+
+
+def test_a_write_that_returns_counts(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """Rows whose ids are taken are counted; of a failed write none is, if it is staged."""
+    given = {"queue": "mail", "url": redis_url}
+    frame = rows(spark)
+    count = frame.count()
+    first = {"rows": count, "added": count, "duplicates": 0}
+    assert write(frame, **given, idColumn="id") == first
+    assert write(frame, **given, idColumn="id") == {**first, "added": 0, "duplicates": count}
+    ps.queue("mail").clear()
+    bodies = frame.select("payload")
+    failing = bodies.selectExpr(
+        "CASE WHEN rand() < 2 THEN raise_error('no') ELSE payload END payload"
+    )
+    with pytest.raises(Exception, match="no"):
+        write(bodies.union(failing), **given)
+    assert waiting(ps) == Counter()
+    assert write(bodies, **given, writeId="load") == first
+    assert waiting(ps) == expected()
+    with pytest.raises(TypeError, match="frame must be a DataFrame"):
+        write(spark, **given)
+
+
+def test_the_name_of_a_checkpoint(spark: Any, tmp_path: Path) -> None:
+    """It is the same for each start, and another one in a new directory at the same place."""
+    place = str(tmp_path / "checkpoint")
+    name = name_checkpoint(spark, place)
+    assert name_checkpoint(spark, place + "/") == name
+    shutil.rmtree(place)
+    assert name_checkpoint(spark, place) != name

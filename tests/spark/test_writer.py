@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pickle
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -34,6 +36,7 @@ from penstock.spark.sink import Sink
 from penstock.spark.staged_commit import StagedCommit
 from penstock.spark.writer import BatchWriter, StreamWriter
 from tests.spark.hands import PLAIN, ROWS, arrow, bodies, close_all, running, schema, write
+from tests.spark.support import wait_for
 from tests.support.proxy import Proxy
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -887,3 +890,75 @@ def test_jobs_have_stable_ids(mode: str, text: str, ps: Penstock, options: Any) 
     jobs = ps.queue("mail").reserve(10, block=0)
     assert len(jobs) == len(found[0])
     assert not {job.stable_id for job in jobs} & set(found[0])
+
+
+def written(options: dict[str, str], ids: list[str], bodies_: list[bytes]) -> None:
+    """Write one partition of rows with ids, and finish the write."""
+    writer = BatchWriter(options, schema("id string, payload binary"), False)
+    with running():
+        writer.commit([writer.write(iter(arrow({"id": ids, "payload": bodies_})))])
+
+
+def test_rows_whose_ids_are_taken_are_told(
+    ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A few are usual in a repeated load; a larger share is a warning that names the cause."""
+    many = [str(number) for number in range(20)]
+    written(options(), many, [b"x"] * 20)
+    assert not caplog.records
+    written(options(), [*many[:2], *(f"new {one}" for one in many)], [b"y"] * 22)
+    assert not caplog.records
+    written(options(), many[:10], [b"other"] * 10)
+    assert "queue mail: 10 of 10 rows added nothing" in caplog.text
+    assert "monotonically_increasing_id()" in caplog.text
+
+
+def test_an_empty_write_takes_no_name(ps: Penstock, redis_url: str, options: Any) -> None:
+    """A named write without rows, as by a failed source, is not the write of that name."""
+    for rows in ([], [b"a", b"b"], [b"c"]):
+        writer = BatchWriter(options(writeId="day"), schema(PLAIN), False)
+        with running():
+            writer.commit([writer.write(iter(arrow({"payload": rows})))])
+        if not rows:
+            with redis.Redis.from_url(redis_url) as raw:
+                wait_for(lambda: not raw.keys("*commit*"))
+    assert bodies(ps) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("setting", ["maxmemory 1", "min-replicas-to-write 1"])
+def test_a_server_that_refuses_in_the_middle(setting: str, redis_url: str, options: Any) -> None:
+    """The error says how many rows are in; a repeat with the same ids adds the others."""
+    name, value = setting.split()
+    with redis.Redis.from_url(redis_url, decode_responses=True) as raw:
+        usual = raw.config_get(name)[name]
+        writer = BatchWriter(options(batchSize=2), schema("id string, payload binary"), False)
+
+        def batches() -> Iterator[Any]:
+            yield from arrow({"id": ["a", "b"], "payload": [b"a", b"b"]})
+            raw.config_set(name, value)
+            yield from arrow({"id": ["c", "d"], "payload": [b"c", b"d"]})
+
+        try:
+            with running(), pytest.raises(Exception, match="2 rows of this partition were added"):
+                writer.write(batches())
+        finally:
+            raw.config_set(name, usual)
+
+
+def test_a_source_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever uses the source is told the reason; Spark still finds the other sources."""
+    monkeypatch.setitem(sys.modules, "penstock.spark.source", None)
+    monkeypatch.delitem(sys.modules, "pyspark_penstock", raising=False)
+    found = importlib.import_module("pyspark_penstock")
+    monkeypatch.delitem(sys.modules, "pyspark_penstock")
+    assert found.DefaultSource.name() == "penstock"
+    with pytest.raises(ImportError, match=r"can't be imported here.*penstock\.spark\.source"):
+        found.DefaultSource({})
+
+
+def test_a_client_in_a_task(redis_url: str) -> None:
+    """A client, a queue or a method that a function of Spark captures says what to use."""
+    with Penstock(redis_url) as client:
+        for captured in (client, client.queue("mail"), client.queue("mail").enqueue):
+            with pytest.raises(TypeError, match="enqueue_partition"):
+                pickle.dumps(captured)

@@ -13,17 +13,18 @@ from penstock.spark.errors import OptionError, WrongServer
 
 if TYPE_CHECKING:
     from penstock.spark.drain_driver import Drained, drain
+    from penstock.spark.frames import name_checkpoint, write
     from penstock.spark.sink import enqueue_partition
     from penstock.spark.source import PenstockDataSource
 
 __all__ = [
     "Drained", "OptionError", "PenstockDataSource", "WrongServer", "drain", "enqueue_partition",
-    "register",
+    "name_checkpoint", "register", "write",
 ]  # fmt: skip
 
 LAZY_MODULES = {
     "Drained": "drain_driver", "PenstockDataSource": "source", "drain": "drain_driver",
-    "enqueue_partition": "sink",
+    "enqueue_partition": "sink", "name_checkpoint": "frames", "write": "frames",
 }  # fmt: skip
 
 

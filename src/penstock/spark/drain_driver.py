@@ -116,6 +116,8 @@ def drain(
             that they can't write to `path`, jobs that they hold are delivered again after `hold`.
         Unreachable: no server can be reached.
     """
+    if hasattr(spark, "isStreaming"):  # a DataFrame
+        raise TypeError(f"spark must be a SparkSession, not a {type(spark).__name__}")
     connection = Connection.parse({**options, "queue": queue}, strict=True)
     check_choice("ack", ack, Ack)
     work = DrainTask(

@@ -7,8 +7,8 @@ may be read from and written to. docs/spark.md says what each option does.
 
 from __future__ import annotations
 
+import ast
 import difflib
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -102,18 +102,18 @@ def flag(value: str) -> bool:
 
 
 def listed(*words: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a parser of texts, or of these words, with commas between them or as a JSON array."""
+    """Return a parser of texts, or of these words, with commas between them or as a list."""
     kinds = " of " + ", ".join(words) if words else " texts"
 
     def parse(value: str) -> tuple[str, ...]:
         texts: Sequence[object] = value.split(",")
-        if value.lstrip().startswith("["):
+        if value.lstrip().startswith(("[", "(")):  # Spark passes on str() of a list or a tuple
             texts = ()
-            with suppress(ValueError):
-                texts = json.loads(value)
+            with suppress(ValueError, SyntaxError):
+                texts = ast.literal_eval(value.strip())
         found = tuple(one.strip() for one in texts if isinstance(one, str) and one.strip())
         if not found or len(found) < len(texts) or (words and not set(found).issubset(words)):
-            raise ValueError(f"must be one or more{kinds}, separated by commas or as a JSON array")
+            raise ValueError(f"must be one or more{kinds}, separated by commas or as a list")
         return found
 
     return parse
@@ -142,7 +142,9 @@ def _parsed(one: Field[Any], value: str) -> Any:
 
 def _unknown(name: str) -> OptionError:
     if name.lower() in ("path", "paths"):
-        return OptionError("queue", None, 'must be empty: name the queue by .option("queue", …)')
+        return OptionError("path", None, 'is not used: name the queue by .option("queue", …)')
+    if name.lower() == "startingoffsets":
+        return OptionError(name, None, "unknown: a stream reads every job that waits in the queue")
     if name.lower() in SPARK_OPTIONS:
         return OptionError(name, None, "can't be used here: only options of the connection can")
     close = difflib.get_close_matches(name.lower(), SPARK_OPTIONS, n=1)

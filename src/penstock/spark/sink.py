@@ -14,6 +14,8 @@ from itertools import chain
 from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 
+from redis.exceptions import ResponseError
+
 from penstock.client._sync.adding import add_each, add_when_room, confirm
 from penstock.client._sync.route.part import Part
 from penstock.core.enqueuing.chunks import CHUNK_BYTES
@@ -21,7 +23,14 @@ from penstock.core.enqueuing.dedup import Dedup
 from penstock.core.enqueuing.prepared import prepared
 from penstock.core.values.durable import Durable
 from penstock.core.values.partitions import partition_of
-from penstock.errors import BadArgument, QueueFull, QueuePaused
+from penstock.errors import (
+    BadArgument,
+    NotReplicated,
+    OutOfMemory,
+    QueueFull,
+    QueuePaused,
+    ServerError,
+)
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoded, Encoder, columns_of, preferred, task
@@ -139,16 +148,17 @@ class Sink:
     def put(self, rows: Iterable[Encoded]) -> dict[str, int]:
         """Add all rows; return their number, and the numbers of those that were added or not."""
         count = 0
-        for some in rows:
-            count += len(some.records)
-            if others := set(some.queues) - self._shards.keys():
-                self._find(*others)
-            places = [
-                self._whole.get(name) or self._place(name, key)
-                for name, key in zip(some.queues, some.keys, strict=True)
-            ]
-            self._packer.add(places, some.records, some.delays)
-        self._packer.finish()
+        with self._naming_rest():
+            for some in rows:
+                count += len(some.records)
+                if others := set(some.queues) - self._shards.keys():
+                    self._find(*others)
+                places = [
+                    self._whole.get(name) or self._place(name, key)
+                    for name, key in zip(some.queues, some.keys, strict=True)
+                ]
+                self._packer.add(places, some.records, some.delays)
+            self._packer.finish()
         return {"rows": count, "added": self._added, "duplicates": count - self._added}
 
     def _find(self, *names: str) -> None:
@@ -189,6 +199,17 @@ class Sink:
         confirm(part, reply, confirmed, terms.wait)
         self._added += reply.count
         return len(chunk)
+
+    @contextmanager
+    def _naming_rest(self) -> Iterator[None]:
+        """Say in an error of the server which rows are in: its text is about one batch."""
+        try:
+            yield
+        except (OutOfMemory, NotReplicated, ServerError, ResponseError) as error:
+            text = str(error).replace("nothing was written", "nothing of this batch was written")
+            text += f"; {self._added} rows of this partition were added before it. "
+            error.args = (f"{text}Repeat the write with the same ids: it adds the others",)
+            raise
 
 
 def put_patiently(options: Write, total: int, put: Callable[[int, int, float], int]) -> None:

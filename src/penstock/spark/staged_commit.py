@@ -39,6 +39,8 @@ __all__ = ["StagedAttempt", "StagedCommit", "shard_of"]
 logger = get_logger("penstock")
 STAGED_JOBS_MS = 30 * 86_400_000
 """Shortest time for which a named batch is remembered: a query may be stopped for that long."""
+EMPTY_KEPT_MS = 1
+"""Time for which a batch without rows is remembered: it takes no name."""
 MORE_THAN_A_CHUNK = 1000
 Attempt = tuple[str, int]
 """Token and number of chunks of an attempt."""
@@ -132,14 +134,14 @@ class StagedCommit:
             words = reply.stages.decode().split()
             before = list(zip(words[::2], map(int, words[1::2]), strict=True))
             if reply.state == b"promised":
-                self._publish(self._at._replace(batch=reply.batch), before)
+                self._publish(self._at._replace(batch=reply.batch), before, self._kept)
             if reply.batch >= self._at.batch:
                 if before != list(attempts) or reply.state != b"promised":
                     self._log_repeat(rows, reply)
                 self._unstage(self._at, self._kept)
                 break
         else:
-            self._publish(self._at, attempts)
+            self._publish(self._at, attempts, self._kept if attempts or rows else EMPTY_KEPT_MS)
         if self._short is not None:
             raise self._short
         return self._added
@@ -158,7 +160,8 @@ class StagedCommit:
 
     def _commit(self, attempts: Sequence[Attempt], rows: int) -> CommitEnded | None:
         """Commit the rows; return the last batch that the writer has committed before, if any."""
-        args = (self._at.batch, self._kept, rows, *chain.from_iterable(attempts))
+        kept = self._kept if attempts or rows else EMPTY_KEPT_MS
+        args = (self._at.batch, kept, rows, *chain.from_iterable(attempts))
         call = about_staged(self._shard.ops, "commit", self._at, *args)
         call.wait = self._wait if self._options.replicas else None
         reply = self._shard.run(call)
@@ -166,7 +169,7 @@ class StagedCommit:
             raise _gone(self._options)
         return reply if isinstance(reply, CommitEnded) else None
 
-    def _publish(self, at: Staged, attempts: Iterable[Attempt]) -> None:
+    def _publish(self, at: Staged, attempts: Iterable[Attempt], kept: int) -> None:
         try:
             for token, chunks in attempts:
                 for index in range(chunks):
@@ -174,7 +177,7 @@ class StagedCommit:
         except Unstaged:
             text = "queue %r was cleared or purged during this write: its staged rows were removed"
             logger.warning(text, self._options.queue)
-        self._unstage(at, self._kept)
+        self._unstage(at, kept)
 
     def _publish_chunk(self, at: Staged, field: str) -> None:
         shard = self._shard

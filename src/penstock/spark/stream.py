@@ -2,7 +2,7 @@
 
 An offset names the consumer, and the number of the last batch of each shard. A shard is named by
 its node, and by its partition if the queue has partitions:
-`{"consumer": "…", "nodes": {"1f2e3d4c/0": 4, "1f2e3d4c/1": 2, …}}`. Others have not begun.
+`{"consumer": "…", "queue": "…", "nodes": {"1f2e3d4c/0": 4, …}}`. Others have not begun.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._given = options, schema
-        self._initial: Offset = {"consumer": secrets.token_hex(8), "nodes": {}}
+        self._name = secrets.token_hex(8)
         self._planned: Offset | None = None
         self._made: dict[str, Batches] = {}
         self._reached = OpenShards()
@@ -119,7 +119,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         """Return the offset before the first batch."""
-        return self._initial
+        return {"consumer": self._name, "queue": self.options.queue, "nodes": {}}
+
+    def _consumer_of(self, offset: object) -> str:
+        """Return the name of the checkpoint with this offset, which must be one of this queue."""
+        found = offset if isinstance(offset, dict) else {}
+        consumer, queue = str(found.get("consumer")), found.get("queue")
+        if not isinstance(found.get("nodes"), dict) or not re.fullmatch("[0-9a-f]{16}", consumer):
+            reason = "has the offset of another source: another query has used this directory"
+            raise BadArgument("checkpointLocation", offset, reason)
+        if queue != self.options.queue:
+            reason = f"has the offset of queue {queue!r}, not of {self.options.queue!r}"
+            raise BadArgument("checkpointLocation", offset, reason)
+        return consumer
 
     def _named(self, counts: Counts) -> Counts:
         """Return the numbers of an offset without nodes that the options no longer name.
@@ -166,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # ReadAllAvailable of trigger(once=True) has no number.
         usual = self.options.max_jobs_per_trigger
         most = usual if limit is None else getattr(limit, "max_rows", None)
-        found = self._open_batches(_consumer(start))
+        found = self._open_batches(self._consumer_of(start))
         if not self._reached.unreached:
             self._reached.check(self.options, whole=False)
         # A shard whose last batch could not be acknowledged gets no next one: it would replace
@@ -174,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         finished = self._finish(start, found)
         counts = self._reserve(start, finished, most)
         self._start_heartbeats()
-        return {"consumer": self._consumer, "nodes": self._named(start["nodes"]) | counts}
+        return {**start, "nodes": self._named(start["nodes"]) | counts}
 
     def _reserve(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
         """Reserve the next batch of these shards; return its number for each shard that has jobs.
@@ -225,11 +237,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         If a node that has jobs of it can't be reached, that is an error: otherwise these jobs would
         be acknowledged unprocessed.
         """
-        same = _consumer(start) == _consumer(end)
+        same = self._consumer_of(start) == self._consumer_of(end)
         if not same:  # no `start` was passed: Spark 4.0 and 4.1
-            self._finish(start, self._open(_consumer(start)))
+            self._finish(start, self._open(self._consumer_of(start)))
         self._planned = end
-        self._open_batches(_consumer(end))
+        self._open_batches(self._consumer_of(end))
         before = start["nodes"] if same else {}
         new = {key: n for key, n in end["nodes"].items() if n != before.get(key)}
         known = {key: self._made[key] for key in new if key in self._made}
@@ -245,7 +257,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif count:
                 ranges.append(BatchRange(known[key].shard.address, batch, 0, count))
         self._start_heartbeats()
-        return [InputPartition((_consumer(end), one)) for one in self._cut(ranges)]
+        return [InputPartition((self._consumer_of(end), one)) for one in self._cut(ranges)]
 
     def _cut(self, ranges: Sequence[BatchRange]) -> Iterator[list[BatchRange]]:
         """Yield the ranges of each slice. All slices but the last have the same number of jobs."""
@@ -272,7 +284,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Acknowledge a batch, unless `latestOffset` has done that."""
-        self._finish(end, self._open_batches(_consumer(end)))
+        self._finish(end, self._open_batches(self._consumer_of(end)))
 
     def _finish(self, offset: Offset, found: Mapping[str, Batches]) -> dict[str, Batches]:
         """Acknowledge the batches of an offset; return those for which that was possible."""
@@ -365,12 +377,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 at = reply.next
                 packed = found.ops.place(reply.epoch).packed
                 yield Origin(self.options.queue, found.node, packed, "active"), reply.jobs
-
-
-def _consumer(offset: object) -> str:
-    found = offset if isinstance(offset, dict) else {}
-    consumer = str(found.get("consumer"))
-    if isinstance(found.get("nodes"), dict) and re.fullmatch("[0-9a-f]{16}", consumer):
-        return consumer
-    reason = "has the offset of another source: another query has used this directory"
-    raise BadArgument("checkpointLocation", offset, reason)

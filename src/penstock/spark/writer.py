@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["BatchWriter", "StreamWriter", "TaskReport"]
 
 logger = get_logger("penstock")
+USUAL_DUPLICATES = 0.1
+"""Share of the rows of a write whose ids are taken, without a warning."""
 StreamBase: Any = getattr(api, "DataSourceStreamArrowWriter", api.DataSourceStreamWriter)
 """Spark 4.0 writes streams row by row."""
 
@@ -121,6 +123,10 @@ class QueueWriter:
 
         Spark calls it again for a micro-batch, if the query is restarted before it is noted.
         """
+        self.finish(messages, batchId)
+
+    def finish(self, messages: Sequence[Any], batch: int | None = None) -> dict[str, int]:
+        """Commit, and return the number of `rows` and of each outcome."""
         reports, name, total = _summed(messages)
         if name is not None:
             attempts = [(one.token, one.chunks) for one in reports if one.chunks]
@@ -131,7 +137,15 @@ class QueueWriter:
             except Exception as error:
                 error.args = (f"{error}. {self._rest()}",)
                 raise
-        logger.info("%s: written %s", self._place(batchId), _told(total))
+        logger.info("%s: written %s", self._place(batch), _told(total))
+        if total["duplicates"] > total["rows"] * USUAL_DUPLICATES:
+            text = (
+                "%s: %d of %d rows added nothing: jobs with their ids exist, or were done within "
+            )
+            text += "dedupWindow. If the rows are new, make their ids from their data: a generated "
+            text += "one, as of monotonically_increasing_id(), comes again in the next write"
+            logger.warning(text, self._place(batch), total["duplicates"], total["rows"])
+        return dict(total)
 
     def _rest(self) -> str:
         if self.streams:

@@ -11,7 +11,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from redis import Redis
 
@@ -31,6 +31,7 @@ from penstock.core.flows import ReserveRequest
 from penstock.core.jobs.logs import get_logger
 from penstock.core.nodes.state import NODE_LIST_MAX_AGE
 from penstock.core.values.checks import check_flag
+from penstock.core.values.methods import refuse_pickle
 from penstock.errors import BadArgument, ConfigurationError, NodesMissed
 from penstock.wire.keys import registry_key, split_name
 
@@ -97,6 +98,9 @@ class Topology:
         self._joining = threading.Lock()
         self._home: Destination | None = None
         redirection.register(self)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle()
 
     @property
     def current(self) -> Node | Federation:

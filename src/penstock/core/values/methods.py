@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
-__all__ = ["ElsewhereCall", "name_methods"]
+__all__ = ["ElsewhereCall", "name_methods", "refuse_pickle"]
 
 C = TypeVar("C", bound=type)
 
@@ -30,6 +30,14 @@ def name_methods(public: str) -> Callable[[C], C]:
         return cls
 
     return rename
+
+
+def refuse_pickle() -> NoReturn:
+    """Raise the error for a client that is to be sent to another process."""
+    raise TypeError(
+        "a client or a queue can't be pickled: it holds connections. Make it in the process that "
+        "uses it; in a Spark task, use penstock.spark.enqueue_partition"
+    )
 
 
 def _is_method(function: object) -> bool:

@@ -8,7 +8,7 @@ import secrets
 import warnings
 import weakref
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -24,6 +24,7 @@ from penstock.core.calls.refusals import refusal
 from penstock.core.calls.troubles import wrong_type
 from penstock.core.jobs.logs import get_logger
 from penstock.core.nodes.servers import EvictionWarning, ServerFacts, parse_info, together
+from penstock.core.values.methods import refuse_pickle
 from penstock.errors import NotPermitted, QueueDamaged, ReadOnlyReplica, UnsupportedServer
 from penstock.wire.codes import Code
 from penstock.wire.keys import node_key, nodes_key, registry_entry, registry_key
@@ -75,6 +76,9 @@ class Executor:
         self.known: list[str] = []
         self.facts = ServerFacts({})
         forget_after_fork(self)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle()
 
     @property
     def address(self) -> str:
