@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from penstock import Penstock
 from penstock.spark import shards, sink, writer
-from penstock.spark.rows import Task
+from penstock.spark.encoding import Task
 from penstock.spark.writer import BatchWriter
 
 __all__ = ["PLAIN", "ROWS", "arrow", "bodies", "close_all", "running", "schema", "write"]

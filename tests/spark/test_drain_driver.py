@@ -12,7 +12,7 @@ import pytest
 from penstock import BadArgument, Penstock, RetryPolicy
 from penstock.core.values.ids import parse_id
 from penstock.spark import Drained, OptionError, drain, drain_driver
-from penstock.spark.drain_task import DrainOutput
+from penstock.spark.drain_results import DrainOutput
 from penstock.spark.errors import Unreachable
 from penstock.worker.handlers import Handlers
 

@@ -21,8 +21,10 @@ from penstock.core.jobs.job import number_of, receipt_with_end, reservation_of
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.values.ids import parse_id
 from penstock.embedded import EmbeddedServer
-from penstock.spark import drain_task
-from penstock.spark.drain_task import AckTask, DrainOutput, DrainResults, DrainTask, HeldJobs
+from penstock.spark import drain_results, drain_task
+from penstock.spark.drain_acks import AckTask
+from penstock.spark.drain_results import DrainOutput, DrainResults, HeldJobs
+from penstock.spark.drain_task import DrainTask
 from penstock.spark.errors import Unreachable, WrongServer
 from penstock.spark.operations import delivery_maker
 from penstock.spark.options import Connection
@@ -584,7 +586,7 @@ def test_results_of_a_queue_that_was_made_anew(
     pass_on, acknowledged = finished(ps, redis_url)
     pass_on()
     make_anew()
-    monkeypatch.setattr(drain_task, "monotonic", lambda: math.inf)  # leases are renewed
+    monkeypatch.setattr(drain_results, "monotonic", lambda: math.inf)  # leases are renewed
     assert pass_on().lost == 0
     assert acknowledged().startswith("0 0 0 0 0 1")
     assert jobs.stats().ready == 1
@@ -604,7 +606,7 @@ def test_leases_are_renewed_until_the_task_ends(
         return extend(self, names, lease, late=late)
 
     clock = [0.0]
-    monkeypatch.setattr(drain_task, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(drain_results, "monotonic", lambda: clock[0])
     jobs, (handler, results) = ps.queue("mail"), one_column()
     jobs.enqueue_many(range(2))
     held = jobs.reserve(2)
@@ -629,8 +631,8 @@ def test_handlers_wait_while_many_results_wait_for_spark(monkeypatch: pytest.Mon
             waits.set()
             return super().wait()
 
-    monkeypatch.setattr(drain_task, "Event", Room)
-    monkeypatch.setattr(drain_task, "MAX_WAITING_RESULTS", 1)
+    monkeypatch.setattr(drain_results, "Event", Room)
+    monkeypatch.setattr(drain_results, "MAX_WAITING_RESULTS", 1)
     handler, results = one_column()
 
     def handle() -> None:

@@ -12,9 +12,9 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import BadArgument
 from penstock.spark import OptionError, shards
+from penstock.spark.encoding import columns_of
 from penstock.spark.errors import RowError
 from penstock.spark.options import SPARK_OPTIONS, Connection, Read, Stream, Write
-from penstock.spark.rows import columns_of
 from penstock.spark.shards import ShardAddress, open_shards
 from penstock.spark.stream import BatchRange
 from tests.spark.hands import close_all

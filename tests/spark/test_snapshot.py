@@ -259,7 +259,7 @@ def test_jobs_that_stay_are_seen_once_while_others_move(
 
     Jobs are enqueued, delivered, acknowledged, failed, released, extended, buried, redriven.
     """
-    monkeypatch.setattr("penstock.spark.columns.JOBS_PER_PAGE", 1)
+    monkeypatch.setattr("penstock.spark.decoding.JOBS_PER_PAGE", 1)
     draw, queue = random.Random(7), client.queue("q")
     stay = {"ready": 30, "scheduled": 30, "parked": 30, "dead": 20, "active": 20}
     kept = _staying(client, stay)
@@ -454,7 +454,7 @@ def test_jobs_whose_leases_are_extended_while_they_are_read_come_once(
     client: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An extension moves a job towards the end of the structure, where it is read again."""
-    monkeypatch.setattr("penstock.spark.columns.JOBS_PER_PAGE", 7)
+    monkeypatch.setattr("penstock.spark.decoding.JOBS_PER_PAGE", 7)
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 30)
     jobs = queue.reserve(30)

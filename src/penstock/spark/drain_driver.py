@@ -22,7 +22,9 @@ from penstock.core.values.checks import (
 )
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
-from penstock.spark.drain_task import FIGURE_NAMES, KEYS_SCHEMA, AckTask, DrainOutput, DrainTask
+from penstock.spark.drain_acks import AckTask
+from penstock.spark.drain_results import KEYS_SCHEMA, DrainOutput
+from penstock.spark.drain_task import FIGURE_NAMES, DrainTask
 from penstock.spark.options import Connection
 from penstock.spark.shards import open_on_driver
 from penstock.worker.handlers import Handlers

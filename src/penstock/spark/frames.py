@@ -15,8 +15,8 @@ from penstock.spark.writer import BatchWriter
 __all__ = ["name_checkpoint", "write"]
 
 R = TypeVar("R")
-SCHEMA = pa.schema([("pickled", pa.binary())])
-DDL = "pickled binary"
+PICKLED_SCHEMA = pa.schema([("pickled", pa.binary())])
+PICKLED_DDL = "pickled binary"
 
 
 def write(frame: Any, **options: Any) -> dict[str, int]:
@@ -41,7 +41,7 @@ def write(frame: Any, **options: Any) -> dict[str, int]:
     given = {name: str(value) for name, value in options.items() if value is not None}
     make = partial(BatchWriter, given, frame.schema, False)
     writer = _run_on_driver(frame.sparkSession, make)
-    made = frame.mapInArrow(partial(_write_partition, writer), DDL)
+    made = frame.mapInArrow(partial(_write_partition, writer), PICKLED_DDL)
     try:
         reports = [pickle.loads(row.pickled) for row in made.collect()]  # our own
     except Exception:
@@ -85,7 +85,7 @@ def _run_on_driver(spark: Any, do: Callable[[], R]) -> R:
     """Run a function on the driver; with Connect, where this is another process, in a task."""
     if "connect" not in type(spark).__module__:
         return do()
-    made = spark.range(0, 1, 1, 1).mapInArrow(partial(_run_in_task, do), DDL)
+    made = spark.range(0, 1, 1, 1).mapInArrow(partial(_run_in_task, do), PICKLED_DDL)
     result: R = pickle.loads(made.collect()[0].pickled)  # our own
     return result
 
@@ -99,5 +99,5 @@ def _run_in_task(
 
 def _pickled(values: Sequence[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(
-        {"pickled": [pickle.dumps(one) for one in values]}, schema=SCHEMA
+        {"pickled": [pickle.dumps(one) for one in values]}, schema=PICKLED_SCHEMA
     )

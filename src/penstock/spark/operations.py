@@ -15,9 +15,9 @@ from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.values.durable import Durable
 from penstock.core.values.ids import parse_id
 from penstock.errors import BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
+from penstock.spark.encoding import Column, Fields, as_list, batches, columns_of
 from penstock.spark.errors import RowError
 from penstock.spark.options import Write
-from penstock.spark.rows import Column, Fields, as_list, batches, columns_of
 from penstock.spark.shards import OpenShards
 from penstock.wire.codes import Code
 

@@ -31,9 +31,9 @@ from penstock.errors import (
     QueuePaused,
     ServerError,
 )
+from penstock.spark.encoding import Encoded, Encoder, columns_of, preferred, task
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Write
-from penstock.spark.rows import Encoded, Encoder, columns_of, preferred, task
 from penstock.spark.shards import OpenShards, open_shards
 
 __all__ = ["Packer", "RecordBatch", "Sink", "enqueue_partition", "put_patiently"]

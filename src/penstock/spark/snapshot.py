@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import WrongEpoch
-from penstock.spark.columns import COLUMN_BUILDERS, Origin, Page, Replies, Shape, pages
+from penstock.spark.decoding import COLUMN_BUILDERS, Origin, Page, Replies, Shape, pages
 from penstock.spark.options import Read
 from penstock.spark.shards import OpenShard, ShardAddress, open_listed, open_shards
 

@@ -26,9 +26,9 @@ from penstock.core.jobs.logs import get_logger
 from penstock.core.values.confirmations import Wait
 from penstock.errors import NotReplicated
 from penstock.spark.calls import Staged, about_staged, staged_chunk
+from penstock.spark.encoding import Encoded
 from penstock.spark.errors import OptionError, StagesLost
 from penstock.spark.options import Write
-from penstock.spark.rows import Encoded
 from penstock.spark.shards import OpenShard, OpenShards, open_shards
 from penstock.spark.sink import Packer, RecordBatch, put_patiently
 from penstock.wire.codes import Code

@@ -23,7 +23,7 @@ from penstock.core.jobs.logs import get_logger
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
 from penstock.spark.calls import about_batch
 from penstock.spark.checkpoint import Batches
-from penstock.spark.columns import Origin, Replies, Shape, pages
+from penstock.spark.decoding import Origin, Replies, Shape, pages
 from penstock.spark.lanes import Calls, Lanes
 from penstock.spark.options import STATES, Stream
 from penstock.spark.shards import OpenShards, ShardAddress, open_listed, open_node, open_shards

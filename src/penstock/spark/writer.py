@@ -2,7 +2,7 @@
 
 A writer is made on the driver and pickled to every attempt of every task, and to commit or abort.
 So values that all of them share are made here, once. The rows that an attempt has sent stay on the
-server when another attempt is committed. Both attempts send the same rows: see `rows`.
+server when another attempt is committed. Both attempts send the same rows: see `encoding`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from penstock.core.jobs.logs import get_logger
 from penstock.errors import BadArgument
 from penstock.spark.calls import Staged
+from penstock.spark.encoding import Encoder, Task, columns_of, name_of, preferred, task
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler
 from penstock.spark.options import Write
-from penstock.spark.rows import Encoder, Task, columns_of, name_of, preferred, task
 from penstock.spark.shards import open_in_task, open_on_driver
 from penstock.spark.sink import Sink
 from penstock.spark.staged_commit import StagedAttempt, StagedCommit, shard_of

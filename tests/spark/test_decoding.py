@@ -14,8 +14,8 @@ from penstock.core.jobs.job import parse_counters
 from penstock.core.jobs.record import encode_head, escaped, parse_record
 from penstock.core.values.ids import encode_id, ttl_code
 from penstock.errors import UndecodableBody
-from penstock.spark import columns
-from penstock.spark.columns import Origin, Page, Shape, pages
+from penstock.spark import decoding
+from penstock.spark.decoding import Origin, Page, Shape, pages
 from penstock.spark.schema import SCHEMA
 from penstock.wire.keys import score_of
 from tests.spark.hands import schema
@@ -116,8 +116,8 @@ def test_every_column_equals_the_clients_view(found: list[Any], place: str) -> N
 def test_replies_are_joined_to_pages(monkeypatch: Any) -> None:
     """Replies are joined until a page has enough jobs or bytes, or its source changes."""
     one, other = Origin("q", "1f2e3d4c", PACKED, "active"), Origin("q", "1f2e3d4c", PACKED, "dead")
-    monkeypatch.setattr(columns, "JOBS_PER_PAGE", 5)
-    monkeypatch.setattr(columns, "BYTES_PER_PAGE", 1000)
+    monkeypatch.setattr(decoding, "JOBS_PER_PAGE", 5)
+    monkeypatch.setattr(decoding, "BYTES_PER_PAGE", 1000)
 
     def reply(count: int, size: int = 3) -> list[bytes]:
         return [b"1800000000000-1000000000", b"4096", b"", b"1\n" + b"x" * size] * count

@@ -11,9 +11,9 @@ import pytest
 
 from penstock import Dedup
 from penstock.core.enqueuing.prepared import prepared
+from penstock.spark.encoding import Encoded, Encoder, Task
 from penstock.spark.errors import RowError
 from penstock.spark.options import Write
-from penstock.spark.rows import Encoded, Encoder, Task
 
 COUNT = 2500
 STABLE_ID = re.compile(rb";i=[^\n;]*")
