@@ -16,7 +16,9 @@ from penstock import (
     AsyncWorker,
     BadArgument,
     BadJobId,
+    Dedup,
     Handlers,
+    Outcome,
     Retry,
     Signalled,
     StepTimeout,
@@ -24,7 +26,10 @@ from penstock import (
     WrongQueue,
 )
 from tests.support.backends import Backend
-from tests.support.keyspace import Raw, advance, check_invariant
+from tests.support.keyspace import Raw, advance, check_invariant, dump
+from tests.support.twins import aspawn
+
+from .conftest import AsyncWaits
 
 TAKEN, THERE, GONE, AT_MOST_ONCE = Signalled
 
@@ -412,6 +417,79 @@ async def test_a_keyed_job_gives_its_ticket_back(
         check_invariant(raw)
     assert await work(ps, handlers) == {"done": 2}
     assert answers == [first, second]
+
+
+@pytest.mark.usefixtures("no_ticks")
+async def test_a_signal_wakes_a_consumer(
+    ps: AsyncPenstock, q: AsyncQueue, waits: AsyncWaits, handlers: Handlers, answers: Answers
+) -> None:
+    """One that waits for jobs gets the job at once."""
+    del answers
+    job = await add(q)
+    assert await work(ps, handlers) == {"suspended": 1}
+    consumer = aspawn(q.reserve, 1, block=30)
+    await waits.reach(1)
+    assert await q.signal(job, "approval", 1) is TAKEN
+    [taken] = await consumer.result()
+    assert taken.id == job
+
+
+async def test_a_late_run_does_not_suspend(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """A consumer whose lease has ended changes nothing of the wait of the next one."""
+    job = await add(q)
+    [late] = await q.reserve(1, block=0)
+    advance(raw, q.ops, 61)
+    assert await work(ps, handlers) == {"suspended": 1}
+    part = q.route.part
+    assert part is not None
+    before = dump(raw)
+    for call in (q.ops.suspend([late], 0, "other", 0), q.ops.suspend([late], 0, "approval", 0)):
+        assert list(await part.executor.run(call)) == [Outcome.STALE]
+    assert dump(raw) == before
+    assert await q.signal(job, "approval", 1) is TAKEN
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+async def test_a_duplicate_leaves_a_job_that_waits(
+    ps: AsyncPenstock, q: AsyncQueue, handlers: Handlers, answers: Answers
+) -> None:
+    """So it does one that has only a signal: its arguments are those that were approved."""
+    dedup = Dedup("x", on_duplicate="update")
+    job = await add(q, dedup=dedup)
+    assert await q.signal(job, "other") is TAKEN
+    for _ in range(2):
+        again = await q.enqueue({"new": 1}, dedup=dedup)
+        assert again.action == "refused"
+        await work(ps, handlers)
+    assert await q.signal(job, "approval", 1) is TAKEN
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+async def test_crashes_count_since_the_last_wait(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers
+) -> None:
+    """A job of many waits does not die of a crash beside each of them."""
+    seen = []
+
+    @handlers.handler
+    async def order(steps: AsyncSteps) -> None:
+        for number in range(4):
+            value = await steps.wait(f"go {number}", timeout=600)
+            seen.append(value)
+
+    await q.configure(max_crashes=2, lease=60)
+    job = (await order.enqueue(q)).id
+    for number in range(4):
+        assert len(await q.reserve(1, block=0)) == 1
+        advance(raw, q.ops, 61)
+        assert await work(ps, handlers) == {"suspended": 1}
+        assert await q.signal(job, f"go {number}", number) is TAKEN
+    assert await work(ps, handlers) == {"done": 1}
+    assert seen[-4:] == [0, 1, 2, 3]
 
 
 async def test_a_view_tells_what_a_job_waits_for(

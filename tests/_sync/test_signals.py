@@ -12,8 +12,10 @@ import pytest
 from penstock import (
     BadArgument,
     BadJobId,
+    Dedup,
     Handlers,
     Job,
+    Outcome,
     Penstock,
     Queue,
     Retry,
@@ -25,7 +27,10 @@ from penstock import (
     WrongQueue,
 )
 from tests.support.backends import Backend
-from tests.support.keyspace import Raw, advance, check_invariant
+from tests.support.keyspace import Raw, advance, check_invariant, dump
+from tests.support.twins import spawn
+
+from .conftest import Waits
 
 TAKEN, THERE, GONE, AT_MOST_ONCE = Signalled
 
@@ -413,6 +418,79 @@ def test_a_keyed_job_gives_its_ticket_back(
         check_invariant(raw)
     assert work(ps, handlers) == {"done": 2}
     assert answers == [first, second]
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_a_signal_wakes_a_consumer(
+    ps: Penstock, q: Queue, waits: Waits, handlers: Handlers, answers: Answers
+) -> None:
+    """One that waits for jobs gets the job at once."""
+    del answers
+    job = add(q)
+    assert work(ps, handlers) == {"suspended": 1}
+    consumer = spawn(q.reserve, 1, block=30)
+    waits.reach(1)
+    assert q.signal(job, "approval", 1) is TAKEN
+    [taken] = consumer.result()
+    assert taken.id == job
+
+
+def test_a_late_run_does_not_suspend(
+    ps: Penstock, q: Queue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """A consumer whose lease has ended changes nothing of the wait of the next one."""
+    job = add(q)
+    [late] = q.reserve(1, block=0)
+    advance(raw, q.ops, 61)
+    assert work(ps, handlers) == {"suspended": 1}
+    part = q.route.part
+    assert part is not None
+    before = dump(raw)
+    for call in (q.ops.suspend([late], 0, "other", 0), q.ops.suspend([late], 0, "approval", 0)):
+        assert list(part.executor.run(call)) == [Outcome.STALE]
+    assert dump(raw) == before
+    assert q.signal(job, "approval", 1) is TAKEN
+    assert work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+def test_a_duplicate_leaves_a_job_that_waits(
+    ps: Penstock, q: Queue, handlers: Handlers, answers: Answers
+) -> None:
+    """So it does one that has only a signal: its arguments are those that were approved."""
+    dedup = Dedup("x", on_duplicate="update")
+    job = add(q, dedup=dedup)
+    assert q.signal(job, "other") is TAKEN
+    for _ in range(2):
+        again = q.enqueue({"new": 1}, dedup=dedup)
+        assert again.action == "refused"
+        work(ps, handlers)
+    assert q.signal(job, "approval", 1) is TAKEN
+    assert work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+def test_crashes_count_since_the_last_wait(
+    ps: Penstock, q: Queue, raw: Raw, handlers: Handlers
+) -> None:
+    """A job of many waits does not die of a crash beside each of them."""
+    seen = []
+
+    @handlers.handler
+    def order(steps: Steps) -> None:
+        for number in range(4):
+            value = steps.wait(f"go {number}", timeout=600)
+            seen.append(value)
+
+    q.configure(max_crashes=2, lease=60)
+    job = order.enqueue(q).id
+    for number in range(4):
+        assert len(q.reserve(1, block=0)) == 1
+        advance(raw, q.ops, 61)
+        assert work(ps, handlers) == {"suspended": 1}
+        assert q.signal(job, f"go {number}", number) is TAKEN
+    assert work(ps, handlers) == {"done": 1}
+    assert seen[-4:] == [0, 1, 2, 3]
 
 
 def test_a_view_tells_what_a_job_waits_for(

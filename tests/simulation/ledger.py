@@ -203,6 +203,7 @@ class Ledger:
         refuses_since: the time since when producers are refused; None = they are not.
         has_lost: whether a server has lost settings or counts of deliveries.
         steps_taken: how often a step was taken.
+        outcomes_seen: how often an outcome of a wait was seen, by its signaller or its handler.
     """
 
     def __init__(self, world: World) -> None:
@@ -223,7 +224,9 @@ class Ledger:
         self.refuses_since: float | None = None
         self.has_lost = False
         self.steps_taken = 0
+        self.outcomes_seen = 0
         self._noted: dict[tuple[str, int], int] = {}
+        self._outcomes: dict[str, str | None] = {}
         self._excused: Counter[str] = Counter()
         self._lapsed_at = 0.0
         self._ticked_until = 0.0
@@ -552,6 +555,13 @@ class Ledger:
         first = self._noted.setdefault((_without_node(run.job.id), number), value)
         if value != first and not self.has_lost:
             self.complain(f"step {number} of {run.entry.name} was {first}, and is {value} now")
+
+    def see_outcome(self, job_id: str, entry: Entry, value: str | None) -> None:
+        """Note the outcome of a wait, or a signal that was taken: all are one; None = a timeout."""
+        self.outcomes_seen += 1
+        first = self._outcomes.setdefault(_without_node(job_id), value)
+        if value != first and not self.has_lost:
+            self.complain(f"the wait of {entry.name} ended with {first}, and with {value} now")
 
     def tick(self, at: float, job: AsyncJob, schedule: str) -> None:
         """Note the job of a tick."""

@@ -28,6 +28,7 @@ from penstock import (
     ResultTimeout,
     RetryPolicy,
     Snooze,
+    StepTimeout,
 )
 from tests.simulation.faults import LONGEST_DELAY, LONGEST_TAIL
 from tests.simulation.ledger import LOST, RESULT, Entry, Ledger, Rate, Run, follow_up_of
@@ -41,14 +42,26 @@ QUEUE = "work"
 LEASE = 3.0
 STEPS, SLEEP_SECONDS = 3, 0.5
 """Of a job whose handler takes steps, and sleeps behind each."""
+WAIT_SECONDS = 4.0
+"""Of a job whose handler waits for a signal."""
 PARTITIONS = 3
 DEEDS = (
     *("ok", "ok", "ok", "nap", "long", "longest"),
     *("fails once", "always fails", "snoozes", "once"),
 )
+DEEDS_OF_FEATURE = {
+    "hand-over": ("hands over", "hands over"),
+    "steps": ("steps", "steps"),
+    "hold": ("holds",),
+    "extend": ("extends",),
+    "hands batch": ("hands a batch",),
+    "on dead": ("always fails",),
+    "waits": ("waits", "waits"),
+}
 OPTIONS_OF_DEED: dict[str, dict[str, Any]] = {
     "once": {"lease": 0},
     "steps": {"headers": {"handler": "steps"}},
+    "waits": {"headers": {"handler": "waits"}},
 }
 EXTENSION = 2 * LEASE
 SECONDS_OF_DEED = {"nap": 0.5, "long": 2.5 * LEASE, "longest": 6 * LEASE, "extends": EXTENSION}
@@ -182,6 +195,8 @@ class Load:
         added = await self._enqueue(queue, entry)
         if added is None:
             return
+        if entry.deed == "waits":
+            await self._signal(queue, entry, added)
         if draws.random() < 0.1:
             await self._cancel(queue, entry, added)
         elif draws.random() < 0.1:
@@ -230,19 +245,11 @@ class Load:
 
     def _draw_entry(self, producer: str) -> Entry:
         draws = self.world.draws
-        deeds = (*DEEDS, "hands over", "hands over") if self.has("hand-over") else DEEDS
-        if self.has("steps"):
-            deeds = (*deeds, "steps", "steps")
-        if self.has("hold"):
-            deeds = (*deeds, "holds")
-        if self.has("extend"):
-            deeds = (*deeds, "extends")
-        if self.has("hands batch"):
-            deeds = (*deeds, "hands a batch")
-        if self.has("on dead"):
-            deeds = (*deeds, "always fails")
+        deeds = list(DEEDS)
+        for feature, more in DEEDS_OF_FEATURE.items():
+            deeds += more if self.has(feature) else ()
         if self.has("slots"):  # a delivery at most once that got lost has its slot for a day
-            deeds = tuple(deed for deed in deeds if deed != "once")
+            deeds.remove("once")
         entry = self._entry(producer, draws.choice(deeds))
         if self.has("keys") and entry.deed != "once":
             # A producer's own key: the order of two producers is not known to either.
@@ -302,6 +309,18 @@ class Load:
             (outcome,) = await queue.cancel([job_id])
             self.world.note("cancels", entry.name, outcome)
 
+    async def _signal(self, queue: AsyncQueue, entry: Entry, job_id: str) -> None:
+        """Give a job some signals of one name, before or behind its timeout."""
+        draws = self.world.draws
+        for number in range(draws.choice((0, 1, 2))):
+            await asyncio.sleep(draws.uniform(0.0, 0.8 * WAIT_SECONDS))
+            value = f"{entry.name} {number}"
+            with suppress(*DOCUMENTED):
+                outcome = await queue.signal(job_id, "go", value)
+                self.world.note("signals", value, outcome)
+                if outcome:
+                    self.ledger.see_outcome(job_id, entry, value)
+
     async def _await_result(self, queue: AsyncQueue, entry: Entry, job_id: str) -> None:
         try:
             value = await queue.result(job_id, timeout=60)
@@ -332,6 +351,7 @@ class Load:
         if self.has("declared"):
             declare = handlers.handler(DECLARED, queue=QUEUE, every=TICK_SECONDS)
             declare(self._run_declared)
+        handlers.handler("waits")(self._wait)
         self._follow = handlers.default(self._handle).options(retry=PATIENT)
         return handlers
 
@@ -340,10 +360,7 @@ class Load:
             self.ledger.tick(job.scheduled_for, job, SCHEDULE)
             return None
         name = job.body["name"]
-        process = current_process()
-        assert process is not None
-        slots = None if self.slots is None else self.slots * self.parts
-        run = self.ledger.begin(name, job.id, job, process, slots)
+        run = self._begin(name, job)
         deed, is_done = run.entry.deed, False
         try:
             if deed == "extends":
@@ -379,10 +396,7 @@ class Load:
         )
 
     async def _mourn(self, job: AsyncJob, name: str) -> None:
-        process = current_process()
-        assert process is not None
-        slots = None if self.slots is None else self.slots * self.parts
-        run, is_done = self.ledger.begin(follow_up_of(name), job.id, job, process, slots), False
+        run, is_done = self._begin(follow_up_of(name), job), False
         try:
             await asyncio.sleep(0.02)
             is_done = True
@@ -392,11 +406,29 @@ class Load:
     async def _run_declared(self, job: AsyncJob) -> None:
         self.ledger.tick(job.scheduled_for, job, DECLARED)
 
-    async def _take_steps(self, steps: AsyncSteps, job: AsyncJob, name: str) -> str:
+    def _begin(self, name: str, job: AsyncJob) -> Run:
         process = current_process()
         assert process is not None
         slots = None if self.slots is None else self.slots * self.parts
-        run, is_done = self.ledger.begin(name, job.id, job, process, slots), False
+        return self.ledger.begin(name, job.id, job, process, slots)
+
+    async def _wait(self, steps: AsyncSteps, job: AsyncJob, name: str) -> str:
+        run, is_done = self._begin(name, job), False
+        try:
+            await asyncio.sleep(self.world.draws.uniform(0.0, LEASE / STEPS))
+            try:
+                value = await steps.wait("go", timeout=WAIT_SECONDS)
+            except StepTimeout:
+                value = None
+            self.ledger.see_outcome(job.id, run.entry, value)
+            await steps.sleep("a moment", SLEEP_SECONDS)
+            is_done = True
+        finally:
+            self.ledger.end(run, is_done=is_done)
+        return name
+
+    async def _take_steps(self, steps: AsyncSteps, job: AsyncJob, name: str) -> str:
+        run, is_done = self._begin(name, job), False
         try:
             for number in range(STEPS):
                 value = await steps.run(f"step {number}", self._take_step, run, number)

@@ -33,7 +33,13 @@ FEATURES = {
 }
 """Features and events of a system, each with the share of the worlds that have it."""
 LATER_FEATURES = {"key rate": 0.2, "steps": 0.15, "hold": 0.2, "extend": 0.2}
-LATEST_FEATURES = {"on dead": 0.2, "hands batch": 0.2, "key hold": 0.2, "declared": 0.2}
+LATEST_FEATURES = {
+    "on dead": 0.2,
+    "hands batch": 0.2,
+    "key hold": 0.2,
+    "declared": 0.2,
+    "waits": 0.15,
+}
 """Features that are drawn apart: the other worlds keep their stories."""
 STRIKES = ("cut request", "cut reply", "mute request", "mute reply", "delay request", "delay reply")
 """What may happen to bytes: the connection breaks, all is lost without a sign, or they are late."""

@@ -129,6 +129,8 @@ RARE = (
     "no lost lease is noticed",
     "a worker forgets that its lease ends",
     "a lost schedule does not come back",
+    "a second signal is taken",
+    "a wait does not look for a signal that came before",
 )
 """Names of faults that need about ten seeds or more."""
 PLANTS: tuple[Plant, ...] = (
@@ -255,6 +257,16 @@ PLANTS: tuple[Plant, ...] = (
         declared.DeclaredSchedules,
         "finish_check",
         lambda _: lambda *_: declared.Missing(lost=[], removed=[]),
+    ),
+    ScriptPlant(
+        "a second signal is taken",
+        "if kind then\n  return {1, nonce, 2",
+        "if false then\n  return {1, nonce, 2",
+    ),
+    ScriptPlant(
+        "a wait does not look for a signal that came before",
+        "if find_outcome(outcomes, string.match(redriven, '%d+$'), name) then",
+        "if false then",
     ),
     ClientPlant(
         "a repeat has a number of its own",

@@ -51,7 +51,10 @@ if kind == "thread":
     def order(steps: Steps):
         for number in range(5):
             see(number, steps.run(f"step {number}", effect, number))
-            steps.sleep(f"sleep {number}", 0)
+            if number % 2:
+                steps.sleep(f"sleep {number}", 0)
+            else:
+                raw.rpush("signals", steps.wait(f"wait {number}"))
     Worker(Penstock(url), handlers=handlers, burst=True).run()
 else:
     import asyncio
@@ -60,7 +63,10 @@ else:
     async def order(steps: AsyncSteps):
         for number in range(5):
             see(number, await steps.run(f"step {number}", effect, number))
-            await steps.sleep(f"sleep {number}", 0)
+            if number % 2:
+                await steps.sleep(f"sleep {number}", 0)
+            else:
+                raw.rpush("signals", await steps.wait(f"wait {number}"))
     asyncio.run(AsyncWorker(AsyncPenstock(url), handlers=handlers, burst=True).run())
 """
 PLACES = [f"{number} {place}" for number in range(5) for place in ("begins", "ends", "is noted")]
@@ -104,7 +110,8 @@ def test_kill_9_at_each_place(server: EmbeddedServer, kind: str, places: list[st
     with Penstock(server.url) as client:
         q = client.queue("q")
         q.configure(max_crashes=100)
-        q.enqueue({}, headers={"handler": "order"})
+        added = q.enqueue({}, headers={"handler": "order"})
+        assert all(q.signal(added.id, f"wait {number}", number) for number in (0, 2, 4))
         for place in places:
             assert run_until(server.url, kind, place) == -signal.SIGKILL
             advance(raw, q.ops, 31)
@@ -117,6 +124,7 @@ def test_kill_9_at_each_place(server: EmbeddedServer, kind: str, places: list[st
         assert set(seen) == {effects[-1]}
     order = [place.split()[0] for place in raw.lrange("reached", 0, -1) if b"ends" in place]
     assert order == sorted(order)
+    assert set(raw.lrange("signals", 0, -1)) == {b"0", b"2", b"4"}
     check_invariant(raw)
     assert not raw.exists(q.ops.keys["tally"])
 
@@ -147,6 +155,20 @@ def test_a_lost_reply(name: str, server: EmbeddedServer, handlers: Handlers) -> 
         assert worker.join(20)
     assert seen == [0, 1, 2] * 2
     check_invariant(raw)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_lost_reply_of_a_signal(server: EmbeddedServer, *, is_first: bool) -> None:
+    """The call is repeated; the answer tells whether it is this signal that the job has."""
+    with Proxy(server.address) as proxy, Penstock(proxy.url) as client:
+        q = client.queue("q")
+        job = q.enqueue({}).id
+        if not is_first:
+            assert q.signal(job, "approval", "another")
+        fault = proxy.eat_reply(after=script("signal").sha.encode())
+        assert bool(q.signal(job, "approval", "mine")) == is_first
+        fault.wait(20)
+        assert not q.signal(job, "approval", "a third")
 
 
 def test_a_time_limit_strikes_beside_the_trip(ps: Penstock, handlers: Handlers) -> None:
@@ -273,19 +295,24 @@ def test_a_queue_of_several_parts(
     make_server: Callable[..., EmbeddedServer],
     handlers: Handlers,
 ) -> None:
-    """A note goes to the part that has the job: a partition, or one of several nodes."""
+    """A note or signal goes to the part that has the job: a partition, or one of several nodes."""
     effects: list[tuple[int, str]] = []
 
     @handlers.handler
     def order(steps: Steps, number: int) -> None:
         steps.run("a", effects.append, (number, "a"))
         steps.sleep("a moment", 0)
+        assert steps.wait("go") == number
         steps.run("b", effects.append, (number, "b"))
 
     with Penstock([make_server().url for _ in range(servers)]) as client:
         q = client.queue("q", partitions=partitions)
-        order.enqueue_many(q, range(6))
+        ids = order.enqueue_many(q, range(6)).ids
         worker = Worker(client, [q], handlers, burst=True)
         worker.run()
-    assert counts_of(worker) == {"suspended": 6, "done": 6}
+        assert counts_of(worker) == {"suspended": 12}
+        assert all(q.signal(one, "go", number) for number, one in enumerate(ids))
+        worker = Worker(client, [q], handlers, burst=True)
+        worker.run()
+    assert counts_of(worker) == {"done": 6}
     assert sorted(effects) == [(number, step) for number in range(6) for step in "ab"]
