@@ -44,6 +44,7 @@ NUMBERS = frozenset({
 })  # fmt: skip
 """Fields that are integers; the others are bytes."""
 APART = {
+    ("assign", "size"): "int",
     ("commit", "batch"): "int",
     ("sweep", "removed"): "bytes",
     ("settle", "codes"): "bytes",

@@ -48,7 +48,7 @@ def _rows(name: str) -> list[tuple[str, Any]]:
 
 def _unit(name: str, value: Any) -> Any:
     """Return the unit: durations are kept in ms."""
-    spans = ("Timeout", "Window", "Duration", "Ttl", "For", "Lease", "delay")
+    spans = ("Timeout", "Window", "Duration", "Ttl", "For", "Lease", "Delay", "delay")
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith(spans):
         return _span(value)
     return value

@@ -659,6 +659,46 @@ def test_an_older_reader_that_stops(ground: Ground) -> None:
     assert job.attempt == 2
 
 
+def test_a_trigger_waits_for_jobs(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only for `minJobsPerTrigger`, and only for `maxTriggerDelay`; the first one never does."""
+    now = [100.0]
+    monkeypatch.setattr(stream, "monotonic", lambda: now[0])
+    life = ground.life(minJobsPerTrigger="5", maxTriggerDelay="10s")
+    ground.add(2)
+    offset = life.latest(life.initialOffset(), 100)
+    assert ground.queue.stats().active == 2
+    ground.add(4)
+    offset = life.latest(offset, 100)
+    assert (ground.queue.stats().active, ground.queue.stats().acked) == (0, 2)
+    ground.add(1)
+    offset = life.latest(offset, 100)
+    assert ground.queue.stats().active == 5
+    ground.add(1)
+    offset = life.latest(offset, 100)
+    now[0] += 9.9
+    assert life.latest(offset, 100) == offset
+    now[0] += 0.2
+    assert life.latest(offset, 100) != offset
+    assert ground.queue.stats().active == 1
+    life.stop()
+
+
+@pytest.mark.parametrize("size, limit, wanted", [(1000, 100_000, 100), (50_000, 1, 16)])
+def test_a_batch_is_limited_by_bytes(size: int, limit: int, wanted: int, ground: Ground) -> None:
+    """It ends near the limit: the first 16 jobs tell the size of the others."""
+    ground.queue.enqueue_many([b"x" * size] * 300)
+    life = ground.life(maxBytesPerTrigger=str(limit))
+    start = life.initialOffset()
+    first = life.latest(start, 10_000)
+    active = ground.queue.stats().active
+    assert wanted * 0.9 <= active <= wanted
+    assert len(ground.read(life.partitions(start, first))) == active
+    second = life.latest(first, 10_000)
+    assert (ground.queue.stats().acked, ground.queue.stats().active) == (active, active)
+    assert second["nodes"] != first["nodes"]
+    life.stop()
+
+
 def test_available_now_takes_existing_jobs(ground: Ground) -> None:
     """Later jobs are left for the next run."""
     ground.add(25)
@@ -766,8 +806,10 @@ def test_figures_for_the_progress(ground: Ground) -> None:
     life = ground.life()
     life.latest(life.initialOffset(), 3)
     assert life.reportLatestOffset() == {
-        "ready": 2, "scheduled": 1, "parked": 0, "active": 3, "dead": 2,
+        "ready": 2, "scheduled": 1, "parked": 0, "active": 3, "dead": 2, "oldestWaitMs": 0,
     }  # fmt: skip
+    ground.clock.set(T0 + 1500)
+    assert life.reportLatestOffset()["oldestWaitMs"] == 1500
     life.stop()
 
 

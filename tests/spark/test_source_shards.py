@@ -137,7 +137,10 @@ def test_an_offset_for_each_shard(count: int, partitions: int | None, make: Make
     assert sorted(ground.read(parts)) == sorted(bodies(0, 60))
     copy = pickle.loads(pickle.dumps(life))  # as each task gets it
     assert sum(batch.num_rows for part in parts for batch in copy.read(part)) == 60
-    assert life.reportLatestOffset() == dict.fromkeys(STATES, 0) | {"active": 60}
+    assert life.reportLatestOffset() == dict.fromkeys(STATES, 0) | {
+        "active": 60,
+        "oldestWaitMs": 0,
+    }
     ground.add(1, at=0)
     second = life.latest(first, 1000)
     changed = {key for key in second["nodes"] if second["nodes"][key] != first["nodes"][key]}

@@ -20,6 +20,8 @@ logger = get_logger("penstock")
 
 JOBS_PER_ASSIGN = 500
 """Jobs that one script adds to a batch: it takes the server some ms."""
+JOBS_OF_UNKNOWN_SIZE = 16
+"""Jobs that the first script adds to a batch whose bytes are limited."""
 ASSIGNED_PER_PAGE = 1000
 ALSO_LATE, STOPS, GOES_ON = 1, 3, 4
 """The argument `late` of `extend` (protocol/scripts.md)."""
@@ -59,14 +61,23 @@ class Batches:
         self.ends[f"1-{tag:03x}"] = reply.now + self._lease_ms
         return reply
 
-    def take(self, batch: int, most: int) -> int | None:
-        """Reserve this batch, or load it if it exists; return its number of jobs, None = no job."""
+    def take(self, batch: int, most: int, most_bytes: int | None = None) -> int | None:
+        """Reserve this batch, or load it if it exists; return its number of jobs, None = no job.
+
+        With `most_bytes` it is complete as soon as its records have about so many bytes.
+        """
+        n, taken = JOBS_PER_ASSIGN if most_bytes is None else JOBS_OF_UNKNOWN_SIZE, 0
         while True:
-            reply = self._assign(batch, most, JOBS_PER_ASSIGN)
+            reply = self._assign(batch, most, n)
             if reply.sealed:
                 return self._load(batch)
             if reply.jobs == 0 and reply.next != 0:
                 return None
+            if most_bytes is not None:
+                taken += reply.size
+                n = min(JOBS_PER_ASSIGN, (most_bytes - taken) * reply.jobs // max(1, taken))
+                if n < 1:
+                    n, most = 0, reply.jobs
 
     def resume(self, batch: int) -> int | None:
         """Return the number of jobs of a batch that an earlier run of the query has reserved.

@@ -308,6 +308,9 @@ class Stream(Source):
     """Options of the streaming source, which leases jobs."""
 
     max_jobs_per_trigger: int = option(count(1, 10_000_000), 10_000)
+    max_bytes_per_trigger: int | None = option(count(1, 1 << 40), None)
+    min_jobs_per_trigger: int = option(count(1, 10_000_000), 1)
+    max_trigger_delay: int = option(span(), 900_000)
     lease_duration: int = option(span(MAX_LEASE_MS, low_ms=100), 60_000)
     stop_lease: int = option(span(MAX_LEASE_MS, low_ms=100), 3_600_000)
     lease_policy: str = option(choice("expire", "sticky"), "expire")

@@ -72,6 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _made: the batches of the checkpoint on each shard that was reached so far.
         _reached: the shards that were reached last.
         _turn: which of the shards with equal shares gets the rest first.
+        _wait_until: time of the clock until which a trigger waits for `minJobsPerTrigger`.
         _left: how many more jobs the query takes; None = no limit.
         _heartbeats: the thread that renews the leases of a node, by its id.
     """
@@ -88,6 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stopped = threading.Event()
         self._heartbeats: dict[str, threading.Thread] = {}
         self._lanes = Lanes()
+        self._wait_until = 0.0
 
     @cached_property
     def checked(self) -> tuple[Stream, Shape]:
@@ -184,9 +186,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A shard whose last batch could not be acknowledged gets no next one: it would replace
         # the last one, and jobs that are done would be delivered again.
         finished = self._finish(start, found)
-        counts = self._reserve(start, finished, most)
+        counts: Counts = {}
+        if not self._waits_for_more(finished):
+            counts = self._reserve(start, finished, most)
         self._start_heartbeats()
         return {**start, "nodes": self._named(start["nodes"]) | counts}
+
+    def _waits_for_more(self, found: Mapping[str, Batches]) -> bool:
+        """Return True while there are fewer jobs than `minJobsPerTrigger`, for `maxTriggerDelay`.
+
+        The first trigger does not wait: an earlier run may have reserved its batch.
+        """
+        options, now = self.options, monotonic()
+        if self._left is None and options.min_jobs_per_trigger > 1 and now < self._wait_until:
+            ready = self._run_on_usable(found, lambda key: found[key].shard.queue.stats().ready)
+            if sum(ready.values()) < options.min_jobs_per_trigger:
+                return True
+        self._wait_until = now + options.max_trigger_delay / 1000
+        return False
 
     def _reserve(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
         """Reserve the next batch of these shards; return its number for each shard that has jobs.
@@ -200,7 +217,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             counts = {key: after[key] for key in known}
         shares = self._share_out({key: found[key] for key in found if key not in counts}, limit)
         asked = {key: found[key] for key in shares}
-        taken = self._run_on_usable(asked, lambda key: found[key].take(after[key], shares[key]))
+        most_bytes = self.options.max_bytes_per_trigger
+        part = None if most_bytes is None else max(1, most_bytes // max(1, len(asked)))
+        taken = self._run_on_usable(
+            asked, lambda key: found[key].take(after[key], shares[key], part)
+        )
         if self._left is not None:
             self._left -= sum(taken.values())
         return counts | {key: after[key] for key in taken}
@@ -294,10 +315,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {key: found[key] for key in ended}
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
-        """Return the numbers of jobs, which the query's progress shows."""
+        """Return the numbers of jobs, and the oldest wait, which the query's progress shows."""
         found = self._open("")
         known = self._run_on_usable(found, lambda key: found[key].shard.queue.stats()).values()
-        return {name: sum(getattr(stats, name) for stats in known) for name in STATES}
+        oldest = max((stats.oldest or 0.0 for stats in known), default=0.0)
+        counts = {name: sum(getattr(stats, name) for stats in known) for name in STATES}
+        return {**counts, "oldestWaitMs": round(oldest * 1000)}
 
     def _run_on_usable(
         self, of: Mapping[str, Batches], do: Callable[[str], R | None]

@@ -99,6 +99,7 @@ class Assign(Reply):
     next: int
     epoch: bytes
     now: int
+    size: int
 
 
 class Assigned(Reply):

@@ -9,9 +9,10 @@
 ---          lease  ms, at least 1; overrides the leases of the queue and of the job, except lease 0
 --- BOUNDS   fence? 0 9007199254740991  batch 0 9007199254740991  most 0 9007199254740991  n 0 1000  tag 0 4095
 --- META     v epoch seen off paused uses alarm full delivered
---- RETURNS  {1, nonce, fence, jobs, sealed, next, epoch, now}  jobs: in the batch so far; sealed: 1 = the batch is complete, 0 = call
----                                               again, unless there are no jobs; next: as in reserve. If the queue does not
----                                               exist, epoch is '', and fence may be '', too
+--- RETURNS  {1, nonce, fence, jobs, sealed, next, epoch, now, size}  jobs: in the batch so far; sealed: 1 = the batch is complete,
+---                                               0 = call again, unless there are no jobs; next: as in reserve; size: bytes of the
+---                                               records that this call added. If the queue does not exist, epoch is '', and fence
+---                                               may be '', too
 ---          {-6, nonce, version}                 written by a newer protocol
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
 ---          {-15, nonce, kind, owner, left}      a consumer has the exclusive role, for so many ms unless it is renewed
@@ -38,7 +39,7 @@ if not epoch then
   if redis.call('EXISTS', ready, held) > 0 then
     return {-8, nonce}
   end
-  return {1, nonce, fence, 0, 0, -1, '', now}
+  return {1, nonce, fence, 0, 0, -1, '', now, 0}
 end
 if fence == '' then -- at least the time: so numbers rise also after the list has expired
   fence = string.format('%.0f', math.max(now, (tonumber(holder) or 0) + 1))
@@ -80,7 +81,9 @@ end
 jobs = jobs + took
 local sealed = (is_sealed == '1' or jobs >= most or jobs > 0 and next_in ~= 0) and 1 or 0
 local mark, suffix = batch .. ' ' .. fence .. ' ' .. sealed .. ' ' .. epoch, string.format('-%03x', tag)
+local size = 0
 for i = 1, #taken do
+  size = size + #delivery.records[i]
   taken[i] = taken[i] .. ' ' .. (string.match(delivery.counts[i], '^%d+') or '1') .. suffix
 end
 if anew then
@@ -93,4 +96,4 @@ if #taken > 0 then
   redis.call('RPUSH', checkpoint, unpack(taken))
 end
 redis.call('PEXPIRE', checkpoint, string.format('%.0f', math.max(604800000, lease * 2)))
-return {1, nonce, fence, jobs, sealed, next_in, epoch, now}
+return {1, nonce, fence, jobs, sealed, next_in, epoch, now, size}
