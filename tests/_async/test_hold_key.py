@@ -113,6 +113,45 @@ async def test_a_parked_job_tells_what_it_waits_for(
     assert (await q.stats()).held_keys == 2
 
 
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({"per_key": 2}, "its key: 2 of 2 running or next"),
+        ({"key_rate": "1/h"}, "the rate of its key"),
+    ],
+)
+async def test_lists_tell_what_parked_jobs_wait_for(
+    q: AsyncQueue, settings: dict[str, Any], expected: str
+) -> None:
+    """`peek`, and `jobs` of one state and of all, tell what `show` tells."""
+    await q.configure(**settings)
+    await q.enqueue_many(range(5), key="a")
+    await q.enqueue_many(range(3), key="b")
+    await q.reserve(2, block=0)
+    await q.hold(60, key="b")
+    for _ in range(2):
+        shown = {
+            view.id: (told.waits_for, told.due, told.batch)
+            for view in await q.peek(100, state="parked")
+            if (told := await q.show(view.id)) is not None
+        }
+        for views in (
+            await q.peek(100, state="parked"),
+            await q.peek(100, state="parked", newest=True),
+            [view async for view in q.jobs("parked")],
+            [view async for view in q.jobs() if view.state == "parked"],
+        ):
+            told = {view.waits_for for view in views}
+            assert told == {expected, "the end of a hold of its key"}
+            assert {view.id: (view.waits_for, view.due) for view in views} == {
+                job_id: (waits_for, due) for job_id, (waits_for, due, _) in shown.items()
+            }
+        batches = {view.id: view.batch for view in await q.peek(100, state="parked")}
+        assert batches == {job_id: batch for job_id, (*_, batch) in shown.items()}
+        async with q.batch(then="then") as batch:
+            await batch.enqueue("member", key="a")
+
+
 async def test_a_job_without_a_report_is_parked(q: AsyncQueue, raw: Raw) -> None:
     """Its crash is counted as usual, and it comes first of its key."""
     await q.configure(ordered=True, lease=20)

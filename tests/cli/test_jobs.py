@@ -822,6 +822,10 @@ def test_peek_shows_keys_and_cancelled_jobs(cli: Cli, client: Penstock) -> None:
     job, parked = (queue.enqueue("x", key="customer:7") for _ in range(2))
     queue.reserve(1, block=0)
     assert key_hash("customer:7") in cli("peek", "q", "--state", "parked").out
+    for words in (("peek", "q", "--state", "parked"), ("scan", "q")):
+        told = cli(*words).out
+        assert "waits for" in told
+        assert "its key: 1 of 1 running or next" in told
     assert key_hash("customer:7") in cli("show", parked.id).out
     assert "cancelled" not in cli("peek", "q", "--state", "active").out
     queue.cancel([job.id])

@@ -229,7 +229,7 @@ def peek(
         "newest": newest,
         "jobs": [output.job_document(view) for view in views],
     }
-    rare = ("key_hash", "batch", "priority", "cancelled", "progress")
+    rare = ("key_hash", "waits_for", "batch", "priority", "cancelled", "progress")
     told = [name for name in rare if any(getattr(view, name) for view in views)]
     at = TIME_OF_STATE[state]
     columns = ("id", *_handler(views), at, "attempts", "owner", *told, "body", "error")
@@ -290,7 +290,8 @@ def scan(
 
 def _print_scanned(views: Sequence[JobView], *, with_queue: bool) -> None:
     more = [*(["queue"] if with_queue else []), *_handler(views)]
-    columns = ("id", *more, "state", "created", "attempts", "owner", "body", "error")
+    waits = ["waits_for"] if any(view.waits_for for view in views) else []
+    columns = ("id", *more, "state", "created", "attempts", "owner", *waits, "body", "error")
     output.job_table(views, columns)
 
 

@@ -9,8 +9,8 @@
 --- BOUNDS   count 1 1000  body 0 1000
 --- META     v epoch seen off lease uses
 --- RETURNS  {1, nonce, now, lease, epoch, cursor, looked, job...}  cursor: from of the next page, '' = this is the last;
----                                        looked: number of jobs looked at; job as in show, without the receipt and with
----                                        the start of its body. Jobs whose ttl has ended are left out
+---                                        looked: number of jobs looked at; job as in show, with the start of its body, and
+---                                        behind its marks only why a parked job waits. Jobs whose ttl has ended are left out
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument: from
@@ -19,6 +19,7 @@
 --@include lib/meta/now (gives: score_of, end_of)
 --@include lib/checks/is_number
 --@include lib/read/job_fields
+--@include lib/read/tell_wait
 --@include lib/read/rank_after
 local index = ({ended = active, due = scheduled, scheduled = scheduled, parked = parked, active = active, once = once, dead = dead})[part]
 local place_score, place_id = string.match(from, index and '^(%-?%d+) (%S+)$' or '^()(%S+)$')
@@ -83,6 +84,9 @@ local function see(id, score, value)
   at = part == 'parked' and string.sub(id, 1, -12) or at
   local job = job_fields(id, (part == 'ended' or part == 'due') and 'ready' or part, at, value)
   if job[2] ~= 'expired' then
+    if part == 'parked' then
+      tell_wait(job)
+    end
     local record = job[7]
     local head = string.find(record, '\n', 1, true) or 0
     local is_large = string.byte(record) == 43

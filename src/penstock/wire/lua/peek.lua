@@ -8,8 +8,8 @@
 ---          newest  1 = from the end backwards (start is not negative then), else 0
 --- BOUNDS   start -1000 1000  count 1 1000
 --- META     v epoch seen off lease uses full paused
---- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show; receipt: ''. In a queue without
----                               batches both are left out
+--- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show; receipt: '', of a parked job why it
+---                               waits. In a queue without batches the batch is left out, and '' in front of it
 ---          {0, nonce, removed}           1000 expired jobs, or 1 MiB of them, were removed first: call again
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
@@ -192,7 +192,12 @@ elseif #jobs == tail then
   end
 end
 --@include lib/read/batch_of (gives: has_batches)
-for i = 6, has_batches and #reply or 0 do
-  reply[i][12], reply[i][13] = '', batch_of(reply[i][1])
+--@include lib/read/tell_wait
+for i = 6, (has_batches or state == 'parked') and #reply or 0 do
+  reply[i][12] = ''
+  if reply[i][2] == 'parked' then
+    tell_wait(reply[i])
+  end
+  reply[i][13] = has_batches and batch_of(reply[i][1]) or nil
 end
 return reply

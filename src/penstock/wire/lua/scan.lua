@@ -7,8 +7,8 @@
 ---          state   ready, scheduled, parked, active, dead: only jobs in these states; none given = all
 --- BOUNDS   count 1 1000
 --- META     v epoch seen off lease last uses
---- RETURNS  {1, nonce, now, lease, epoch, cursor, job...}  job as in show, without the receipt; jobs whose ttl has
----                               ended are left out
+--- RETURNS  {1, nonce, now, lease, epoch, cursor, job...}  job as in show; behind its marks only why a parked job
+---                               waits. Jobs whose ttl has ended are left out
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-19, nonce, name, value}     malformed argument
@@ -17,6 +17,7 @@
 --@include lib/meta/now
 --@include lib/read/job_fields (gives: with_body)
 --@include lib/read/state_of
+--@include lib/read/tell_wait
 local wanted, most = {}, tonumber(count)
 local sweep_limit = math.min(most * 10, 1000)
 for i = 1, #states do
@@ -29,6 +30,9 @@ local function see(id, state, score, value)
     local job = job_fields(id, state, score, value)
     if job[2] ~= 'expired' then
       found = found + 1
+      if state == 'parked' then
+        tell_wait(job)
+      end
       if full == '1' then
         bytes = bytes - #job[7] + #with_body(job)[7]
       else

@@ -5,7 +5,7 @@
 --- GIVES  describe
 --@include lib/read/job_fields (gives: with_body)
 --@include lib/read/state_of
---@include lib/read/why_parked
+--@include lib/read/tell_wait
 --@include lib/read/read_kept
 --@include lib/read/batch_of
 --@include lib/read/lapsed (gives: abandoned_error)
@@ -28,7 +28,7 @@ local function describe(id)
     correct_callback(job, state, lease_score)
     job[12] = lease_score and not ended and (string.match(job[6], '^%d+') or '1') .. string.format('-%03x', lease_score % 4096) or ''
     if job[2] == 'parked' then
-      job[12] = why_parked(id)
+      tell_wait(job)
     end
     job[13] = batch_of(id)
     return job
