@@ -533,6 +533,30 @@ async def test_a_view_tells_what_a_job_waits_for(
     assert await seen() == (None, False, None, 600, known)
 
 
+async def test_a_wait_without_a_timeout(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers
+) -> None:
+    """It has no end but that of the ttl, so there is no time at which it is due."""
+    seen = []
+
+    @handlers.handler
+    async def order(steps: AsyncSteps) -> None:
+        seen.append(await steps.wait("approval"))
+
+    job = (await order.enqueue(q)).id
+    mortal = (await order.options(ttl=3600).enqueue(q)).id
+    assert await work(ps, handlers) == {"suspended": 2}
+    views = [await q.show(one) for one in (job, mortal)]
+    assert [view.waits_for for view in views if view] == ["signal approval"] * 2
+    assert [view.due == view.expires for view in views if view] == [True, True]
+    advance(raw, q.ops, 86_400)
+    assert await work(ps, handlers) == {}
+    assert await q.signal(mortal, "approval") is GONE
+    assert await q.signal(job, "approval") is TAKEN
+    assert await work(ps, handlers) == {"done": 1}
+    assert seen == [None]
+
+
 async def test_waits_without_a_server() -> None:
     """Their signals are given; a wait for another one times out at once."""
     steps = AsyncSteps.local({"approval": ("ada", 7), "none": None})

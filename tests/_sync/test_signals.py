@@ -534,6 +534,28 @@ def test_a_view_tells_what_a_job_waits_for(
     assert seen() == (None, False, None, 600, known)
 
 
+def test_a_wait_without_a_timeout(ps: Penstock, q: Queue, raw: Raw, handlers: Handlers) -> None:
+    """It has no end but that of the ttl, so there is no time at which it is due."""
+    seen = []
+
+    @handlers.handler
+    def order(steps: Steps) -> None:
+        seen.append(steps.wait("approval"))
+
+    job = order.enqueue(q).id
+    mortal = order.options(ttl=3600).enqueue(q).id
+    assert work(ps, handlers) == {"suspended": 2}
+    views = [q.show(one) for one in (job, mortal)]
+    assert [view.waits_for for view in views if view] == ["signal approval"] * 2
+    assert [view.due == view.expires for view in views if view] == [True, True]
+    advance(raw, q.ops, 86_400)
+    assert work(ps, handlers) == {}
+    assert q.signal(mortal, "approval") is GONE
+    assert q.signal(job, "approval") is TAKEN
+    assert work(ps, handlers) == {"done": 1}
+    assert seen == [None]
+
+
 def test_waits_without_a_server() -> None:
     """Their signals are given; a wait for another one times out at once."""
     steps = Steps.local({"approval": ("ada", 7), "none": None})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from penstock import Penstock, Queue
+from penstock import Handlers, Penstock, Queue, Steps, Worker
 from penstock.core.jobs.workers import worker_entry
 from penstock.web import pages
 from penstock.wire.keys import worker_key, workers_key
@@ -219,6 +219,29 @@ def test_an_active_job(ps: Penstock, visit: Visit) -> None:
     view = q.show(job)
     assert view is not None
     assert view.cancelled
+
+
+def test_a_suspended_job(ps: Penstock, visit: Visit) -> None:
+    """Its timeline follows its steps, and what it waits for."""
+    handlers, q = Handlers(queue="orders"), ps.queue("orders")
+
+    @handlers.handler
+    def order(steps: Steps) -> None:
+        steps.run("reserve stock", str, "blue")
+        steps.wait("approval", timeout=3600)
+        steps.sleep("a day", 86400)
+
+    job = order.enqueue(q).id
+    Worker(ps, handlers=handlers, burst=True).run()
+    page = visit(f"/jobs/{job}")
+    timeline = page.locator(".timeline")
+    expect(timeline).to_contain_text("step reserve stock")
+    expect(timeline).to_contain_text("waits for signal approval until")
+    q.signal(job, "approval", {"by": "ada"})
+    Worker(ps, handlers=handlers, burst=True).run()
+    expect(timeline).to_contain_text("sleeps until")
+    expect(timeline).not_to_contain_text("waits for")
+    expect(page.locator("dl.facts").first).to_contain_text("the end of a sleep")
 
 
 def test_pause_and_schedules(ps: Penstock, visit: Visit) -> None:

@@ -129,8 +129,6 @@ RARE = (
     "no lost lease is noticed",
     "a worker forgets that its lease ends",
     "a lost schedule does not come back",
-    "a second signal is taken",
-    "a wait does not look for a signal that came before",
 )
 """Names of faults that need about ten seeds or more."""
 PLANTS: tuple[Plant, ...] = (

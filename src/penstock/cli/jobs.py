@@ -405,6 +405,8 @@ def _wait_of(view: JobView) -> dict[str, str]:
     """Return the facts about a wait that stand in the place of the due time."""
     if view.is_asleep and view.due is not None:
         return {"due": "", "sleeps until": output.moment(view.due)}
+    if view.signal is not None and view.due is None:
+        return {"waits for": f"signal {view.signal}"}
     if view.signal is not None and view.due is not None:
         return {"due": "", f"waits for signal {view.signal} until": output.moment(view.due)}
     if view.state != "parked":

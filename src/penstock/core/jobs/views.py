@@ -18,6 +18,7 @@ from penstock.core.jobs.marks import (
 )
 from penstock.core.jobs.queue_stats import number_in
 from penstock.core.jobs.record import Record, parse_record
+from penstock.core.values.checks import MAX_DURATION_MS
 from penstock.core.values.codec import Codec
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id, ttl_code
 from penstock.core.values.policy import RetryPolicy
@@ -41,6 +42,8 @@ KIND_OF_LETTER: dict[str, StepKind] = {
 }  # fmt: skip
 NEVER_MS = 2**53 - 1
 """Due time of a job that waits for the end of others (protocol/dedup.md, batches.md)."""
+LONGEST_TIMEOUT_MS = MAX_DURATION_MS // 2
+"""Ms until the end of a wait for a signal beyond which it counts as one without a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,8 @@ class JobView:
         follow_up: the id of the job that its last death has added, or None.
         death: the death of another job after which this one was added, or None.
         steps: the steps that it has taken, and its signals, the earliest first; only of `show`.
-        signal: the name of the signal that it waits for in `steps.wait`, until `due`, or None; only
-            of `show`.
+        signal: the name of the signal that it waits for in `steps.wait`, until `due` (None = the
+            wait has no timeout), or None; only of `show`.
         finished: when a job ended whose result is kept: it has no body, options and counters any
             more, but the number of the last attempt.
     """
@@ -350,6 +353,7 @@ def read_view(
     created = int(number[:-11])
     batch = entry[BATCH_PLACE] if len(entry) > BATCH_PLACE else b""
     steps, signal = read_steps(entry[STEPS_PLACE]) if len(entry) > STEPS_PLACE else ((), None)
+    is_endless = signal is not None and int(score) - now > LONGEST_TIMEOUT_MS
     was = int(delivered)
     counters = parse_counters(counts)
     given_back = [*snoozes.decode("ascii", "replace").split(" "), ""]
@@ -369,7 +373,7 @@ def read_view(
         retry=record.retry,
         now=now / 1000,
         created=created / 1000,
-        due=at if _is_due_time(name, at, created / 1000) else None,
+        due=at if _is_due_time(name, at, created / 1000) and not is_endless else None,
         lease=record.span_ms(lease_ms) / 1000,
         lease_until=at if state == b"active" else None,
         expires=None if record.ttl_ms is None else (created + record.ttl_ms) / 1000,
