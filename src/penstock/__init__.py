@@ -101,15 +101,18 @@ from penstock.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from penstock.client._async.batches import AsyncQueueBatches
+    from penstock.client._async.chains import AsyncQueueChains
     from penstock.client._async.client import AsyncPenstock
     from penstock.client._async.queue import AsyncBatch, AsyncJob, AsyncQueue, AsyncRole
     from penstock.client._async.schedules import AsyncQueueSchedules
     from penstock.client._async.searching import AsyncJobSearch
     from penstock.client._sync.batches import QueueBatches
+    from penstock.client._sync.chains import QueueChains
     from penstock.client._sync.client import Penstock
     from penstock.client._sync.queue import Batch, Job, Queue, Role
     from penstock.client._sync.schedules import QueueSchedules
     from penstock.client._sync.searching import JobSearch
+    from penstock.core.enqueuing.chains import ChainStatus
     from penstock.core.enqueuing.schedules import ScheduleView
     from penstock.core.jobs.error_groups import ErrorGroup, ErrorGroups
     from penstock.core.jobs.workers import WorkerView
@@ -132,6 +135,7 @@ if TYPE_CHECKING:
         WorkerStatus,
         size_monitor,
     )
+    from penstock.worker.chains import chain
 
 __all__ = [
     "AccessDenied",
@@ -143,6 +147,7 @@ __all__ = [
     "AsyncPenstock",
     "AsyncQueue",
     "AsyncQueueBatches",
+    "AsyncQueueChains",
     "AsyncQueueSchedules",
     "AsyncRole",
     "AsyncSteps",
@@ -158,6 +163,7 @@ __all__ = [
     "BoundHandler",
     "BulkEnqueued",
     "CannotSync",
+    "ChainStatus",
     "CheckpointTaken",
     "Codec",
     "ConfigurationError",
@@ -219,6 +225,7 @@ __all__ = [
     "PurgeState",
     "Queue",
     "QueueBatches",
+    "QueueChains",
     "QueueClosed",
     "QueueDamaged",
     "QueueFull",
@@ -270,15 +277,18 @@ __all__ = [
     "WrongEpoch",
     "WrongNode",
     "WrongQueue",
+    "chain",
     "parse_id",
     "size_monitor",
 ]
 
 _LATER = {
     "AsyncQueueBatches": "penstock.client._async.batches",
+    "AsyncQueueChains": "penstock.client._async.chains",
     "AsyncQueueSchedules": "penstock.client._async.schedules",
     "AsyncJobSearch": "penstock.client._async.searching",
     "QueueBatches": "penstock.client._sync.batches",
+    "QueueChains": "penstock.client._sync.chains",
     "QueueSchedules": "penstock.client._sync.schedules",
     "JobSearch": "penstock.client._sync.searching",
     "ErrorGroup": "penstock.core.jobs.error_groups",
@@ -293,7 +303,9 @@ _LATER = {
     "Job": "penstock.client._sync.queue",
     "Queue": "penstock.client._sync.queue",
     "Role": "penstock.client._sync.queue",
+    "ChainStatus": "penstock.core.enqueuing.chains",
     "Problem": "penstock.core.nodes.problems",
+    "chain": "penstock.worker.chains",
     "ScheduleView": "penstock.core.enqueuing.schedules",
     "WorkerView": "penstock.core.jobs.workers",
     **dict.fromkeys(

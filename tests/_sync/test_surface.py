@@ -97,7 +97,7 @@ ENQUEUE = (
     " retry key result_ttl priority on_dead"
 )
 QUEUE = (
-    "ack ack_and_reserve batch batches bury cancel clear close configure consume"
+    "ack ack_and_reserve batch batches bury cancel chains clear close configure consume"
     " dedup_status delete enqueue enqueue_many exclusive extend handler handlers hold job_type jobs"
     " nack name ops partitions pause peek postpone promote purge recover redrive release reopen"
     " reserve result resume schedules show signal stats sweep"

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.client._sync.queue import Queue
 from penstock.client.clock import monotonic
+from penstock.core.enqueuing.chains import links_of
 from penstock.core.jobs.job import OWN_TERMS, Delivery, Reservation, parts_of
 from penstock.core.jobs.outcomes import Outcome
 from penstock.core.values.caught import message_of
@@ -215,6 +216,8 @@ class DrainResults:
         """Return the dedup window and the columns; None = the job is not done by this result."""
         if job.settled or job.lost or job.cancelled:
             return None
+        if links_of(job):
+            raise ValueError("jobs of a chain can be drained only with ack='task'")
         if value is None or value is Done:
             return self._nothing
         window_ms = None

@@ -372,6 +372,36 @@ class Parameters:
         found = self._fitting(args, kwargs)
         return self._bound(args, kwargs) if found is None else found
 
+    def body_without_first(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], str]:
+        """Return the body with arguments behind the first one, and the parameter of that.
+
+        Raises:
+            BadArgument: the function takes no such arguments, or JSON can't express them.
+        """
+        if not self._own_positional:
+            reason = f"{self._title} takes no argument for the value of the job before"
+            raise BadArgument("jobs", self._title, reason)
+        first = self._own_positional[0]
+        try:
+            bound = self._signature.bind(None, *args, **kwargs)
+        except TypeError as error:
+            call = _ShownCall(self._title, args, dict(kwargs))
+            raise BadArgument("arguments", call, self._explain(error)) from None
+        if bound.arguments.get(self._var_positional):
+            reason = f"{self._title} has the value before a list of arguments: pass them by name"
+            raise BadArgument("arguments", _ShownCall(self._title, args, dict(kwargs)), reason)
+        del bound.arguments[first]
+        body = self._body_of(bound)
+        data, _ = encode_body(body)
+        try:
+            for name, value in _loads(data.decode()).items():
+                self._loaded(name if name in self._named else self._var_keyword, name, value)
+        except Misfit as error:
+            raise BadArgument(error.argument, error.value, error.reason) from error.__cause__
+        return body, first
+
     def encoded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return the body with these arguments as JSON. Raises: as `body`."""
         found = self._fitting(args, kwargs)

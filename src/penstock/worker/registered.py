@@ -269,6 +269,26 @@ class RegisteredHandler(Generic[C, P, R_co]):
         """
         return NewJob(self._body(args, kwargs), self._options, self.queue)
 
+    def link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[NewJob, str]:
+        """Return a job of a chain, and the parameter that gets the value of the job before.
+
+        Args:
+            args: the arguments behind the value.
+            kwargs: those by name.
+
+        Returns:
+            An empty parameter stands for the whole body.
+
+        Raises:
+            BadArgument: the handler could not be called with them.
+        """
+        if self.is_whole:
+            if args or kwargs:
+                raise BadArgument("jobs", kwargs or args, "its body is the value: omit arguments")
+            return NewJob(None, self._options, self.queue), ""
+        body, parameter = self.check().body_without_first(args, kwargs)
+        return NewJob(body, self._options, self.queue), parameter
+
     def scheduled_job(self) -> NewJob:
         """Return the job that its schedule adds: one without arguments.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -27,7 +27,7 @@ from penstock.core.jobs.middleware import Middleware
 from penstock.core.jobs.outcomes import SIGNALLED_OF_OUTCOME, Settled, Signalled
 from penstock.core.jobs.queue_stats import QueueStats, Settings
 from penstock.core.jobs.record import key_hash
-from penstock.core.jobs.results import encoded_value, value_of
+from penstock.core.jobs.results import encoded_value, next_link, value_of
 from penstock.core.jobs.searching import check_search
 from penstock.core.jobs.views import DedupStatus, JobResult, JobView
 from penstock.core.values.annotations import Self
@@ -48,6 +48,9 @@ from penstock.core.values.checks import (
 from penstock.core.values.ids import is_job_id
 from penstock.errors import BadArgument, NodesMissed, PenstockError, ResultTimeout, StepNotKept
 from penstock.wire.codes import Code
+
+if TYPE_CHECKING:
+    from penstock.client._sync.chains import QueueChains
 
 logger = get_logger("penstock")
 LOOK_AGAIN = 4.0
@@ -353,7 +356,8 @@ class QueueAdmin:
         """Wait until a job has ended, and return the value that its handler returned.
 
         The job needs a `result_ttl`: without one nothing is kept when it is done. The queue is
-        asked at once, and again when the job's end is told, or after four seconds.
+        asked at once, and again when the job's end is told, or after four seconds. Of a chain it
+        is that of the last job.
 
         Args:
             job: a delivery or an id.
@@ -391,8 +395,12 @@ class QueueAdmin:
         try:
             while True:
                 [result] = self.route.refresh().call_parts(names, look, None)
+                name = names[0] if isinstance(names[0], str) else names[0].id
+                if following := next_link(name, result):
+                    names = [following]
+                    continue
                 if result is None or result.state != "waiting":
-                    return value_of(job if isinstance(job, str) else job.id, result)
+                    return value_of(name, result)
                 left = until - monotonic()
                 if left <= 0:
                     why = self._explain_wait(names[0]) if span else ""
@@ -400,6 +408,13 @@ class QueueAdmin:
                 wait.pause(last, min(left, LOOK_AGAIN))
         finally:
             wait.leave()
+
+    @property
+    def chains(self) -> QueueChains:
+        """Its chains: their state, and their end."""
+        from penstock.client._sync.chains import QueueChains
+
+        return QueueChains(self)
 
     def _explain_wait(self, job: JobName) -> str:
         from penstock.client._sync.workers import read_workers

@@ -43,11 +43,13 @@ class NextJobs:
         records: of those in the queue of the first job: delay in ms, and record.
         batch: the condition of a batch on the wire: the first job is its callback, the others are
             its members, if there are some; empty = they are no batch.
+        is_chain: whether the first job is the next link of a chain.
     """
 
     jobs: tuple[NewJob, ...]
     records: tuple[tuple[int, bytes], ...] = ()
     batch: str = ""
+    is_chain: bool = False
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NextJobs):

@@ -63,6 +63,10 @@ class JobQueue(Protocol):
     def result(self, job: JobName, *, timeout: Duration | None = None) -> Any:
         """Wait until a job has ended, and return its value; a coroutine in an event loop."""
 
+    @property
+    def chains(self) -> Any:
+        """Its chains."""
+
 
 class QueueIdentity:
     """The queue's part of a job id: everything besides the number.
@@ -483,9 +487,28 @@ class Enqueued:
             As `Queue.result`; and BadArgument if this object was copied, or stands for no job: call
             `Queue.result` with its id.
         """
+        return self._queue_for("result").result(self.id, timeout=timeout)
+
+    def status(self) -> Any:
+        """Return the state of the job, or of its chain: a `ChainStatus`. To be awaited as `result`.
+
+        Raises:
+            As `queue.chains.status` and `result`.
+        """
+        return self._queue_for("chains.status").chains.status(self.id)
+
+    def cancel(self) -> Any:
+        """Cancel the job, or its chain. To be awaited as `result`.
+
+        Returns, raises:
+            As `queue.chains.cancel` and `result`.
+        """
+        return self._queue_for("chains.cancel").chains.cancel(self.id)
+
+    def _queue_for(self, method: str) -> JobQueue:
         if self.queue is None or not self.id:
-            raise BadArgument("job", self.id, "has no queue here: call queue.result(id)")
-        return self.queue.result(self.id, timeout=timeout)
+            raise BadArgument("job", self.id, f"has no queue here: call queue.{method}(id)")
+        return self.queue
 
     def as_dict(self) -> dict[str, Any]:
         """Return the attributes by name."""

@@ -11,18 +11,24 @@ from typing import Any, NamedTuple
 from penstock.core.jobs.job import Delivery, record_of
 from penstock.core.jobs.record import encode_body
 from penstock.core.jobs.views import JobResult
+from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id, parse_id
 from penstock.errors import BadArgument, JobCancelled, JobExpired, JobFailed, ResultGone
 
 __all__ = [
+    "NEXT_LINK",
     "AckResults",
     "count_fitting",
     "encoded_value",
     "missing_value_mark",
+    "next_link",
     "results_of",
     "value_of",
+    "value_to_pass",
 ]
 
 NO_VALUE = (b"", "")
+NEXT_LINK = "next"
+"""Flag in place of the value of a link of a chain; behind it is the number of the next one."""
 RESULT_BYTES_PER_CALL = 1_048_576
 """Most bytes of values that one call brings, unless it brings one value."""
 
@@ -30,6 +36,7 @@ MISSING_VALUE_REASONS = {
     "large": "it was larger than the queue's result_size",
     "full": "the server's memory was full",
     "json": "it could not be written as JSON; the worker's log has the reason",
+    NEXT_LINK: "its chain has gone on, and the job that follows it tells more",
     "room": "those of the batch were larger than 16 MiB together",
     "hint": "its node was down when the job was done, and hints carry no values",
 }
@@ -88,6 +95,28 @@ def _result(job: Delivery, seconds: float) -> bytes:
     value, flag = getattr(job, "_result", NO_VALUE)
     kept = f"!{flag}".encode() if flag else value
     return b"%d %d %b" % (job.attempt, round(seconds * 1000), kept)
+
+
+def value_to_pass(job: Delivery) -> Any:
+    """Return the value that the next job of a chain gets.
+
+    Raises:
+        BadArgument: it is not JSON, or larger than `result_size`.
+    """
+    raw, flag = getattr(job, "_result", NO_VALUE)
+    if flag:
+        why = MISSING_VALUE_REASONS.get(flag, flag)
+        raise BadArgument("result", f"<of {job.id}>", f"can't go to the next job of a chain: {why}")
+    return json.loads(raw) if raw else None
+
+
+def next_link(job_id: str, result: JobResult | None) -> str | None:
+    """Return the id of the job that follows a link of a chain; None = it is none, or the last."""
+    if result is None or result.missing != NEXT_LINK:
+        return None
+    parsed = parse_id(job_id)
+    place = parsed.crc.to_bytes(4, "big") + bytes.fromhex(parsed.epoch)
+    return encode_id(parsed.node, place, result.value, AT_LEAST_ONCE_FOREVER)
 
 
 def missing_value_mark(job: Delivery) -> str:

@@ -2,7 +2,8 @@
 --- KEYS     @queue
 --- ARGV     nonce wanted common window number value delays [record...]
 ---          wanted, common, window   as in ack; common is the receipt of the job
----          value    the result of the job, as in ack; read only with a line feed in common
+---          value    the result of the job, as in ack; read only with a line feed in common. `!next` at its end: the job is a link of a
+---                   chain, and the first record follows it. A link that cancel has marked ends as cancelled
 ---          delays   for each record the ms until its delivery, separated by blanks. In front of them may stand `on` as in
 ---                   open_batch, also with a +: the first record is the callback of a closed batch, and the others are its members
 ---          record   1 to 16, of at most 65536 bytes together, without dedup ids; of a batch 2 to 1001, of at most 1048576
@@ -11,7 +12,7 @@
 --- META     v epoch last uses full seen off enqueued acked=acked_before paused alarm
 --- RETURNS  {1, nonce, first, count}      acknowledged; the numbers of the jobs are first, first + 1, ...
 ---          {0, nonce, outcome}            not acknowledged, and nothing added: 0 gone, -1 stale receipt, -2 dead, 2 ended before
----                                        with this same receipt
+---                                        with this same receipt, 4 a link of a chain that was cancelled: it has ended
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
@@ -22,7 +23,7 @@
 --- FROM active, ready, scheduled  TO done
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
---@include lib/meta/now (gives: change)
+--@include lib/meta/now (gives: changes, change)
 --@include lib/checks/is_lease
 --@include lib/checks/is_duration
 --@include lib/results/keep_results
@@ -96,6 +97,29 @@ if refusal then
 end
 local priorities, bodies = features.priorities, features.bodies
 --@include lib/add/place_jobs (gives: place, write_places)
+local is_link = results and string.sub(results.values[1] or '', -5) == '!next'
+if is_link and uses_any('marks') and redis.call('HEXISTS', tally, 'c' .. number) == 1 then
+  --@include lib/return/end_cancelled
+  end_cancelled(done)
+  local successor_due, token = write_ends(), false
+  if successor_due and paused ~= 'out' and paused ~= 'all' then
+    --@include lib/deliver/announce
+    token = successor_due <= now or announce(successor_due, false)
+  end
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+  if token and wake_empty then
+    redis.call('RPUSH', wake, '1')
+  end
+  wake_after_ends()
+  if full > now and redis.call('LLEN', space) == 0 then
+    redis.call('RPUSH', space, '1')
+  end
+  return {0, nonce, 4}
+elseif is_link then
+  results.values[1] = results.values[1] .. ' ' .. first
+end
 --@include lib/batches/keeps_values
 local outer, outer_place = string.match(uses_any('batches') and redis.call('HGET', members, number) or '', '^([^:]+):?(%d*)$')
 local own_ttl = result_ttl
@@ -104,7 +128,7 @@ keep_results(done, 'done', results)
 --@include lib/batches/join_batch
 if outer then -- before the batch counts down
   redis.call('HDEL', held, '-')
-  join_batch(on and {first} or ids, outer, (on or n == 1) and outer_place ~= '' and outer_place)
+  join_batch(on and {first} or ids, outer, (on or n == 1 or is_link) and outer_place ~= '' and outer_place)
 end
 --@include lib/finish/remove_done (gives: removed)
 close_windows()

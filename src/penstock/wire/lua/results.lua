@@ -9,7 +9,7 @@
 ---                                        not ended, dead, done, cancelled or expired, also if no script has removed the
 ---                                        job yet; at: ms of the end, 0 = not ended;
 ---                                        duration: ms of the last run; flags: why the value is missing; value: JSON, or
----                                        the error of a dead letter. A reply has about 1 MiB, and at least one job:
+---                                        the error of a dead letter, or with the flag next the number of the job that follows. A reply has about 1 MiB, and at least one job:
 ---                                        name the missing last ones in another call
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure

@@ -39,11 +39,12 @@ async def hand_over(client: Any, job: Delivery, then: NextJobs) -> tuple[tuple[i
     own, others = list[NewJob](), list[tuple[int, NewJob]]()
     for place, new in enumerate(then.jobs):
         is_own = new.queue in (None, job.queue_name)
-        if then.batch and not is_own:
+        stays = bool(then.batch) or (then.is_chain and place == 0)
+        if stays and not is_own:
             reason = f"a batch that follows a job lies in its queue, {job.queue_name!r}"
             raise BadArgument("queue", new.queue, reason)
         chooses_partition = ops.partitions and new.options.by_name.get("key") is not None
-        if then.batch or (is_own and not chooses_partition):
+        if stays or (is_own and not chooses_partition):
             own.append(new)
         else:
             others.append((place, new))

@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any
 
 from penstock.client.clock import monotonic
+from penstock.core.enqueuing.chains import links_of, next_jobs_of
 from penstock.core.jobs.job import Delivery, data_of, record_of, reservation_of, set_result
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, Fields, get_logger, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.middleware import Middleware, RunEvent, running
 from penstock.core.jobs.queue_stats import Settings
 from penstock.core.jobs.record import FIRST_FIELDS_BYTES, KEPT_FIELD
-from penstock.core.jobs.results import encoded_value
+from penstock.core.jobs.results import NEXT_LINK, encoded_value, value_to_pass
 from penstock.core.values.caught import caught
 from penstock.worker._sync.hand_over import hand_over
 from penstock.worker._sync.steps import (
@@ -267,13 +268,14 @@ class HandlerRunner:
                 event.value = value
             if self.take is not None:
                 self.take(handler, jobs, value)
-            if handler.size or data_of(jobs[0]).find(KEPT_FIELD, 0, FIRST_FIELDS_BYTES) > 0:
-                self._keep(handler, jobs, value)
-            if type(value) in SUCCESS_TYPES and not handler.size:
+            keeps = handler.size or data_of(jobs[0]).find(KEPT_FIELD, 0, FIRST_FIELDS_BYTES) > 0
+            is_link = bool(keeps) and self._keep(handler, jobs, value)
+            if type(value) in SUCCESS_TYPES and not handler.size and not is_link:
                 return None
             verdicts = _judge_value(handler, jobs, value)
             if verdicts is not None:
                 self._log_failures(jobs, verdicts)
+            verdicts = verdicts or [ACK] * len(jobs) * is_link or None
         except Unfit:
             verdicts = [_reject_unfit(jobs[0], str(caught()))]
         except Exception:  # noqa: BLE001  # whatever a handler raises is its failure
@@ -316,28 +318,39 @@ class HandlerRunner:
         """Prepare the jobs that follow. Those of other queues are added now, before the ack.
 
         If that fails, the job has failed. One `Done` for all jobs of a chunk has its next jobs
-        follow the first one.
+        follow the first one. A link of a chain also hands over to the next one.
         """
         prepared, known = list[Verdict](), set[int]()
         for job, verdict in zip(jobs, verdicts, strict=True):
             then = verdict.then
-            if then is None or job.lost or job.cancelled or job.settled:
+            links = links_of(job) if verdict.kind == "ack" else []
+            if then is not None and id(then) in known:
+                then, verdict = None, verdict._replace(then=None)
+            if links and job.cancelled:  # else its value would be the result of the chain
+                prepared.append(CANCELLED)
+            elif (then is None and not links) or job.lost or job.cancelled or job.settled:
                 prepared.append(verdict)
-            elif id(then) in known:
-                prepared.append(verdict._replace(then=None))
             else:
                 known.add(id(then))
                 try:
+                    if links:
+                        then = next_jobs_of(links, partial(value_to_pass, job), then)
+                    assert then is not None
                     records = hand_over(self.client, job, then)
+                    if links:
+                        set_result(job, (b"", NEXT_LINK))
                     prepared.append(verdict._replace(then=replace(then, records=records)))
                 except Exception:  # noqa: BLE001  # as if the handler had raised it
                     prepared += self._judge_failure(handler, [job], caught())
         return prepared
 
-    def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
-        """Pass the values of jobs whose results are kept on to their acks.
+    def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> bool:
+        """Pass the values of jobs whose results are kept on to their acks, or to next links.
 
         A value that is not JSON, or too large, does not fail the job: its work is done.
+
+        Returns:
+            Whether a job is a link of a chain that another one follows.
         """
         each = [value]
         if handler.size:
@@ -348,6 +361,7 @@ class HandlerRunner:
                 result = result.value  # its value is the result
             if record_of(job).result_ms and not isinstance(result, BaseException):
                 set_result(job, self._encode_result(job, result))
+        return any(map(links_of, jobs))
 
     def _encode_result(self, job: Delivery, value: Any) -> tuple[bytes, str]:
         """Return a value as JSON and ""; or nothing, and the reason why it is not kept."""

@@ -1,5 +1,5 @@
 -- read_kept(id) returns the kept result of a job that has ended: state, time, attempt, duration, flag, value; nil =
--- none is kept, or its time is over.
+-- none is kept, or its time is over. With the flag `next` the value is the number of the job that follows in a chain.
 --- KEYS   held
 --- NEEDS  now
 --- GIVES  read_kept
@@ -10,8 +10,8 @@ local function read_kept(id)
     if stop then
       local line = i == 1 and '([^\n]*)' or '(.*)$' -- a result of its own may have several lines
       local state, at, span, attempt, duration, value = string.match(blocks[i], '^(%a+) (%d+) (%d+) (%d+) (%d+) ' .. line, stop + 1)
-      local flag = string.match(value or '', '^!(%a+)$')
-      return state and at + span > now and {state, at, attempt, duration, flag or '', flag and '' or value} or nil
+      local flag, next_job = string.match(value or '', '^!(%a+) ?(.*)$')
+      return state and at + span > now and {state, at, attempt, duration, flag or '', next_job or value} or nil
     end
   end
 end

@@ -17,7 +17,7 @@ local function result_blocks(given, state, most)
     local id, result, name = ids[i], values[i], is_few and ids[i]
     if #result > usual then
       local from = string.match(result, '^%d* %d* ()') or 1
-      if #result >= from + most then
+      if #result >= from + most and string.byte(result, from) ~= 33 then
         result = sub(result, 1, from - 1) .. '!large'
         values[i] = result
       end
