@@ -115,6 +115,13 @@ if TYPE_CHECKING:
     from penstock.core.enqueuing.chains import ChainStatus
     from penstock.core.enqueuing.schedules import ScheduleView
     from penstock.core.jobs.error_groups import ErrorGroup, ErrorGroups
+    from penstock.core.jobs.history import (
+        HandlerHistory,
+        HistoryPoint,
+        JobTimes,
+        QueueHistory,
+        TimesPoint,
+    )
     from penstock.core.jobs.workers import WorkerView
     from penstock.core.nodes.node_views import Drain, Hello, Info, NodeView, PrimaryView
     from penstock.core.nodes.problems import Problem
@@ -183,8 +190,10 @@ __all__ = [
     "EvictionWarning",
     "Failure",
     "Handler",
+    "HandlerHistory",
     "Handlers",
     "Hello",
+    "HistoryPoint",
     "Holder",
     "IncompleteEnqueue",
     "IncompleteSettle",
@@ -197,6 +206,7 @@ __all__ = [
     "JobId",
     "JobNotActive",
     "JobSearch",
+    "JobTimes",
     "JobView",
     "MetaLost",
     "Middleware",
@@ -229,6 +239,7 @@ __all__ = [
     "QueueClosed",
     "QueueDamaged",
     "QueueFull",
+    "QueueHistory",
     "QueueInUse",
     "QueueMissing",
     "QueuePage",
@@ -267,6 +278,7 @@ __all__ = [
     "StepView",
     "Steps",
     "StepsChanged",
+    "TimesPoint",
     "TooLate",
     "UndecodableBody",
     "UnsupportedServer",
@@ -293,6 +305,11 @@ _LATER = {
     "JobSearch": "penstock.client._sync.searching",
     "ErrorGroup": "penstock.core.jobs.error_groups",
     "ErrorGroups": "penstock.core.jobs.error_groups",
+    "HandlerHistory": "penstock.core.jobs.history",
+    "HistoryPoint": "penstock.core.jobs.history",
+    "JobTimes": "penstock.core.jobs.history",
+    "QueueHistory": "penstock.core.jobs.history",
+    "TimesPoint": "penstock.core.jobs.history",
     "AsyncBatch": "penstock.client._async.queue",
     "AsyncPenstock": "penstock.client._async.client",
     "AsyncJob": "penstock.client._async.queue",

@@ -9,13 +9,14 @@ from dataclasses import asdict
 
 import pytest
 
-from penstock import Penstock
+from penstock import Handlers, Penstock, Worker
 from penstock.cli.app import loaded
 from penstock.cli.commands import COMMANDS
 from penstock.cli.parameters import Argument, described
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from tests.cli.support import Cli
 from tests.support.backends import Backend
+from tests.support.keyspace import advance
 
 
 def test_queues_lists_names(cli: Cli, client: Penstock) -> None:
@@ -802,3 +803,30 @@ def test_redrive_of_a_job_whose_id_is_taken(cli: Cli, client: Penstock) -> None:
     assert (result.code, result.document["redriven"]) == (1, 1)
     assert [view.id for view in queue.peek(state="dead")] == ids[:1]
     assert cli("redrive", "q").out == "0 dead letters redriven\n"
+
+
+def test_the_history_of_a_queue(cli: Cli, client: Penstock, backend: Backend) -> None:
+    """Rows of hours and minutes, and times by handler; also before there is any."""
+    q = client.queue("mail")
+    q.enqueue(1)
+    assert cli("stats", "mail", "--history").out.startswith("queue 'mail' has no history")
+    handlers = Handlers()
+    handlers.handler("resize")(lambda size: size)
+    raw = backend.sync_client()
+    for _ in range(2):
+        q.enqueue(["x"], headers={"handler": "resize"})
+        Worker(client, "mail", handlers, burst=True).run()
+        advance(raw, q.ops, 600)
+    q.enqueue(["x"], headers={"handler": "resize"})
+    Worker(client, "mail", handlers, burst=True).run()
+    shown = cli("stats", "mail", "--history")
+    assert shown.code == 0
+    assert re.search(r"resize +3 +\S+ ms", shown.out)
+    assert re.search(r"until +added +done +failed +dead +waiting", shown.out)
+    document = cli("stats", "mail", "--history", "--json").document
+    assert sum(point["done"] for point in document["history"]["minutes"]) == 2
+    [resize] = document["history"]["handlers"]
+    assert (resize["name"], resize["running"]["count"]) == ("resize", 3)
+    assert cli("stats", "--history").code == 2
+    assert cli("configure", "mail", "history=false").code == 0
+    assert client.queue("mail").stats().settings.history is False

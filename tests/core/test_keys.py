@@ -8,7 +8,7 @@ from penstock import BadArgument
 from penstock.core.calls.troubles import KEY_TYPES
 from penstock.wire.keys import (
     KEY_KINDS,
-    STAGING_KINDS,
+    LASTING_KINDS,
     QueueKeys,
     check_prefix,
     node_key,
@@ -25,7 +25,7 @@ def test_the_names_of_a_queues_keys() -> None:
     keys = QueueKeys("emails")
     assert keys["ready"] == b"penstock:{emails}:ready"
     assert keys.of(("wake", "space")) == (b"penstock:{emails}:wake", b"penstock:{emails}:space")
-    assert len(keys.names) == len(set(keys.names.values())) == len(KEY_KINDS + STAGING_KINDS) == 26
+    assert len(keys.names) == len(set(keys.names.values())) == len(KEY_KINDS + LASTING_KINDS) == 27
     assert set(KEY_TYPES) == set(KEY_KINDS)
     assert (registry_key("p"), node_key("p")) == (b"p:queues", b"p:node")
 

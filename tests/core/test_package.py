@@ -42,7 +42,7 @@ print(*sorted(name for name in sys.modules if name.startswith("penstock.")))
 
 TYPES_IMPORTED_LATER = (
     *("AsyncNodes", "BoundOptions", "Handlers", "Hello", "Info", "Nodes", "ScheduleView"),
-    *("ErrorGroups", "Problem", "WorkerView", "AsyncQueueChains", "QueueChains"),
+    *("ErrorGroups", "Problem", "QueueHistory", "WorkerView", "AsyncQueueChains", "QueueChains"),
 )
 """Types that a module imports when one of its methods is called."""
 

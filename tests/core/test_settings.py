@@ -36,6 +36,8 @@ def test_settings_to_fields() -> None:
         "rate", "5/1000/4", "key_rate", "60/60000", "key_burst", 3,
     ]  # fmt: skip
     assert setting_fields({"ordered": False}) == ["ordered", ""]
+    assert setting_fields({"history": False}) == ["history", 0]
+    assert setting_fields({"history": True}) == ["history", ""]
 
 
 @pytest.mark.parametrize("name", SETTING_KINDS)
@@ -44,7 +46,7 @@ def test_invalid_settings(name: str) -> None:
     for value in (-1, math.nan, True, "5", math.inf, 0):
         if SETTING_KINDS[name] == "limit" and value == 0 and value is not True:
             continue  # no settings
-        if SETTING_KINDS[name] == "flag" and value is True:
+        if SETTING_KINDS[name] in ("flag", "switch") and value is True:
             continue
         with pytest.raises(BadArgument) as caught:
             setting_fields({name: value})

@@ -445,6 +445,7 @@ def _calls() -> Iterator[Act]:
     ):
         yield Act(f"purge, {state}", "purge", (90, state, "", 0))
     yield Act("sweep", "sweep", (90, 600_000), ("dead_max", 1))
+    yield Act("measure", "measure", (90, "resize", "2.1", "3.z"))
     yield Act("hold", "hold", (90, 5000))
     yield Act("hold, ended", "hold", (90, 0))
     yield Act("configure", "configure", (90, "", "lease", 5000, "paused", "out", "max_length", ""))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.values.ids import parse_id
-from penstock.wire.keys import KEY_KINDS, STAGING_KINDS
+from penstock.wire.keys import KEY_KINDS, LASTING_KINDS
 from penstock.wire.scripts import LETTERS, all_scripts, parts
 from tests.protocol.clock import T0
 from tests.protocol.pages import PAGES, ROOT, anchor, prose, section, titles
@@ -149,7 +149,7 @@ def test_every_key_is_described() -> None:
     """The table of keys has every kind."""
     shown = first_column("Keys", "key")
     kinds = {name.rpartition(":")[2] for name in shown if "{" in name and "<" not in name}
-    assert kinds == {*KEY_KINDS, *STAGING_KINDS}
+    assert kinds == {*KEY_KINDS, *LASTING_KINDS}
     assert {"penstock:node", "penstock:queues"} <= set(shown)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.wire.keys import KEY_KINDS, STAGING_KINDS
+from penstock.wire.keys import KEY_KINDS, LASTING_KINDS
 from penstock.wire.scripts import all_scripts, parts, script
 from tests.protocol.lua import (
     LUA,
@@ -63,7 +63,7 @@ def test_names_are_read_from_compiled_code() -> None:
 def test_an_include_declares_its_names(name: str) -> None:
     """KEYS, NEEDS and SETS are exactly its free names; GIVES are its own locals."""
     one, found = include(name), names_of_include(name)
-    keys = {*KEY_KINDS, *STAGING_KINDS} if name.startswith("lib/") else set()
+    keys = {*KEY_KINDS, *LASTING_KINDS} if name.startswith("lib/") else set()
     expected = f"NEEDS {' '.join(sorted(found.read))}  SETS {' '.join(sorted(found.assigned))}"
     assert set(one.keys) == found.read & keys, expected
     assert set(one.needs) == found.read - keys, expected

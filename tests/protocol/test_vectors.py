@@ -13,7 +13,7 @@ import pytest
 
 from penstock.pressure.keys import PressureKeys, Role
 from penstock.wire.codes import Code
-from penstock.wire.keys import KEY_KINDS, STAGING_KINDS
+from penstock.wire.keys import KEY_KINDS, LASTING_KINDS
 from penstock.wire.scripts import Script, all_scripts
 from tests.protocol.clock import T0, TIME, lane_args
 from tests.protocol.differences import LINE_WIDTH, apply, difference, written
@@ -206,8 +206,8 @@ def test_every_kind_of_key_appears() -> None:
     for vector in VECTORS:
         before |= {_kind(key) for key in vector.before}
         changed |= {_kind(key) for key in difference(vector.before, vector.after)}
-    assert before == {*KEY_KINDS, *STAGING_KINDS, "stage", "commit", "checkpoint"}
-    assert changed == {*KEY_KINDS, *STAGING_KINDS, "stage", "commit", "checkpoint"}
+    assert before == {*KEY_KINDS, *LASTING_KINDS, "stage", "commit", "checkpoint"}
+    assert changed == {*KEY_KINDS, *LASTING_KINDS, "stage", "commit", "checkpoint"}
 
 
 def _kind(key: str) -> str:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from penstock.core.jobs.history import base36
 from penstock.wire.keys import PRIORITY_SPAN, QUEUE_KINDS, SCORE_ORIGIN_MS, end_of, score_of
 from penstock.wire.scripts import Script, script
 from tests.protocol.clock import frozen
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 FOLDER = Path(__file__).resolve().parent.parent / "vectors"
-MARK = re.compile(r"<T0([+-]\d+)?(?:\|([0-9a-f]{3}|[-*][1-9])|(\.\d{3}))?>")
+MARK = re.compile(r"<T0([+-]\d+)?(?:\|([0-9a-f]{3}|[-*][1-9])|(\.\d{3})|/(\d+))?>")
 WHOLE = re.compile(r":(<T0(?:[+-]\d+)?(?:\.\d{3})?>)")
 REPEAT = re.compile(r"<(\d+)\*(.)>")
 NEAR = 10**12
@@ -177,6 +178,8 @@ def placed(value: Any, t0: int) -> Any:
 
 def _time(found: re.Match[str], t0: int) -> str:
     ms = t0 + int(found.group(1) or 0)
+    if found.group(4):
+        return base36(ms // int(found.group(4)))
     if found.group(3):
         return str(ms * 1000 + int(found.group(3)[1:]))
     sign, priority = (found.group(2) or "  ")[0], (found.group(2) or "  ")[1:]

@@ -13,8 +13,8 @@ from penstock.core.values.partitions import read_count
 from penstock.wire.keys import (
     DEFAULT_PREFIX,
     KEY_KINDS,
+    LASTING_KINDS,
     PRIORITY_SPAN,
-    STAGING_KINDS,
     registry_key,
     tag,
 )
@@ -84,7 +84,7 @@ def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
     # keys of other programs have one more colon and a name
     kinds = [part for part in parts if b":" not in part[2]]
     # these stay for a while behind a cleared queue, or come before it exists
-    apart = {b"finished", *(kind.encode() for kind in STAGING_KINDS)}
+    apart = {b"finished", *(kind.encode() for kind in LASTING_KINDS)}
     bases = {tagged + end for tagged, end, kind in kinds if kind not in apart}
     for base in bases:
         _check_queue(raw, base, raw.hvals(registry_key(prefix)))

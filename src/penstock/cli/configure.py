@@ -61,7 +61,9 @@ def _parsed(text: str) -> tuple[str, Any]:
     return name, None if value == "default" else _number(value)
 
 
-def _number(text: str) -> int | float | str:
+def _number(text: str) -> bool | int | float | str:
+    if text in ("true", "false"):
+        return text == "true"
     for kind in (int, float):
         try:
             return kind(text)

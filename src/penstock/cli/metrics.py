@@ -22,7 +22,7 @@ __all__ = ["metrics"]
 @command("metrics")
 def metrics(
     session: Session,
-    queues: Annotated[list[str] | None, Argument("QUEUE")] = None,
+    queues: Annotated[list[str] | None, Argument("PATTERN")] = None,
     port: Annotated[int | None, Option(metavar="PORT", low=0, high=65535)] = None,
     host: str = "127.0.0.1",
     most: Annotated[int, Option(low=1)] = MAX_QUEUES,

@@ -16,6 +16,7 @@ from penstock import (
 from penstock.cli import output
 from penstock.cli.app import Session, command, is_there, no_queue, open_existing
 from penstock.cli.chosen import YesOption
+from penstock.cli.history import show_history
 from penstock.cli.jobs import QueueArgument
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
@@ -60,16 +61,24 @@ def queues(
 
 
 @command("stats")
-def stats(session: Session, queues: QueuesArgument = None) -> None:
+def stats(session: Session, queues: QueuesArgument = None, history: bool = False) -> None:
     """Show how many jobs queues have in each state, and their settings.
 
     Args:
         queues: names of queues. Default: every queue.
+        history: show what has happened in one queue in the last two days, as its workers noted it,
+            and how long jobs of each handler have waited and run.
 
     Examples:
         penstock stats
         penstock stats emails --json
+        penstock stats emails --history
     """
+    if history:
+        if len(queues or ()) != 1:
+            raise BadUsage("--history needs the name of one queue")
+        show_history(session, (queues or [""])[0])
+        return
     with session.client() as client:
         names = queues or client.queues()
         counts = list(_read_stats(client, names, are_given=bool(queues)))

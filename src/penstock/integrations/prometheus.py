@@ -23,15 +23,13 @@ except ModuleNotFoundError as error:
 
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.metrics import MAX_QUEUES, Metrics
+from penstock.core.jobs.history import TIME_BOUNDS_SECONDS
 from penstock.core.jobs.job import BulkEnqueued
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
 from penstock.core.nodes.metrics import METRICS
 from penstock.errors import BadArgument
 
 __all__ = ["Prometheus", "QueueCollector"]
-
-BUCKETS_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800, 3600)
-"""The bounds of both histograms, in seconds."""
 
 
 class Prometheus(Middleware):
@@ -80,11 +78,11 @@ class Prometheus(Middleware):
             "handling_seconds",
             "Time a handler took.",
             by_handler,
-            buckets=BUCKETS_SECONDS,
+            buckets=TIME_BOUNDS_SECONDS,
         )
         text = "Time from enqueue to first delivery."
         self._queueing = metric(
-            Histogram, "queueing_seconds", text, by_queue, buckets=BUCKETS_SECONDS
+            Histogram, "queueing_seconds", text, by_queue, buckets=TIME_BOUNDS_SECONDS
         )
         text = "Jobs whose handler runs now."
         self._running = metric(Gauge, "running", text, by_handler, multiprocess_mode="livesum")

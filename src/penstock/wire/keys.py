@@ -19,11 +19,11 @@ __all__ = [
     "DEFAULT_PREFIX",
     "KEY_KINDS",
     "KINDS_PER_CALL",
+    "LASTING_KINDS",
     "PRIORITY_SPAN",
     "QUEUE_KINDS",
     "SCORE_ORIGIN_MS",
     "SLOT_COUNT",
-    "STAGING_KINDS",
     "QueueKeys",
     "check_prefix",
     "check_queue_name",
@@ -51,9 +51,10 @@ KEY_KINDS = (
     "urgent", "once", "dead", "expiry", "finished", "members", "batches", "space", "dedup",
     "windows", "parked", "tickets", "turns", "paces", "holds", "ticks", "schedules",
 )  # fmt: skip
-STAGING_KINDS = ("staged", "writes")
-"""Index and promises of staged writes; they outlive an idle queue, as none of KEY_KINDS does."""
-QUEUE_KINDS = (*KEY_KINDS, *STAGING_KINDS)
+LASTING_KINDS = ("staged", "writes", "history")
+"""Index and promises of staged writes, and the history: they outlive an idle queue, as none of
+KEY_KINDS does."""
+QUEUE_KINDS = (*KEY_KINDS, *LASTING_KINDS)
 """The order of KEYS in every script of a queue. Those that the usual calls need come first."""
 KINDS_PER_CALL = ("stage", "commit", "checkpoint")
 """Kinds of keys of which a queue has many: each call names its own, behind those of the queue."""

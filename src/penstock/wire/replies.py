@@ -233,6 +233,10 @@ class Lookup(Reply):
     jobs: list[list[Any]]
 
 
+class Measure(Reply):
+    now: int
+
+
 class PauseSchedule(Reply):
     done: int
 
@@ -483,6 +487,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "keep_schedules": _tail(Bury, 3),
     "list_batches": _rows(ListBatches, 5, 7),
     "lookup": _tail(Lookup, 6),
+    "measure": _either(_plain(Reply), {1: _plain(Measure)}),
     "nack": _tail(Bury, 3),
     "note": _plain(HandOverGone),
     "open_batch": _plain(Enqueue),

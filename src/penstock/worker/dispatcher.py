@@ -26,6 +26,8 @@ class Dispatcher:
     Attributes:
         runners: the runners.
         size: most jobs of one call of a handler.
+        has_several: whether there are several handlers.
+        find: returns the handler of a job; None = there is none.
         flush_at: when to run the next chunk that is not full.
     """
 
@@ -38,20 +40,17 @@ class Dispatcher:
         clock: Callable[[], float],
     ) -> None:
         self.size = max(handler.size or 1 for handler in handlers)
+        self.has_several = len(list(handlers)) > 1
         self.flush_at = math.inf
-        self._handlers = handlers
+        self.find = handlers.find
         self.runners = runners
         self._return_unknown = return_unknown
         self._clock = clock
         self._open: dict[tuple[AnyHandler, str, str], tuple[float, list[Delivery]]] = {}
 
-    def find(self, job: Delivery) -> AnyHandler | None:
-        """Return the handler of a job; None = there is none."""
-        return self._handlers.find(job)
-
     def hand(self, jobs: Sequence[Delivery]) -> None:
         """Give jobs to the runners."""
-        find, put = self._handlers.find, self.runners.put
+        find, put = self.find, self.runners.put
         for job in jobs:
             handler = find(job)
             if handler is None:

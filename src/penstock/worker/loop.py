@@ -28,7 +28,7 @@ from penstock.worker.reporting import drop_expired, keep_as_hints, report, repor
 from penstock.worker.results import ACK, HANDED_BACK
 from penstock.worker.schedules import TickRun
 from penstock.worker.state import JOBS_PER_CALL, WorkerState
-from penstock.worker.taking import hand_on, measure_trip, read_sizes, reserve_now
+from penstock.worker.taking import hand_on, measure_trip, note_history, read_sizes, reserve_now
 
 __all__ = ["leave", "work"]
 
@@ -232,6 +232,10 @@ def leave(state: WorkerState) -> Flow:
         yield from _report_all(state)
         _hand_back(state)
         yield from _report_all(state)
+        for poll in state.polls:
+            if poll.times and poll.is_usable:
+                with _unless_refused(state, "the history"):
+                    yield from note_history(state, poll)
     except Exception as error:  # noqa: BLE001  # the worker ends all the same
         text = "worker: %s: %s; leases are left to end"
         state.log.warning(text, type(error).__name__, error)

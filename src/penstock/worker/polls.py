@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import OwnNode, QueueOps
+from penstock.core.jobs.history import TimesNote
 from penstock.core.jobs.job import Delivery, Reservation, epoch_of, reservation_of
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.queue_stats import Settings
@@ -160,6 +161,7 @@ class QueuePoll:
         is_slow: whether that is too long for the lease: no jobs are reserved then.
         ticker: its schedules.
         lease_ms: of the worker's jobs, in place of the queue's; None = the queue's.
+        times: of jobs that it has run, for the history of the queue.
     """
 
     ops: QueueOps
@@ -186,6 +188,7 @@ class QueuePoll:
     is_slow: bool = False
     ticker: Ticker = field(default_factory=Ticker)
     lease_ms: int | None = None
+    times: TimesNote = field(default_factory=TimesNote)
 
     @property
     def node(self) -> OwnNode | None:

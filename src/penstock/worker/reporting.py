@@ -8,7 +8,7 @@ that too, the job is left to its lease.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,7 +16,15 @@ from penstock.core.calls.failures import about_server
 from penstock.core.flows import Effect, StoreHint
 from penstock.core.flows.effects import CountFlow, Flow
 from penstock.core.jobs.hints import Intent
-from penstock.core.jobs.job import Delivery, counts_of, data_of, number_of, reservation_of, term_of
+from penstock.core.jobs.job import (
+    Delivery,
+    counts_of,
+    data_of,
+    number_of,
+    ops_of,
+    reservation_of,
+    term_of,
+)
 from penstock.core.jobs.logs import TRACE_FIELD, Fields, get_logger, span
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.outcomes import Outcome, Settled
@@ -40,6 +48,8 @@ from penstock.worker.suspects import PUT_ASIDE
 __all__ = ["drop_expired", "keep_as_hints", "report", "report_all"]
 
 logger = get_logger("penstock")
+MOST_UNSORTED_RUNS = 1000
+"""Runs that are kept before their times are counted by bucket."""
 
 MOST_REPORT_TRIES = 3
 """Rounds in which a report is tried while its error may pass."""
@@ -324,6 +334,19 @@ def count(state: WorkerState, done: Finished, outcome: str, jobs: Sequence[Deliv
         "spans": () if done.is_counted else done.spans,
     }
     state.statistics.add_outcome(outcome, len(jobs), **figures)
+    poll = state.poll_of.get(ops_of(job))
+    if poll is not None:
+        spans = () if done.is_counted else done.spans or ((done.seconds,) if done.seconds else ())
+        runs: Iterable[tuple[Delivery, Sequence[float]]] = [(job, spans)]
+        if spans and done.spans and state.dispatcher.has_several:
+            runs = zip(done.jobs, ([seconds] for seconds in spans), strict=True)
+        for one, own in runs:
+            handler = state.dispatcher.find(one)
+            if handler is not None:
+                poll.times.runs.append((handler.name, waited, own))
+            waited = None
+        if len(poll.times.runs) >= MOST_UNSORTED_RUNS:
+            poll.times.sort()
     if state.hooks or state.isolated is not None:
         state.tell_outcome(jobs, outcome, **figures)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from penstock.core.calls.failures import about_server
@@ -13,9 +14,13 @@ from penstock.worker.deliveries import drop_unconfirmed, take_reply
 from penstock.worker.polls import QueuePoll
 from penstock.worker.state import WorkerState
 
-__all__ = ["hand_on", "measure_trip", "read_sizes", "reserve_now"]
+__all__ = ["hand_on", "measure_trip", "note_history", "read_sizes", "reserve_now"]
 
 logger = get_logger("penstock")
+HISTORY_INTERVAL = 60.0
+"""Seconds until the history is written again, if the queue's clock is not known."""
+FIRST_HISTORY_PAUSE = 1.0
+"""Seconds from the first look at a queue until its history is written."""
 
 
 def measure_trip(state: WorkerState, poll: QueuePoll, wanted: int) -> CountFlow:
@@ -77,6 +82,42 @@ def _read_size(state: WorkerState, poll: QueuePoll) -> Flow:
     poll.ticker.learn(has_schedules=stats.has_schedules)
     state.tick_at = 0.0
     state.statistics.add_size(poll.ops.name, state.sizes[poll.ops.name])
+    totals = (stats.enqueued, stats.acked, stats.nacked, stats.crashed, stats.died)
+    if poll.times or totals != poll.times.seen or stats.ready:
+        yield from note_history(state, poll, totals)
+
+
+def note_history(state: WorkerState, poll: QueuePoll, totals: Sequence[int] | None = None) -> Flow:
+    """Write the history of a queue once a minute, and at the end of the worker.
+
+    It is only for people: an error of the queue changes nothing.
+
+    Args:
+        state: the worker's state.
+        poll: the queue.
+        totals: those that change with it; None = the worker ends.
+    """
+    times, now = poll.times, state.clock()
+    if poll.settings is not None and poll.settings.history is False:
+        times.clear()
+        return
+    if totals is not None and times.seen is None:  # a worker that ends at once writes once
+        times.seen, times.due_at = (), now + FIRST_HISTORY_PAUSE
+    if totals is not None and now < times.due_at:
+        return
+    times.due_at = now + HISTORY_INTERVAL
+    try:
+        reply = yield from run_call(state, poll, poll.ops.measure(times.take()))
+        while times:
+            yield from run_call(state, poll, poll.ops.measure(times.take()))
+    except Exception as error:
+        if about_server(error):
+            raise
+        logger.debug("the history of queue %r can't be written: %s", poll.ops.name, error)
+        return
+    if reply.code == 1:
+        times.due_at = now + (60_000 - reply.now % 60_000) / 1000
+    times.seen = totals
 
 
 def hand_on(state: WorkerState, poll: QueuePoll) -> Flow:

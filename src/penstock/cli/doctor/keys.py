@@ -27,7 +27,7 @@ from penstock.core.values.rate import rate_text
 from penstock.wire.keys import (
     KEY_KINDS,
     KINDS_PER_CALL,
-    STAGING_KINDS,
+    LASTING_KINDS,
     QueueKeys,
     hints_key,
     node_key,
@@ -107,7 +107,7 @@ def _sort(key: bytes, prefix: str, found: ScannedKeys) -> None:
     text = key.decode("utf-8", "backslashreplace")
     shape = re.fullmatch(r":\{([^{}]+)\}:(\w+)(:[0-9a-zA-Z:]+)?", text[len(prefix) :], re.DOTALL)
     if shape is None or shape[2] not in (
-        KINDS_PER_CALL if shape[3] else (*KEY_KINDS, *STAGING_KINDS)
+        KINDS_PER_CALL if shape[3] else (*KEY_KINDS, *LASTING_KINDS)
     ):
         found.unknown.append(text)
     else:

@@ -50,6 +50,7 @@ from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
     from penstock.client._async.chains import AsyncQueueChains
+    from penstock.core.jobs.history import QueueHistory
 
 logger = get_logger("penstock")
 LOOK_AGAIN = 4.0
@@ -313,6 +314,23 @@ class AsyncQueueAdmin:
         """
         return await (await self.route.refresh()).read_stats()
 
+    async def history(self) -> QueueHistory:
+        """Return what has happened in the queue in the last two days, as its workers noted it.
+
+        Parts on several nodes and partitions are added up; those that did not answer are left out.
+        Nothing is written.
+
+        Examples:
+            >>> (await q.history()).minutes
+            []
+        """
+        from penstock.core.jobs.history import read_history
+
+        route = await self.route.refresh()
+        answers, _ = await route.ask_parts(lambda part: part.read_history())
+        now = max((now_ms for _, now_ms in answers), default=0) / 1000
+        return read_history([stored for stored, _ in answers], now)
+
     async def peek(
         self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
     ) -> list[JobView]:
@@ -552,6 +570,7 @@ class AsyncQueueAdmin:
         key_rate: str | None = KEEP,
         key_burst: int | None = KEEP,
         max_active: int | None = KEEP,
+        history: bool | None = KEEP,
     ) -> Settings:
         """Store settings on the queue, for all its clients. Settings not given stay as they are.
 
@@ -559,7 +578,8 @@ class AsyncQueueAdmin:
             lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes, replicas,
                 backoff_base, backoff_cap, unknown_age, dead_max, dead_age, results_max,
                 results_bytes, result_size, result_ttl, rate, burst, per_key, share, ordered,
-                key_rate, key_burst, max_active: as in `Settings`; None = back to the default.
+                key_rate, key_burst, max_active, history: as in `Settings`; None = back to the
+                default.
 
         Returns:
             All settings as they are now.

@@ -51,6 +51,7 @@ from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
     from penstock.client._sync.chains import QueueChains
+    from penstock.core.jobs.history import QueueHistory
 
 logger = get_logger("penstock")
 LOOK_AGAIN = 4.0
@@ -312,6 +313,23 @@ class QueueAdmin:
         """
         return self.route.refresh().read_stats()
 
+    def history(self) -> QueueHistory:
+        """Return what has happened in the queue in the last two days, as its workers noted it.
+
+        Parts on several nodes and partitions are added up; those that did not answer are left out.
+        Nothing is written.
+
+        Examples:
+            >>> (q.history()).minutes
+            []
+        """
+        from penstock.core.jobs.history import read_history
+
+        route = self.route.refresh()
+        answers, _ = route.ask_parts(lambda part: part.read_history())
+        now = max((now_ms for _, now_ms in answers), default=0) / 1000
+        return read_history([stored for stored, _ in answers], now)
+
     def peek(
         self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
     ) -> list[JobView]:
@@ -549,6 +567,7 @@ class QueueAdmin:
         key_rate: str | None = KEEP,
         key_burst: int | None = KEEP,
         max_active: int | None = KEEP,
+        history: bool | None = KEEP,
     ) -> Settings:
         """Store settings on the queue, for all its clients. Settings not given stay as they are.
 
@@ -556,7 +575,8 @@ class QueueAdmin:
             lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes, replicas,
                 backoff_base, backoff_cap, unknown_age, dead_max, dead_age, results_max,
                 results_bytes, result_size, result_ttl, rate, burst, per_key, share, ordered,
-                key_rate, key_burst, max_active: as in `Settings`; None = back to the default.
+                key_rate, key_burst, max_active, history: as in `Settings`; None = back to the
+                default.
 
         Returns:
             All settings as they are now.

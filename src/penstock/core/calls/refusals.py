@@ -58,6 +58,7 @@ ARGUMENT_RULES = {
     "what": "must be run or alone; of a tick also skip or move",
     "hash": "must be 16 small hex digits",
     "key": "must be the hash of a key: 13 hex digits",
+    "handler": "must be one of 20 handlers at most",
     "app": "must be at most 600 bytes without blanks or line feeds",
     "name": "must be one of 100 names at most; of a step or a signal 1 to 200 bytes without control"
     " characters",

@@ -54,6 +54,8 @@ def _field(name: str, value: object, partitions: int | None) -> Argument:
         return lease_ms(name, value, zero=False)
     if kind == "flag":
         return 1 if check_flag(name, value) else ""
+    if kind == "switch":
+        return "" if check_flag(name, value) else 0
     if kind == "duration":
         return duration_ms(name, value, zero=False)
     if name in ("burst", "key_burst"):

@@ -61,6 +61,7 @@ class Settings:
         key_burst: most deliveries of a key at once; default 1.
         max_active: most jobs that are delivered at once, over all consumers; default no limit
             (docs/rate.md).
+        history: whether workers note the history of the queue; default yes (docs/observing.md).
         paused: "in", "out", "all" or None.
     """
 
@@ -88,6 +89,7 @@ class Settings:
     key_rate: str | None = None
     key_burst: int | None = None
     max_active: int | None = None
+    history: bool | None = None
     paused: str | None = None
 
 
@@ -106,8 +108,10 @@ SETTING_KINDS: Mapping[str, str] = {
     "key_rate": "rate",
     "key_burst": "count",
     "max_active": "slots",
+    "history": "switch",
 }
-"""The kind of each setting: a lease, a duration, a rate, a count from 1, a limit, a flag, slots."""
+"""The kind of each setting: a lease, a duration, a rate, a count from 1, a limit, a flag, slots,
+or a switch, which is on by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +341,7 @@ def read_settings(fields: Mapping[str, str]) -> Settings:
             values[name] = rate_text(fields.get(name, ""))
         elif kind == "slots":
             values[name] = slots_in(fields.get(name, ""))
-        elif kind == "flag" and number is not None:
+        elif kind in ("flag", "switch") and number is not None:
             values[name] = bool(number)
         elif number is not None:
             values[name] = number if kind in ("count", "limit") else number / 1000

@@ -22,6 +22,7 @@ redis.call('ZCARD', tickets)
 redis.call('ZCARD', turns)
 redis.call('ZCARD', paces)
 redis.call('ZCARD', holds)
+redis.call('HLEN', history)
 for _, map in ipairs({held, tally, dedup, schedules, members, batches}) do
   redis.call('HLEN', map)
 end
@@ -30,7 +31,7 @@ for _, tokens in ipairs({wake, space}) do
 end
 redis.call('HDEL', held, '-')
 -- finished ends by its time to live: its ids go on, and a repeat does not remove the entry of the first call
-redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, members, batches, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets, turns, paces, holds)
+redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, members, batches, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets, turns, paces, holds, history)
 if uses_any('awaited') then -- clients wait for results: all of them look again
   --@include lib/finish/add_entry
   add_entry('*')

@@ -5,7 +5,7 @@
 ---                  meta was lost while jobs exist, create it again
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes,
 ---                  replicas, backoff_base, backoff_cap, unknown_age, dead_max, dead_age, results_max,
----                  results_bytes, result_size, result_ttl, rate, burst, per_key, share, ordered (1), key_rate, key_burst, max_active; value '' drops the setting.
+---                  results_bytes, result_size, result_ttl, rate, burst, per_key, share, ordered (1), key_rate, key_burst, max_active, history (0); value '' drops the setting.
 ---                  'configured' and ms: the settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
 --- META     v epoch seen off full paused max_length replicas result_ttl uses configured per_key ordered share key_rate key_burst
@@ -21,7 +21,7 @@ local created, drops = 0, {}
 --@include lib/checks/is_lease
 --@include lib/meta/all_fields
 local function is_setting(field, value) -- '' drops a setting
-  local words = ({paused = {['in'] = true, out = true, all = true}, closed = {['1'] = true}, ordered = {['1'] = true}})[field]
+  local words = ({paused = {['in'] = true, out = true, all = true}, closed = {['1'] = true}, ordered = {['1'] = true}, history = {['0'] = true}})[field]
   if words then
     return value == '' or words[value]
   elseif field == 'rate' then

@@ -73,7 +73,7 @@ if #expired.ids + #expired.once + trimmed + dropped + #ended_windows == 0 then
   local has_role = is_held(producer) or is_held(consumer)
   local settings = redis.call('HMGET', meta, 'paused', 'lease', 'max_length', 'max_attempts', 'max_crashes', 'max_releases',
     'max_snoozes', 'backoff_base', 'backoff_cap', 'unknown_age', 'dead_max', 'dead_age', 'replicas', 'closed', 'results_max', 'results_bytes',
-    'result_size', 'result_ttl', 'rate', 'burst', 'key_burst', 'max_active')
+    'result_size', 'result_ttl', 'rate', 'burst', 'key_burst', 'max_active', 'history')
   local key_limits = redis.call('HMGET', meta, 'per_key', 'ordered', 'share', 'key_rate')
   local limits_keys = key_limits[1] or key_limits[2] or key_limits[3] or key_limits[4]
   --@include lib/deliver/hold (gives: held_until)

@@ -298,6 +298,11 @@ class Part(OnePart):
         self.connect()
         return self.executor.run(self.ops.hold(span_ms, hashed_key)).code > 0
 
+    def read_history(self) -> tuple[dict[bytes, bytes], int]:
+        """Return the history of this part as stored, and the time of the server in ms."""
+        flat = self.executor.command("HGETALL", self.ops.keys["history"])
+        return dict(zip(flat[::2], flat[1::2], strict=True)), self.executor.time_ms()
+
     def read_settings(self) -> list[bytes | None]:
         """Return the settings as stored, with the time of their last change."""
         stored: list[bytes | None] = self.executor.command(

@@ -75,6 +75,10 @@ class Managing(Operations):
         """Remove jobs that are never delivered again."""
         return self.call("evict", count, 1 if letters else 0)
 
+    def measure(self, times: Sequence[str]) -> Call[replies.Measure]:
+        """Note the history of the queue; `times` are those of `TimesNote.take`."""
+        return self.call("measure", *times)
+
     def clear(self) -> Call[replies.Clear]:
         """Remove the queue."""
         return self.call("clear")
