@@ -9,8 +9,7 @@ local function end_wait(id, head, name, kind, value)
   if string.match(wait, '^%d+ (.*)$') == name then
     wait = '-'
   end
-  redis.call(
-    'HSET', tally, 'n' .. id, count .. string.format(' %.0f ', bytes + #outcome) .. redriven .. ' ' .. wait,
+  redis.call('HSET', tally, 'n' .. id, count .. string.format(' %.0f ', bytes + #outcome) .. redriven .. ' ' .. wait,
     'n' .. id .. ':0', (redis.call('HGET', tally, 'n' .. id .. ':0') or '') .. outcome
   )
 end
