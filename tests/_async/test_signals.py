@@ -557,6 +557,21 @@ async def test_a_wait_without_a_timeout(
     assert seen == [None]
 
 
+async def test_later_jobs_of_a_key_in_order_wait(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """The order of a key holds while its first job waits, whatever signals the others have."""
+    await q.configure(ordered=True)
+    first, second = await add(q, key="ada"), await add(q, key="ada")
+    assert await work(ps, handlers) == {"suspended": 1}
+    assert await q.signal(second, "approval", 2) is TAKEN
+    check_invariant(raw)
+    assert await work(ps, handlers) == {}
+    assert await q.signal(first, "approval", 1) is TAKEN
+    assert await work(ps, handlers) == {"suspended": 1, "done": 2}
+    assert answers == [1, 2]
+
+
 async def test_waits_without_a_server() -> None:
     """Their signals are given; a wait for another one times out at once."""
     steps = AsyncSteps.local({"approval": ("ada", 7), "none": None})

@@ -556,6 +556,21 @@ def test_a_wait_without_a_timeout(ps: Penstock, q: Queue, raw: Raw, handlers: Ha
     assert seen == [None]
 
 
+def test_later_jobs_of_a_key_in_order_wait(
+    ps: Penstock, q: Queue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """The order of a key holds while its first job waits, whatever signals the others have."""
+    q.configure(ordered=True)
+    first, second = add(q, key="ada"), add(q, key="ada")
+    assert work(ps, handlers) == {"suspended": 1}
+    assert q.signal(second, "approval", 2) is TAKEN
+    check_invariant(raw)
+    assert work(ps, handlers) == {}
+    assert q.signal(first, "approval", 1) is TAKEN
+    assert work(ps, handlers) == {"suspended": 1, "done": 2}
+    assert answers == [1, 2]
+
+
 def test_waits_without_a_server() -> None:
     """Their signals are given; a wait for another one times out at once."""
     steps = Steps.local({"approval": ("ada", 7), "none": None})
