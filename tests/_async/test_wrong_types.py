@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -46,9 +47,26 @@ NEEDS = {
 }
 
 
-async def fill(q: AsyncQueue, raw: Raw) -> list[Any]:
-    """Create every structure; the first held job is the one to settle."""
-    await q.enqueue_many(range(5), ttl=1000)
+NO_LIMITS: Mapping[str, Any] = MappingProxyType({})
+LIMITS: list[dict[str, Any]] = [
+    {"per_key": 1},
+    {"share": 1, "per_key": 1},
+    {"key_rate": "10/s"},
+    {"ordered": True},
+]
+
+
+async def fill(q: AsyncQueue, raw: Raw, settings: Mapping[str, Any] = NO_LIMITS) -> list[Any]:
+    """Create every structure; the first held job is the one to settle.
+
+    With limits per key, a parked job is behind each of the held ones.
+    """
+    if settings:
+        await q.configure(**settings)
+        keys = iter("abcde" * 2)
+        await q.enqueue_many(range(10), ttl=1000, key=lambda _: next(keys))
+    else:
+        await q.enqueue_many(range(5), ttl=1000)
     jobs = await q.reserve(5, block=0)
     await jobs[4].bury()
     await jobs[3].nack(delay=0)
@@ -57,7 +75,8 @@ async def fill(q: AsyncQueue, raw: Raw) -> list[Any]:
     await q.enqueue("expired", ttl=5)
     await q.enqueue("due", delay=5)
     await q.enqueue("later", delay=500)
-    await q.enqueue("urgent", delay=5, priority=1)
+    if not settings.get("ordered"):
+        await q.enqueue("urgent", delay=5, priority=1)
     await q.enqueue("named", delay=500, dedup=Dedup("a", window=60))
     await q.enqueue_many(["a", "b"])
     await q.reserve(2, block=0)
@@ -121,11 +140,36 @@ async def met(call: Callable[[], Any]) -> Exception | None:
 @pytest.mark.parametrize("name", NEEDS)
 async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, name: str) -> None:
     """The call raises QueueDamaged without a change, or works if it does not need the key."""
+    found = await find_changes(ps, raw, name, NO_LIMITS)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        pytest.param(name, settings, id=f"{name} {' '.join(settings)}")
+        for name in NEEDS
+        for settings in LIMITS
+        if name != "enqueue urgent" or not settings.get("ordered")
+    ],
+)
+async def test_a_key_of_another_type_with_limits_per_key(
+    ps: AsyncPenstock, raw: Raw, damage: None, name: str, settings: dict[str, Any]
+) -> None:
+    """The same with limits per key, which read and write more keys."""
+    found = await find_changes(ps, raw, name, settings)
+    assert not found, "\n".join(found)
+
+
+async def find_changes(
+    ps: AsyncPenstock, raw: Raw, name: str, settings: Mapping[str, Any]
+) -> list[str]:
+    """Return what a call has changed before its error, for each key of another type."""
     found = []
     q = ps.queue("q")
     jobs: list[Any] = []
     for kind in KEY_KINDS:
-        jobs = jobs or await fill(q, raw)
+        jobs = jobs or await fill(q, raw, settings)
         key = q.ops.keys[kind]
         raw.copy(key, ASIDE)
         raw.delete(key)
@@ -133,7 +177,7 @@ async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, 
         before = dump(raw)
         error = await met(calls(q, jobs)[name])
         after = dump(raw)
-        if error is None and kind in NEEDS[name]:
+        if error is None and kind in NEEDS[name] and not settings:
             found.append(f"{kind}: not noticed")
         elif error is None and after[key] != before[key]:
             found.append(f"{kind}: written over")
@@ -149,7 +193,7 @@ async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, 
             raw.delete(*raw.scan_iter("penstock:{*"))
             jobs = []
         raw.delete(ASIDE)
-    assert not found, "\n".join(found)
+    return found
 
 
 @pytest.mark.parametrize(

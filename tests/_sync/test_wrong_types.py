@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -47,9 +48,26 @@ NEEDS = {
 }
 
 
-def fill(q: Queue, raw: Raw) -> list[Any]:
-    """Create every structure; the first held job is the one to settle."""
-    q.enqueue_many(range(5), ttl=1000)
+NO_LIMITS: Mapping[str, Any] = MappingProxyType({})
+LIMITS: list[dict[str, Any]] = [
+    {"per_key": 1},
+    {"share": 1, "per_key": 1},
+    {"key_rate": "10/s"},
+    {"ordered": True},
+]
+
+
+def fill(q: Queue, raw: Raw, settings: Mapping[str, Any] = NO_LIMITS) -> list[Any]:
+    """Create every structure; the first held job is the one to settle.
+
+    With limits per key, a parked job is behind each of the held ones.
+    """
+    if settings:
+        q.configure(**settings)
+        keys = iter("abcde" * 2)
+        q.enqueue_many(range(10), ttl=1000, key=lambda _: next(keys))
+    else:
+        q.enqueue_many(range(5), ttl=1000)
     jobs = q.reserve(5, block=0)
     jobs[4].bury()
     jobs[3].nack(delay=0)
@@ -58,7 +76,8 @@ def fill(q: Queue, raw: Raw) -> list[Any]:
     q.enqueue("expired", ttl=5)
     q.enqueue("due", delay=5)
     q.enqueue("later", delay=500)
-    q.enqueue("urgent", delay=5, priority=1)
+    if not settings.get("ordered"):
+        q.enqueue("urgent", delay=5, priority=1)
     q.enqueue("named", delay=500, dedup=Dedup("a", window=60))
     q.enqueue_many(["a", "b"])
     q.reserve(2, block=0)
@@ -122,11 +141,34 @@ def met(call: Callable[[], Any]) -> Exception | None:
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) -> None:
     """The call raises QueueDamaged without a change, or works if it does not need the key."""
+    found = find_changes(ps, raw, name, NO_LIMITS)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        pytest.param(name, settings, id=f"{name} {' '.join(settings)}")
+        for name in NEEDS
+        for settings in LIMITS
+        if name != "enqueue urgent" or not settings.get("ordered")
+    ],
+)
+def test_a_key_of_another_type_with_limits_per_key(
+    ps: Penstock, raw: Raw, damage: None, name: str, settings: dict[str, Any]
+) -> None:
+    """The same with limits per key, which read and write more keys."""
+    found = find_changes(ps, raw, name, settings)
+    assert not found, "\n".join(found)
+
+
+def find_changes(ps: Penstock, raw: Raw, name: str, settings: Mapping[str, Any]) -> list[str]:
+    """Return what a call has changed before its error, for each key of another type."""
     found = []
     q = ps.queue("q")
     jobs: list[Any] = []
     for kind in KEY_KINDS:
-        jobs = jobs or fill(q, raw)
+        jobs = jobs or fill(q, raw, settings)
         key = q.ops.keys[kind]
         raw.copy(key, ASIDE)
         raw.delete(key)
@@ -134,7 +176,7 @@ def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) 
         before = dump(raw)
         error = met(calls(q, jobs)[name])
         after = dump(raw)
-        if error is None and kind in NEEDS[name]:
+        if error is None and kind in NEEDS[name] and not settings:
             found.append(f"{kind}: not noticed")
         elif error is None and after[key] != before[key]:
             found.append(f"{kind}: written over")
@@ -150,7 +192,7 @@ def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) 
             raw.delete(*raw.scan_iter("penstock:{*"))
             jobs = []
         raw.delete(ASIDE)
-    assert not found, "\n".join(found)
+    return found
 
 
 @pytest.mark.parametrize(

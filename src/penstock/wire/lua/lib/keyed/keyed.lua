@@ -21,11 +21,12 @@ if uses_any('tickets') then
   local share = not is_ordered and not pace and tonumber(settings[4])
   local has_turns = share or pace
   local most = pace and 0 or share and math.min(share, hard_limit) or hard_limit -- tickets that are given without a turn
-  call('HLEN', held)
   call('ZCARD', tickets)
   call('ZCARD', scheduled)
-  call('ZCARD', once)
   call('LLEN', wake)
+  if is_ordered then
+    call('ZCARD', once)
+  end
   if has_turns then
     call('ZCARD', turns)
   end
