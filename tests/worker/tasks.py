@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from penstock import Retry, Snooze
 from penstock.worker import AsyncWorker, Handlers, LoopEvent, Worker
 from tests.support.workers import Log, await_word, tell
 
@@ -60,6 +61,16 @@ FAULTS: dict[str, Callable[[], object]] = {
     "exit": lambda: os._exit(3),
     "memory": lambda: bytearray(1 << 62),
     "spin": spin,
+}
+
+
+PUT_OFF: dict[str, Callable[[str], Exception]] = {
+    "Retry": lambda hold: Retry(after=600, hold=hold),
+    "Snooze": lambda hold: Snooze(600, hold=hold),
+}
+RAISED: dict[str, Callable[[Any], Exception]] = {
+    "boom": lambda _: ValueError("boom"),
+    "put off": lambda body: PUT_OFF[body["as"]](body["hold"]),
 }
 
 
@@ -145,8 +156,8 @@ class Deeds:
             FAULTS[do]()
         elif do == "stumble" and job.attempt == 1:
             raise ValueError(f"no luck with {body['n']}")
-        elif do == "boom":
-            raise ValueError("boom")
+        elif do in RAISED:
+            raise RAISED[do](body)
         elif do == "watch":
             while not job.lost:
                 time.sleep(0.01)
