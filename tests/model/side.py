@@ -352,7 +352,7 @@ class SideBySide(RuleBasedStateMachine):
                 number = as_number(parse_id(job_id).number)
                 assert (view is None) == (number not in self.model.jobs), job_id
                 if view is not None:
-                    self.compare(view, is_shown=True)
+                    self.compare(view)
                     texts = self.model.jobs[number].failures
                     assert [failure.text for failure in view.failures] == texts
 
@@ -383,22 +383,18 @@ class SideBySide(RuleBasedStateMachine):
         """Compare a list of jobs, in order."""
         assert [view.id for view in views] == [self.by_number[job.number].id for job in wanted]
         for view in views:
-            self.compare(view, is_peeked=True)
+            self.compare(view)
 
-    def compare(self, view: JobView, *, is_peeked: bool = False, is_shown: bool = False) -> None:
-        """Compare a job as readers see it.
-
-        A list of one state has no times of keys; only `show` and `dedup_status` tell why a job
-        is parked.
-        """
+    def compare(self, view: JobView) -> None:
+        """Compare a job as readers see it."""
         model = self.model
         job = model.jobs[as_number(parse_id(view.id).number)]
         state = model.state(job)
         delivered = job.delivered is not None
         lease = model.span(job)
-        turn = model.turns.get(job.key, 0) if state == "parked" and not is_peeked else 0
+        is_parked = state == "parked"
+        turn = model.turns.get(job.key, 0) if is_parked else 0
         due = job.at if state == "scheduled" and job.at != NEVER else turn
-        tells = is_shown and state == "parked"
         limits = model.settings
         wanted = JobView(
             id=self.by_number[job.number].id,
@@ -428,9 +424,9 @@ class SideBySide(RuleBasedStateMachine):
             retry=policy(job.retry),
             priority=job.priority,
             key_hash=key_hash(job.key) if job.key else None,
-            key_taken=model.tickets_of(job.key) if tells else None,
+            key_taken=model.tickets_of(job.key) if is_parked else None,
             key_limit=(1 if model.is_ordered else limits.get("per_key") or limits.get("share"))
-            if tells
+            if is_parked
             else None,
         )
         other = [name for name in JobView.__slots__ if getattr(view, name) != getattr(wanted, name)]
@@ -455,7 +451,7 @@ class SideBySide(RuleBasedStateMachine):
             wanted = [job for job in (owner, successor) if job]
             assert [view.id for view in views] == [self.by_number[x.number].id for x in wanted]
             for view in views:
-                self.compare(view, is_shown=True)
+                self.compare(view)
             assert found.window_ends == (end / 1000 if end else None)
             assert found.state == ("window" if end or owner is None else self.model.state(owner))
         stored = self.raw.hgetall(self.ops.keys["dedup"])

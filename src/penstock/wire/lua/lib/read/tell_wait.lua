@@ -8,6 +8,9 @@
 local settings, waits = nil, {}
 local function tell_wait(job)
   local hash = redis.call('ZSCORE', parked, job[1])
+  if not hash then -- peek has removed an expired job meanwhile, and so admitted this one
+    return
+  end
   hash = string.format('%.0f', hash)
   local wait = waits[hash]
   if not wait then
