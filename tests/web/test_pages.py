@@ -16,6 +16,8 @@ import pytest
 
 import penstock
 from penstock import Handlers, Penstock, Queue, RetryPolicy, Steps, Worker
+from penstock.client._sync.admin import ask_all
+from penstock.core.jobs.history import TimesNote
 from penstock.core.jobs.workers import worker_entry
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from penstock.web import files, pages
@@ -622,3 +624,25 @@ print(told, vectors(), ".zip" in penstock.__file__)
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.stdout == "[200, 404] {'a.json': '{}'} True\n", done.stderr
+
+
+def test_the_history_of_a_queue(ps: Penstock, raw: Raw, page: Browser) -> None:
+    """Charts with numbers on their axes, and the times of handlers; none before there is any."""
+    q = ps.queue("emails")
+    q.enqueue(1)
+    assert not [tag for tag, given in page.get("/queues/emails").reader.tags if tag == "figure"]
+    for i in range(3):
+        note = TimesNote()
+        note.runs += [("<resize>", 0.02, [0.2]), (None, 0.02, [2.0])]
+        times = note.take()
+        ask_all(q, lambda part, times=times: part.executor.run(part.ops.measure(times)))
+        advance(raw, q.ops, 600)
+        q.enqueue_many(range(30 * i))
+    found = page.get("/queues/emails")
+    svgs = [given for tag, given in found.reader.tags if tag == "svg"]
+    drawings = [given for given in svgs if given.get("class") == "chart"]
+    assert len(drawings) == 4
+    assert "Jobs per minute, last 2 hours: added 30 at the end" in str(drawings[0]["aria-label"])
+    assert found.text.count("-24 h") == 2
+    assert "<resize> 3" in found.text
+    assert "(default) 3" in found.text

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, get_args
 
 from starlette.requests import Request
@@ -13,12 +14,22 @@ from starlette.responses import Response
 
 from penstock.client._async.queue import AsyncQueue
 from penstock.core.enqueuing.batches import BATCHES_WITH_FAILURES
+from penstock.core.jobs.history import QueueHistory
 from penstock.core.jobs.logs import printable
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.jobs.views import JobView, ScanPage
 from penstock.core.values.checks import StateName
-from penstock.errors import BadJobId, JobCancelled, JobExpired, JobFailed, ResultGone, ResultTimeout
+from penstock.errors import (
+    BadJobId,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    NotPermitted,
+    ResultGone,
+    ResultTimeout,
+)
+from penstock.web.charts import charts_of, handler_times
 from penstock.web.runs import ACTIONS_OF_STATE, FILTERS, Filter
 from penstock.web.sampler import Sample
 from penstock.web.shapes import body_text
@@ -123,6 +134,11 @@ async def show_queue(site: Site, request: Request) -> Response:
     if is_live(request) and chosen and not is_step:  # a search is not repeated by itself
         return site.page(request, "_queue_live.html", **values)
     template = "_queue_live.html" if is_live(request) else "queue.html"
+    if template == "queue.html":
+        history = QueueHistory(0.0)
+        with suppress(NotPermitted):
+            history = await target.history()
+        values |= {"charts": charts_of(history), "handler_times": handler_times(history)}
     values |= await _find_jobs(target, chosen, request.query_params, is_step=is_step)
     return site.page(
         request,
