@@ -246,6 +246,26 @@ async def test_a_chunk_of_links(ps: AsyncPenstock, q: AsyncQueue) -> None:
     assert await q.batches.results(batch.id) == [4, 6, 8]
 
 
+async def test_a_chain_in_partitions(ps: AsyncPenstock) -> None:
+    """Its jobs stay in the partition of the first one, whatever their keys."""
+    q = ps.queue("parted", partitions=2)
+    jobs = [
+        await q.enqueue(chain(add.options(key=f"k{one}").job(one, 1), double.options(key="x")))
+        for one in range(4)
+    ]
+    await AsyncWorker(ps, q, handlers, burst=True).run()
+    assert [await job.result(timeout=10) for job in jobs] == [2, 4, 6, 8]
+    assert [states(await job.status()) for job in jobs] == [("done", 2, 0)] * 4
+
+
+async def test_a_schedule_of_chains(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Each tick adds one."""
+    await q.schedules.add("nightly", every=3600, job=chain(add.job(1, 2), double))
+    job = await q.schedules.run("nightly")
+    await run(ps, q)
+    assert await q.result(job.id, timeout=10) == 6
+
+
 async def test_a_value_that_can_not_be_passed(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """It fails the job, as nothing could follow it."""
     own = Handlers()

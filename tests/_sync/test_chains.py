@@ -245,6 +245,26 @@ def test_a_chunk_of_links(ps: Penstock, q: Queue) -> None:
     assert q.batches.results(batch.id) == [4, 6, 8]
 
 
+def test_a_chain_in_partitions(ps: Penstock) -> None:
+    """Its jobs stay in the partition of the first one, whatever their keys."""
+    q = ps.queue("parted", partitions=2)
+    jobs = [
+        q.enqueue(chain(add.options(key=f"k{one}").job(one, 1), double.options(key="x")))
+        for one in range(4)
+    ]
+    Worker(ps, q, handlers, burst=True).run()
+    assert [job.result(timeout=10) for job in jobs] == [2, 4, 6, 8]
+    assert [states(job.status()) for job in jobs] == [("done", 2, 0)] * 4
+
+
+def test_a_schedule_of_chains(ps: Penstock, q: Queue) -> None:
+    """Each tick adds one."""
+    q.schedules.add("nightly", every=3600, job=chain(add.job(1, 2), double))
+    job = q.schedules.run("nightly")
+    run(ps, q)
+    assert q.result(job.id, timeout=10) == 6
+
+
 def test_a_value_that_can_not_be_passed(ps: Penstock, q: Queue) -> None:
     """It fails the job, as nothing could follow it."""
     own = Handlers()

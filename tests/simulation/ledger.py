@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock import AsyncJob
 from penstock.core.jobs.job import term_of
@@ -331,6 +331,22 @@ class Ledger:
         excuses = entry.excuses | (entry.dead.excuses if entry.dead is not None else set())
         if len(entry.ids) > 1 and REPEATED not in excuses:
             self.complain(f"one enqueue of {entry.name} made several jobs: {sorted(entry.ids)}")
+
+    def see_values(self, then: Entry, values: Sequence[Any]) -> None:
+        """Note what the callback of a batch reads: the values of its jobs, in their order.
+
+        A job that hands over has the value of the next one. One whose adding had no answer may be
+        missing.
+        """
+        names = [one for one in values if isinstance(one, str)]
+        expected = [(one.child or one).name for one in then.members if one.deed != "always fails"]
+        rest = iter(expected)
+        excuses = then.excuses.union(*(one.excuses for one in then.members))
+        if not all(name in rest for name in names) and REPEATED not in excuses:
+            self.complain(f"the values of {then.name} are {names}, not {expected}")
+        is_whole = all(one.is_accepted for one in then.members) and not excuses
+        if is_whole and not self.has_lost and len(values) != len(then.members):
+            self.complain(f"{then.name} has {len(values)} values of {len(then.members)} jobs")
 
     # -- what is no promise any more -------------------------------------------------------
 

@@ -219,7 +219,8 @@ class Load:
     async def _add_batch(self, queue: AsyncQueue, name: str) -> None:
         then = self._entry(name, "ok")
         then.is_callback = True
-        async with queue.batch(then={"name": then.name}, on="finished") as batch:
+        callback = {"name": then.name}
+        async with queue.batch(then=callback, on="finished", results=True) as batch:
             deeds = ["ok", "nap", "always fails"]
             if self.has("hand-over"):
                 deeds[0] = "hands over"
@@ -372,6 +373,8 @@ class Load:
                 return Snooze(0.5)
             if deed == "holds" and run.entry.runs == 1:
                 return Snooze(0.5, hold="key" if job.key else "queue")
+            if run.entry.members:  # it is the callback of a batch
+                self.ledger.see_values(run.entry, await job.batch_results(return_exceptions=True))
             is_done = True
         finally:
             self.ledger.end(run, is_done=is_done)
@@ -393,6 +396,7 @@ class Load:
             ],
             then=self._follow.job({"name": then.name}),
             on="finished",
+            results=True,
         )
 
     async def _mourn(self, job: AsyncJob, name: str) -> None:

@@ -109,6 +109,10 @@ def _take_no_job(true: Any) -> Any:
     return reserve_by_token
 
 
+def _in_reverse(real: Any) -> Any:
+    return lambda *args, **options: real(*args, **options)[::-1]
+
+
 async def _close_nothing(queue: Any, batch: Any) -> None:
     del queue, batch
 
@@ -293,6 +297,7 @@ PLANTS: tuple[Plant, ...] = (
         lambda _: lambda *_: True,
     ),
     ClientPlant("no batch is closed", batches, "_close", lambda _: _close_nothing),
+    ClientPlant("values of a batch have another order", batches, "values_of", _in_reverse),
     ClientPlant(
         "a worker forgets that its lease ends", terms.Term, "renewed", lambda _: _renewed_for_ever
     ),

@@ -26,6 +26,7 @@ from penstock import (
     BatchStatus,
     BulkEnqueued,
     CannotSync,
+    ChainStatus,
     Dedup,
     DedupStatus,
     DeliveryNotReplicated,
@@ -335,6 +336,9 @@ def scanning(ps: Penstock, q: Queue) -> None:
     assert_type(q.batches, QueueBatches[Batch])
     assert_type(q.batches.list(), list[BatchStatus])
     assert_type(q.batches.open(then="x"), Batch)
+    assert_type(q.batches.results("D-", return_exceptions=True), list[Any])
+    assert_type(q.chains.status("D-"), ChainStatus)
+    assert_type(q.chains.cancel("D-"), Outcome)
     assert_type(q.peek(newest=True), list[JobView])
     queues = ps.scan_queues(pattern="m*", min_length=1, max_length=10, max_idle=60)
     assert_type(queues, QueuePage)
