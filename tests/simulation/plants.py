@@ -184,8 +184,8 @@ PLANTS: tuple[Plant, ...] = (
     ),
     ScriptPlant(
         "results are not kept",
-        "if #ids == 0 then\n      return\n    end\n    given = given",
-        "if true then\n      return\n    end\n    given = given",
+        "if #ids == 0 then\n      return\n    end\n    local keeps_values",
+        "if true then\n      return\n    end\n    local keeps_values",
     ),
     ScriptPlant("the rate is not kept", "used = used + took * period", "used = used + 0 * period"),
     ScriptPlant(
@@ -231,13 +231,8 @@ PLANTS: tuple[Plant, ...] = (
     ),
     ScriptPlant(
         "a batch of an ack forgets a member",
-        "for i = 2, n do\n    redis.call('HSET', members",
-        "for i = 3, n do\n    redis.call('HSET', members",
-    ),
-    ScriptPlant(
-        "a batch of an ack does not wait for its last member",
-        "' ' .. n - 1 .. ' 0 0 0 0'",
-        "' ' .. n - 2 .. ' 0 0 0 0'",
+        "join_batch({unpack(ids, 2)}, first)",
+        "join_batch({unpack(ids, 3)}, first)",
     ),
     ScriptPlant(
         "a hold of a key stops nothing",
