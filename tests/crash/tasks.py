@@ -197,6 +197,26 @@ def worked(url: str, log: str, script_name: str, step: str) -> None:
     Worker(url, QUEUE, handlers, concurrency=1).run()
 
 
+def linked(url: str, log: str, script_name: str, step: str) -> None:
+    """Work on the jobs of a chain, and die at one step of a script."""
+    patched: Any = Socket
+    patched.trip = struck(script_name, step, 0, lambda: None, die)
+    handlers, _ = in_chain(Log(log).write)
+    Worker(url, QUEUE, handlers, concurrency=1).run()
+
+
+def in_chain(note: Callable[..., None]) -> tuple[Handlers, Any]:
+    """Return handlers, and one that counts up."""
+    handlers = Handlers()
+
+    @handlers.handler("count")
+    def count(job: Job, number: int) -> int:
+        note("count", number, job.id)
+        return number + 1
+
+    return handlers, count
+
+
 def in_batches(note: Callable[..., None]) -> tuple[Handlers, Any, Any]:
     """Return handlers, that of the jobs of a batch, and that of its callback."""
     handlers = Handlers()
