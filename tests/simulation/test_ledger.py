@@ -71,6 +71,20 @@ def test_ticks_run_again_behind_a_clock_that_was_set_back(ledger: Ledger) -> Non
     assert len(ledger.broken) == 1
 
 
+def test_a_tick_runs_again_behind_a_loss(ledger: Ledger) -> None:
+    """A power cut loses that it has run, also if the clock had been set forward before."""
+    clock = ledger._world.clock
+    at = EPOCH + clock.now + 1000.0
+    ledger.tick(at, StubJob("one"), "often")  # type: ignore[arg-type]
+    ledger.lose_since(clock.now)
+    ledger.tick(at, StubJob("two"), "often")  # type: ignore[arg-type]
+    assert ledger.broken == []
+    clock.now += 1.0
+    for name in ("three", "four"):
+        ledger.tick(at + 5.0, StubJob(name), "often")  # type: ignore[arg-type]
+    assert len(ledger.broken) == 1
+
+
 def test_a_rate_behind_a_clock_that_was_set_back(ledger: Ledger) -> None:
     """The time of the queue goes back by less than a second, and a rate is exceeded by as much."""
     rate = Rate(6, 1.0, 4)
