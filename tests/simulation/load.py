@@ -372,7 +372,7 @@ class Load:
             if deed == "snoozes" and run.entry.runs == 1:
                 return Snooze(0.5)
             if deed == "holds" and run.entry.runs == 1:
-                return Snooze(0.5, hold="key" if job.key else "queue")
+                return Snooze(0.5, hold="key" if run.entry.any_key else "queue")
             if run.entry.members:  # it is the callback of a batch
                 self.ledger.see_values(run.entry, await job.batch_results(return_exceptions=True))
             is_done = True
@@ -529,8 +529,13 @@ class Load:
                 if draws.random() < 0.2:
                     self.ledger.end_key_hold(key)
                     await queue.hold(0, key=key)
-                elif await queue.hold(seconds, key=key) and not server.was_stepped:
+                elif await queue.hold(seconds, key=key) and not self._was_stepped:
                     self.ledger.hold_key(key, server.time(), began + seconds)
+
+    @property
+    def _was_stepped(self) -> bool:
+        """Whether the time of a part of the queue may be another than that of a server."""
+        return any(server.was_stepped for server in self.world.network.servers.values())
 
     async def _purge(self, queue: AsyncQueue) -> None:
         """Remove the jobs that wait. A request that is late may do so after its answer."""
