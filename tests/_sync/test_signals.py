@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +32,7 @@ from tests.support.twins import spawn
 
 from .conftest import Waits
 
+AT = 1_800_000_000_000
 TAKEN, THERE, GONE, AT_MOST_ONCE = Signalled
 
 
@@ -386,10 +387,102 @@ def test_strangers_cannot_fill_a_job(
         assert q.signal(job, f"junk {number}", "x" * 65_000) is TAKEN
     assert q.signal(job, "approval", 1) is TAKEN
     assert q.signal(job, "more", "x" * 60_000) is TAKEN
-    with pytest.raises(BadArgument, match="limit of queue 'q' is 262144 bytes"):
+    with pytest.raises(BadArgument, match="all signals of a job have at most 262144 bytes"):
         q.signal(job, "junk", "x" * 65_000)
     check_invariant(raw)
     assert work(ps, handlers) == {"suspended": 1, "done": 1}
+    assert answers == [1]
+
+
+def seed_timeouts(raw: Raw, q: Queue, names: Iterable[str]) -> None:
+    """Note timeouts of the only job, which has a note or a wait."""
+    [head] = (field for field in notes(raw, q) if b":" not in field)
+    tally, waits = q.ops.keys["tally"], "".join(f"\n{name}\tt\t{AT}\t" for name in names)
+    count, size, rest = raw.hget(tally, head).split(b" ", 2)
+    head_now = b"%b %d %b" % (count, int(size) + len(waits), rest)
+    raw.hset(tally, mapping={head: head_now, head + b":0": waits})
+    check_invariant(raw)
+
+
+def seed_size(raw: Raw, q: Queue, size: int) -> None:
+    """Note a timeout of the only job, so that its notes have this size."""
+    [head] = (field for field in notes(raw, q) if b":" not in field)
+    used = int(raw.hget(q.ops.keys["tally"], head).split(b" ")[1])
+    seed_timeouts(raw, q, ["x" * (size - used - len(f"\n\tt\t{AT}\t"))])
+
+
+def test_timeouts_leave_the_room_of_signals(
+    ps: Penstock, q: Queue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """However often the time of a wait was over, signals have their whole quarter."""
+    job = add(q)
+    assert work(ps, handlers) == {"suspended": 1}
+    seed_timeouts(raw, q, (f"{number:0200}" for number in range(998)))
+    for number in range(4):
+        assert q.signal(job, f"answer {number}", "x" * 65_400) is TAKEN
+    with pytest.raises(BadArgument, match=r"^value='<602 bytes>': can't be kept: all signals of"):
+        q.signal(job, "approval", "x" * 600)
+    check_invariant(raw)
+    assert q.signal(job, "approval", 1) is TAKEN
+    assert work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+def test_a_job_has_at_most_1000_timeouts(
+    ps: Penstock, q: Queue, raw: Raw, handlers: Handlers
+) -> None:
+    """Notes count with them. A wait that could not note the end of its time does not begin."""
+    seen = []
+
+    @handlers.handler
+    def order(steps: Steps) -> None:
+        steps.run("stock", str, "blue")
+        for number in range(997, 1001):
+            with suppress(StepTimeout):
+                seen.append(steps.wait(f"answer {number}", timeout=60))
+
+    job = order.enqueue(q).id
+    assert work(ps, handlers) == {"suspended": 1}
+    seed_timeouts(raw, q, (f"answer {number}" for number in range(997)))
+    for ended in ("suspended", "rejected"):
+        assert q.promote([job])
+        assert work(ps, handlers) == {ended: 1}
+    check_invariant(raw)
+    [letter] = q.peek(state="dead")
+    assert "StepNotKept: wait 'answer 999' has not begun: a job has at most 1000" in letter.error
+
+
+@pytest.mark.parametrize("full", ["places", "bytes"])
+def test_a_wait_without_room(full: str, ps: Penstock, q: Queue, raw: Raw) -> None:
+    """The script refuses what a worker refuses: the job comes back at once, and does not wait."""
+    job = add(q)
+    [taken] = q.reserve(1, block=0)
+    part = q.route.part
+    assert part is not None
+    part.executor.run(q.ops.note(taken, 1, "stock", b"1"))
+    if full == "places":
+        seed_timeouts(raw, q, map(str, range(999)))
+    else:
+        seed_size(raw, q, 1_048_555)
+    before = notes(raw, q)
+    assert part.executor.run(q.ops.suspend([taken], 0, "more", 60_000))
+    assert notes(raw, q) == before
+    [again] = q.reserve(1, block=0)
+    assert again.id == job
+
+
+def test_a_signal_leaves_room_for_the_end_of_a_wait(
+    ps: Penstock, q: Queue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """Those of other names are refused before, and that of the wait is taken."""
+    job = add(q)
+    assert work(ps, handlers) == {"suspended": 1}
+    seed_size(raw, q, 1_048_576 - 27)
+    with pytest.raises(BadArgument, match="the steps and signals of a job have at most 1048576"):
+        q.signal(job, "other", 1)
+    assert q.signal(job, "approval", 1) is TAKEN
+    check_invariant(raw)
+    assert work(ps, handlers) == {"done": 1}
     assert answers == [1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import threading
 import types
 import typing
@@ -41,11 +42,13 @@ __all__ = [
 ]
 
 MOST_STEPS = 1000
-"""Most notes of a job (protocol/steps.md)."""
+"""Most notes of a job, and most notes and timeouts of one that waits (protocol/steps.md)."""
 MOST_NOTES_BYTES = 1_048_576
-"""Most bytes of the notes of a job."""
+"""Most bytes of the notes of a job and of the outcomes of its waits."""
 NOTE_FRAME_BYTES = len("r\t1800000000000\t\t")
 """Bytes of a note besides its name and its value."""
+TIMEOUT_FRAME_BYTES = len("\n\tt\t1800000000000\t")
+"""Bytes of the timeout of a wait besides its name."""
 UNKNOWN_OUTCOME = "the outcome of an earlier note is not known, so no other step begins in this run"
 RUN_STEP, SLEEP_STEP = b"r", b"s"
 """Kinds of notes."""
@@ -94,6 +97,7 @@ class StepRun:
         self._noted: dict[str, NotedStep] = {}
         self._count = 0
         self._bytes = 0
+        self._timeouts = 0
         self._used: set[str] = set()
         self._running = ""
         self._busy = threading.Lock()
@@ -160,6 +164,7 @@ class StepRun:
             self._bytes += len(note)
         self._outcomes = outcomes_in(reply.waits, reply.voided)
         self._bytes += len(reply.waits)
+        self._timeouts = len(re.findall(rb"\n[^\t]*\tt\t", reply.waits))
         self._count = len(reply.notes)
         self.has_read = True
 
@@ -230,6 +235,7 @@ class StepRun:
         """Return the value of a signal. If there is no outcome yet, end the run: the job waits.
 
         Raises:
+            StepNotKept: there is no room for the outcome.
             StepsChanged: a step of this name was noted.
             StepTimeout: no signal came in time; without a server: none was given.
             Suspended: there is no outcome.
@@ -238,12 +244,21 @@ class StepRun:
             self._refuse_notes(f"step {name!r} was noted as another kind of step: rename it")
         outcome = self._outcomes.get(name)
         if outcome is None and self.job is not None:
+            self._check_room_to_wait(name)
             self._suspend(WAIT_PLACE, name, timeout_ms)
         if outcome is None:
             raise StepTimeout(f"signal {name!r} is not among those given to Steps.local(signals)")
         if outcome.kind == TIMEOUT:
             raise StepTimeout(f"no signal {name!r} came before the timeout of the wait")
         return outcome.value
+
+    def _check_room_to_wait(self, name: str) -> None:
+        size = TIMEOUT_FRAME_BYTES + len(name.encode())
+        if self._count + self._timeouts >= MOST_STEPS or self._bytes + size > MOST_NOTES_BYTES:
+            raise StepNotKept(
+                f"wait {name!r} has not begun: a job has at most {MOST_STEPS} steps and timeouts of"
+                f" waits, and {MOST_NOTES_BYTES} bytes of them: enqueue another job for the rest"
+            )
 
     @property
     def next_index(self) -> int:

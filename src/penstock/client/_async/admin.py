@@ -228,7 +228,7 @@ class AsyncQueueAdmin:
 
         Raises:
             BadArgument: the name or the value can't be used, or the signals of the job would have
-                more than 256 KiB; nothing was done.
+                more than 256 KiB, or all its notes more than 1 MiB; nothing was done.
             BadJobId: the id is malformed, or of another queue or node; nothing was done.
             WrongEpoch: it is of an earlier queue of this name; nothing was done.
 
@@ -249,7 +249,7 @@ class AsyncQueueAdmin:
         try:
             [outcome] = await self._settle([job], lambda ops, names: ops.signal(names, name, raw))
         except StepNotKept as error:
-            raise BadArgument("value", f"<{len(raw)} bytes>", f"is too large: {error}") from None
+            raise BadArgument("value", f"<{len(raw)} bytes>", f"can't be kept: {error}") from None
         return SIGNALLED_OF_OUTCOME[outcome]
 
     async def purge(self, *states: PurgeState) -> int:

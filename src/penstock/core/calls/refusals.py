@@ -106,6 +106,7 @@ def refusal(queue: str, raw: Sequence[Any], bounds: Iterable[Bound]) -> Penstock
     code, _, *details = raw
     if code in ERROR_OF_CODE:
         kind, text = ERROR_OF_CODE[code]
+        text = TEXT_OF_FULL_NOTES.get(details[0], text) if code == Code.NOTE_TOO_LARGE else text
         return kind(text.format(*details, queue=repr(queue)))
     if code == Code.NEWER:
         return _newer(queue, details[0])
@@ -159,6 +160,15 @@ ERROR_OF_CODE: dict[int, tuple[type[PenstockError], str]] = {
     Code.UNSTAGED: (Unstaged, "queue {queue}: the staged rows are gone"),
 }
 """The errors whose texts have nothing but the queue's name and the reply's details."""
+
+
+TEXT_OF_FULL_NOTES = {
+    262_144: "all signals of a job have at most 262144 bytes, and those that it has leave less: let"
+    " another job do the rest",
+    1_048_576: "the steps and signals of a job have at most 1048576 bytes: let another job do the"
+    " rest",
+}
+"""The texts of the limits that a job has for all its notes, which no setting raises."""
 
 
 def _newer(queue: str, version: bytes) -> PenstockError:

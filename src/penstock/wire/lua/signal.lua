@@ -12,8 +12,9 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number, name or signal, which is the value
----          {-23, nonce, most}            the value is larger than it may be, or the signals of the job would have more than 262144 bytes, or its
----                                        notes more than 1 MiB; most: the limit that it exceeds
+---          {-23, nonce, most}            the value is larger than it may be, or the signals of the job would have more than 262144 bytes, timeouts
+---                                        not counted, or its notes and the outcomes of its waits more than 1 MiB; most: the limit that it
+---                                        exceeds
 --- FROM ready  TO scheduled
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
@@ -42,12 +43,15 @@ local kind, winner = find_outcome(outcomes, voided, name)
 if kind then
   return {1, nonce, 2, kind == 's' and winner == value and 1 or 0}
 end
+--@include lib/return/count_timeouts
 local most, size = math.max(tonumber(result_size) or 0, 65536), #name + #value + 18
+local awaited = string.match(wait, '^%d+ (.*)$')
+local reserved = awaited and awaited ~= name and #awaited + 18 or 0 -- for the end of its time
 if #value > most then
   return {-23, nonce, most}
-elseif #outcomes + size > 262144 then
+elseif #outcomes + size > 262144 and #outcomes + size - select(2, count_timeouts(outcomes)) > 262144 then
   return {-23, nonce, 262144}
-elseif bytes + size > 1048576 then
+elseif bytes + size + reserved > 1048576 then
   return {-23, nonce, 1048576}
 end
 --@include lib/return/end_wait
@@ -58,7 +62,7 @@ local function note_signal()
   use('notes')
   end_wait(number, head, name, 's', value)
 end
-if entry or string.match(wait, '^%d+ (.*)$') == name and redis.call('ZSCORE', scheduled, number) then
+if entry or awaited == name and redis.call('ZSCORE', scheduled, number) then
   --@include lib/return/prepare_return
   note_signal()
   if entry then

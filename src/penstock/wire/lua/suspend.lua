@@ -3,7 +3,8 @@
 --- KEYS     @queue
 --- ARGV     nonce wanted common index name delay [number...]
 ---          index, name  of the note, as in note. A job whose next note has another place is given back at once, without a note.
----                  index 0: the jobs wait for a signal of this name. If its outcome is there, they are due at once
+---                  index 0: the jobs wait for a signal of this name. If its outcome is there, they are due at once. Jobs that have no room
+---                  for a timeout, as they have 1,000 notes and timeouts, or 1 MiB, are given back at once, without a wait
 ---          delay   ms until the jobs may be delivered again, at most until the ends of their ttls; of a wait that goes on, from its begin
 ---          wanted, common, number   as in nack
 --- BOUNDS   index 0 1000  delay 0 3162240000000
@@ -33,32 +34,30 @@ local has_receipt = code_each(checked, common, numbers)
 local fields = {}
 local note = 's\t' .. string.format('%.0f', now) .. '\t' .. name .. '\t' .. delay
 --@include lib/return/find_outcome
-local function wait_until(id, bytes, redriven, wait) -- the end of the wait, and the head of the notes; nil = its outcome is there
-  local outcomes = redis.call('HGET', tally, 'n' .. id .. ':0') or ''
-  if find_outcome(outcomes, string.match(redriven, '%d+$'), name) then
-    return nil
-  end
-  local begun, waits_for = string.match(wait, '^(%d+) (.*)$')
-  local ends = math.min(now + delay, waits_for == name and tonumber(begun) or now + delay)
-  return ends, bytes .. redriven .. string.format(' %.0f ', ends) .. name
+--@include lib/return/count_timeouts
+local function can_wait(count, bytes, outcomes) -- there is room for a timeout; an outcome has 19 bytes or more
+  return bytes + #name + 18 <= 1048576 and (count + #outcomes / 19 < 1000 or count + count_timeouts(outcomes) < 1000)
 end
 local function decide(id, nacked, crashed, released, why)
   local count, bytes, redriven, wait = string.match(redis.call('HGET', tally, 'n' .. id) or '0 0 0 0 -', '^(%d+) (%d+)( %d+ %d+) (.*)$')
   if index == '0' then
-    local ends, head = wait_until(id, count .. ' ' .. bytes, redriven, wait)
-    if not ends then
+    local outcomes = redis.call('HGET', tally, 'n' .. id .. ':0') or ''
+    if find_outcome(outcomes, string.match(redriven, '%d+$'), name) then
       return math.min(now, tonumber(string.sub(id, 1, -12))), '0 0 ' .. released .. why
+    elseif can_wait(count, bytes, outcomes) then
+      local begun, waits_for = string.match(wait, '^(%d+) (.*)$')
+      local ends = math.min(now + delay, waits_for == name and tonumber(begun) or now + delay)
+      use('notes')
+      return ends, '0 0 ' .. released .. why, 'n', count .. ' ' .. bytes .. redriven .. string.format(' %.0f ', ends) .. name
     end
+  elseif index + 0 == count + 1 and bytes + #note <= 1048576 then
     use('notes')
-    return ends, '0 0 ' .. released .. why, 'n', head
+    fields[#fields + 1] = 'n' .. id .. ':' .. string.format('%.0f', index)
+    fields[#fields + 1] = note
+    return now + delay, '0 0 ' .. released .. why, 'n', string.format('%.0f %.0f', index, bytes + #note) .. redriven .. ' -'
   end
-  if index + 0 ~= count + 1 or bytes + #note > 1048576 then -- a failover has lost notes: the next run makes them again
-    return math.min(now, tonumber(string.sub(id, 1, -12))), nacked .. ' ' .. crashed .. ' ' .. released .. why
-  end
-  use('notes')
-  fields[#fields + 1] = 'n' .. id .. ':' .. string.format('%.0f', index)
-  fields[#fields + 1] = note
-  return now + delay, '0 0 ' .. released .. why, 'n', string.format('%.0f %.0f', index, bytes + #note) .. redriven .. ' -'
+  -- A failover has lost notes: the next run makes them again. Or there is no room: the next run finds that.
+  return math.min(now, tonumber(string.sub(id, 1, -12))), nacked .. ' ' .. crashed .. ' ' .. released .. why
 end
 local reply = return_jobs(checked, has_receipt, decide, false, 'released')
 if #fields > 0 then

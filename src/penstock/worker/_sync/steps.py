@@ -206,6 +206,7 @@ class Steps(BaseSteps):
                 that does not catch it makes its job a dead letter at once.
             BadArgument: the name can't be used, or not a duration.
             DuplicateStep, StepOverlap, StepsChanged, RunEnded: as of `run`.
+            StepNotKept: the job has 1,000 steps and timeouts, or 1 MiB of them; it does not wait.
             Suspended: a `RunEnded`: this run ends. Whatever the handler makes of it is ignored.
 
         Examples:
