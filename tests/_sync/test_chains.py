@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -318,13 +319,75 @@ def here(value: int) -> None: ...
         ([add.options(lease=0).job(1, 2), double], "at least once"),
         ([add.job(1, 2), double.options(max_length=5)], "can't have it"),
         ([add.job(1, 2), partial(add, b=10**4000), *[partial(add, b=10**4000)] * 3], "12288"),
-        ([add.job(1, 2), here, elsewhere], "one queue"),
+        ([add.job(1, 2), double.options(lease=timedelta(0))], "at least once"),
+        ([here.job(1), elsewhere], "one queue"),
+        ([add.job(1, 2), elsewhere], "one queue"),
     ],
 )
 def test_bad_input(jobs: Any, reason: str) -> None:
     """The error names the argument and the way out."""
     with pytest.raises(BadArgument, match=reason):
         chain(*jobs)
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"result_ttl": 0}, "which one follows"),
+        ({"result_ttl": timedelta(seconds=59)}, "which one follows"),
+        ({"lease": 0}, "at least once"),
+        ({"headers": {"chain": "[]"}}, "omit it"),
+    ],
+)
+def test_options_of_an_enqueue(q: Queue, options: Any, reason: str) -> None:
+    """Those that would end the chain are refused, and nothing is added."""
+    job = chain(add.job(1, 2), double, result_ttl=60)
+    with pytest.raises(BadArgument, match=reason):
+        q.enqueue(job, **options)
+    with pytest.raises(BadArgument, match=reason):
+        q.enqueue_many([job, job], **options)
+    assert q.peek() == []
+    assert q.enqueue(job, result_ttl=90, lease=60, headers={"who": "ada"}).id
+
+
+def test_a_chain_goes_on_whatever_is_kept(ps: Penstock, q: Queue) -> None:
+    """A job with the header alone, as another client may add it, is a link all the same."""
+    following = chain(add.job(1, 2), double, double).options.headers["chain"]
+    own, read = Handlers(), list[int]()
+
+    @own.handler("double")
+    def look(number: int) -> int:
+        read.append(number)
+        return 2 * number
+
+    @own.handler("add")
+    def first(a: int, b: int) -> int:
+        return a + b
+
+    q.enqueue(add.job(1, 2), headers={"chain": following})
+    Worker(ps, q, own, burst=True).run()
+    assert read == [3, 6]
+    job = q.enqueue(add.job(2, 2), headers={"chain": following})
+    Worker(ps, q, own, max_jobs=1).run()
+    assert q.peek()[0].body == {"number": 4}
+    assert job.cancel() is Outcome.GONE
+
+
+@pytest.mark.parametrize("way", ["job", "durable", "queue"])
+def test_a_link_that_acknowledges_itself(ps: Penstock, q: Queue, way: str) -> None:
+    """It is refused, as no job would follow: the handler returns its value."""
+    own = Handlers()
+
+    @own.handler("first")
+    def first(job: Job) -> int:
+        options: Any = {"dedup_window": 5} if way == "durable" else {}
+        with pytest.raises(BadArgument, match="return the value"):
+            (q.ack([job]) if way == "queue" else job.ack(**options))
+        return 4
+
+    job = q.enqueue(chain(first.job(), double))
+    run(ps, q, own)
+    assert job.result(timeout=10) == 8
 
 
 def test_a_header_of_the_user(ps: Penstock, q: Queue) -> None:

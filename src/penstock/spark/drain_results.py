@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from penstock.client._sync.queue import Queue
 from penstock.client.clock import monotonic
-from penstock.core.enqueuing.chains import links_of
 from penstock.core.jobs.job import OWN_TERMS, Delivery, Reservation, parts_of
 from penstock.core.jobs.outcomes import Outcome
+from penstock.core.jobs.results import links_of
 from penstock.core.values.caught import message_of
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER
 from penstock.spark.decoding import Origin, id_column, times_and_sequences

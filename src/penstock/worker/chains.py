@@ -35,12 +35,14 @@ def chain(
             that it has. A handler that gets whole jobs has the value as body.
         result_ttl: seconds for which each link tells, after its end, which job follows, and the
             last one its value, unless its handler says longer. A link that waits and runs for
-            longer than this is lost for `result`, `status` and `cancel`, and goes on.
+            longer than this is lost for `result`, `status` and `cancel`, and goes on. An `enqueue`
+            refuses a shorter one.
 
     Raises:
-        BadArgument: an argument is none of these, a handler can't be called so, or the jobs behind
-            the first one have more than 12 KiB, or an option that they can't have: `at`,
-            `max_length`, `block`, `replicas`, `durable`, a dedup id, or lease 0.
+        BadArgument: an argument is none of these, a handler can't be called so, or has another
+            queue than the first job, or the jobs behind that have more than 12 KiB, or an option
+            that they can't have: `at`, `max_length`, `block`, `replicas`, `durable`, a dedup id, or
+            lease 0.
 
     Examples:
         >>> from functools import partial

@@ -8,10 +8,10 @@ from typing import Protocol
 from penstock.client._async.route.interfaces import AsyncRouted
 from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.settling import check_jobs
-from penstock.core.enqueuing.chains import ChainStatus, linked
+from penstock.core.enqueuing.chains import ChainStatus
 from penstock.core.jobs.job import JobName
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.results import next_link
+from penstock.core.jobs.results import linked, next_link
 from penstock.core.jobs.views import JobResult, JobView
 from penstock.core.values.methods import name_methods
 

@@ -10,12 +10,11 @@ from penstock.client._async.handling import AsyncQueueHandlers
 from penstock.client._async.settling import check_jobs, extend_each
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.hints import Intent
-from penstock.core.jobs.job import (
-    JobName,
-)
+from penstock.core.jobs.job import Delivery, JobName, data_of
 from penstock.core.jobs.marks import check_trace
 from penstock.core.jobs.merge import with_outcomes
 from penstock.core.jobs.outcomes import Outcome, Settled
+from penstock.core.jobs.results import CHAIN_FIELD, refuse_links
 from penstock.core.values.checks import (
     Duration,
     check_flag,
@@ -62,7 +61,8 @@ class AsyncQueueSettling(AsyncQueueHandlers):
             how many replicas confirmed.
 
         Raises:
-            BadArgument: an argument can't be used; nothing was done.
+            BadArgument: an argument can't be used, or jobs follow a delivery in a chain, to which
+                its worker hands over; nothing was done.
             BadJobId: an id is malformed, of another queue, node or epoch; nothing was done.
             AckNotReplicated: too few replicas confirmed in time, or the disk did not; the jobs are
                 acknowledged all the same, and the error has their outcomes.
@@ -79,6 +79,12 @@ class AsyncQueueSettling(AsyncQueueHandlers):
         build = QueueOps.ack if window is None else partial(QueueOps.ack, window_ms=window)
         wait = ack_wait(replicas, durable)
         intent = Intent("ack", window, waits=wait is not None)
+        jobs = jobs if type(jobs) is list else check_jobs("jobs", jobs)
+        for job in jobs:  # as `links_of`, without a call for each
+            if isinstance(job, Delivery):
+                data = data_of(job)
+                if data.find(CHAIN_FIELD, 0, data.find(b"\n")) > 0:
+                    refuse_links((job,))
         return await self._settle(jobs, build, resent_code=Code.GONE, wait=wait, intent=intent)
 
     async def nack(

@@ -9,10 +9,10 @@ from typing import Protocol
 from penstock.client._sync.route.interfaces import Routed
 from penstock.client._sync.route.part import Part
 from penstock.client._sync.settling import check_jobs
-from penstock.core.enqueuing.chains import ChainStatus, linked
+from penstock.core.enqueuing.chains import ChainStatus
 from penstock.core.jobs.job import JobName
 from penstock.core.jobs.outcomes import Outcome, Settled
-from penstock.core.jobs.results import next_link
+from penstock.core.jobs.results import linked, next_link
 from penstock.core.jobs.views import JobResult, JobView
 from penstock.core.values.methods import name_methods
 

@@ -11,6 +11,7 @@ from penstock.core.jobs.job import Delivery, progress_of, sent_progress
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.outcomes import Outcome
+from penstock.core.jobs.results import CHAIN_FIELD, refuse_links
 from penstock.core.values.annotations import Self
 from penstock.core.values.caught import summary_of
 from penstock.core.values.checks import Duration
@@ -59,6 +60,8 @@ class JobOf(Delivery, Generic[Q]):
             True; False if it is gone already: expired, deleted, or finished by id.
 
         Raises:
+            BadArgument: jobs follow it in a chain, to which its worker hands over when the handler
+                returns; nothing was done.
             StaleReceipt: the lease ended and a later delivery holds the job (the error has its
                 receipt, if it could be read), or this delivery was settled before.
             AckNotReplicated: too few replicas confirmed in time, or the disk did not. The job is
@@ -66,6 +69,8 @@ class JobOf(Delivery, Generic[Q]):
             CannotSync: the server can't report which writes are on disk; nothing was done.
         """
         if dedup_window is None and durable is None and type(replicas) is int and replicas == 0:
+            if self._data.find(CHAIN_FIELD, 0, self._data.find(b"\n")) > 0:
+                refuse_links((self,))
             route = self._reservation.queue.route.refresh()
             outcome = route.ack_one(self)
             if outcome is not Outcome.DONE:

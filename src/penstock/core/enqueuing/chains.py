@@ -14,16 +14,15 @@ from typing import Any
 from penstock.core.enqueuing.new_jobs import JobOptions, NewJob
 from penstock.core.enqueuing.next_jobs import NextJobs
 from penstock.core.enqueuing.options import NOT_STORED
-from penstock.core.jobs.job import Delivery, data_of
-from penstock.core.jobs.record import FIRST_FIELDS_BYTES, KEPT_FIELD, escaped, parse_record
-from penstock.core.values.checks import Duration, duration_ms
+from penstock.core.enqueuing.prepared import Prepared
+from penstock.core.jobs.record import escaped, parse_record
+from penstock.core.jobs.results import CHAIN
+from penstock.core.values.checks import Duration, duration_ms, lease_ms
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
 
-__all__ = ["CHAIN", "ChainStatus", "chain_of", "linked", "links_of", "next_jobs_of"]
+__all__ = ["ChainStatus", "chain_of", "next_jobs_of"]
 
-CHAIN = "chain"
-"""The header of a job that others follow in a chain."""
 MOST_LINKS = 100
 """Most jobs of a chain."""
 MOST_CHAIN_BYTES = 12_288
@@ -54,6 +53,31 @@ class ChainStatus:
     error: str = ""
 
 
+class LinkOptions(JobOptions):
+    """The options of a job that others follow in a chain: those of a call can't end the chain."""
+
+    __slots__ = ()
+
+    def joined(self, call: Prepared) -> Prepared:
+        """Return these options with those of a call, which win.
+
+        Raises:
+            BadArgument: the call would lose the chain: by a shorter `result_ttl`, by lease 0, or by
+                another header `chain`.
+        """
+        chosen, least = call.arguments, self.by_name["result_ttl"]
+        _check_lease(chosen)
+        span = chosen.get("result_ttl")
+        if span is not None and duration_ms("result_ttl", span) < duration_ms("result_ttl", least):
+            reason = f"each job of this chain tells for {least:g} s which one follows"
+            raise BadArgument("result_ttl", span, f"{reason}: say it in chain(..., result_ttl=...)")
+        headers = chosen.get("headers") or {}
+        if headers.get(CHAIN, self.headers[CHAIN]) != self.headers[CHAIN]:
+            reason = f"the header {CHAIN!r} has the jobs of the chain: omit it"
+            raise BadArgument("headers", headers, reason)
+        return super().joined(call)
+
+
 def chain_of(first: Any, following: tuple[tuple[NewJob, str | None], ...], ttl: Duration) -> NewJob:
     """Return the first job of a chain, which carries the others.
 
@@ -74,29 +98,28 @@ def chain_of(first: Any, following: tuple[tuple[NewJob, str | None], ...], ttl: 
     if not 0 < len(following) < MOST_LINKS:
         reason = f"a chain has 2 to {MOST_LINKS} jobs"
         raise BadArgument("jobs", f"<{len(following) + 1} jobs>", reason)
-    queues = {job.queue for job in (first, *(job for job, _ in following)) if job.queue}
-    if len(queues) > 1:
-        raise BadArgument(
-            "jobs", sorted(queues), "a chain lies in one queue: return Done(then=...)"
-        )
+    for job, _ in following:
+        if job.queue not in (None, first.queue):
+            reason = "a chain lies in one queue, that of the first job: return Done(then=...)"
+            raise BadArgument("jobs", [first.queue, job.queue], reason)
     links = []
     for job, parameter in following:
         job.options.refuse(NOT_STORED, "a job of a chain can't have it, but the first one")
-        _check_lease(job)
-        options = _stored({"result_ttl": span} | dict(job.options.by_name))
-        if job is not following[-1][0]:
-            options["result_ttl"] = max(span, options["result_ttl"])
+        _check_lease(job.options.by_name)
+        options = _stored(job.options.by_name)
+        options["result_ttl"] = max(span, options.get("result_ttl", 0))
         links.append([options, job.body, parameter])
-    _check_lease(first)
+    _check_lease(first.options.by_name)
     own = first.options.by_name.get("result_ttl")
     span = span if own is None else max(span, duration_ms("result_ttl", own) / 1000)
     return _carrying(first, links, span)
 
 
-def _check_lease(job: NewJob) -> None:
-    if job.options.by_name.get("lease") == 0:
+def _check_lease(options: Mapping[str, Any]) -> None:
+    lease = options.get("lease")
+    if lease is not None and lease_ms("lease", lease) == 0:
         reason = "a job of a chain is delivered at least once, so that it can hand over: omit it"
-        raise BadArgument("lease", 0, reason)
+        raise BadArgument("lease", lease, reason)
 
 
 def _carrying(job: NewJob, links: list[Any], span: float) -> NewJob:
@@ -110,7 +133,8 @@ def _carrying(job: NewJob, links: list[Any], span: float) -> NewJob:
     if size > MOST_CHAIN_BYTES:
         reason = f"the jobs behind the first one must have at most {MOST_CHAIN_BYTES} bytes"
         raise BadArgument("jobs", f"<{size} bytes>", f"{reason}: store large arguments elsewhere")
-    return replace(job, options=job.options.updated({"headers": {CHAIN: text}, "result_ttl": span}))
+    options = job.options.updated({"headers": {CHAIN: text}, "result_ttl": span})
+    return replace(job, options=LinkOptions(options.by_name))
 
 
 def _stored(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,24 +153,6 @@ def _stored(options: Mapping[str, Any]) -> dict[str, Any]:
         elif name in KEPT_AS_THEY_ARE:
             stored[name] = dict(value) if name == "headers" else value
     return stored
-
-
-def linked(headers: Mapping[str, str]) -> list[Any]:
-    """Return the links that follow a job with these headers; empty = it is no link of a chain."""
-    try:
-        links = json.loads(headers.get(CHAIN, ""))
-        return [[dict(options), body, into] for options, body, into in links]
-    except (TypeError, ValueError):
-        return []  # a header of the user
-
-
-def links_of(job: Delivery) -> list[Any]:
-    """Return the links that follow a job; empty = none. It costs little for a job without a result.
-
-    A job that is no link needs no result, and a link has one.
-    """
-    is_kept = data_of(job).find(KEPT_FIELD, 0, FIRST_FIELDS_BYTES) > 0
-    return linked(job.headers) if is_kept and CHAIN in job.headers else []
 
 
 def next_jobs_of(links: list[Any], value: Callable[[], Any], then: NextJobs | None) -> NextJobs:

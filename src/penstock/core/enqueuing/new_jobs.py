@@ -99,7 +99,7 @@ class JobOptions:
         for name, value in others.items():
             if name not in OPTIONS:
                 raise unknown_option(name, value)
-        return JobOptions(_merged(self.by_name, others))
+        return type(self)(_merged(self.by_name, others))
 
 
 @dataclass(frozen=True, slots=True)

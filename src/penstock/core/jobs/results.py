@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from penstock.core.jobs.job import Delivery, record_of
+from penstock.core.jobs.job import Delivery, JobName, data_of, record_of
 from penstock.core.jobs.record import encode_body
 from penstock.core.jobs.views import JobResult
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id, parse_id
 from penstock.errors import BadArgument, JobCancelled, JobExpired, JobFailed, ResultGone
 
 __all__ = [
+    "CHAIN",
+    "CHAIN_FIELD",
     "NEXT_LINK",
     "AckResults",
     "count_fitting",
     "encoded_value",
+    "linked",
+    "links_of",
     "missing_value_mark",
     "next_link",
+    "refuse_links",
     "results_of",
     "value_of",
     "value_to_pass",
@@ -29,6 +34,10 @@ __all__ = [
 NO_VALUE = (b"", "")
 NEXT_LINK = "next"
 """Flag in place of the value of a link of a chain; behind it is the number of the next one."""
+CHAIN = "chain"
+"""The header of a job that others follow in a chain."""
+CHAIN_FIELD = b";h.chain="
+"""Its field in a record. If that lacks it, nothing follows."""
 RESULT_BYTES_PER_CALL = 1_048_576
 """Most bytes of values that one call brings, unless it brings one value."""
 
@@ -74,7 +83,7 @@ def results_of(jobs: Sequence[Delivery], seconds: Sequence[float]) -> AckResults
         jobs: the jobs, in the order of the call.
         seconds: how long the handler of each has taken.
     """
-    spans = [record_of(job).result_ms for job in jobs]
+    spans = [record_of(job).result_ms or _goes_on(job) for job in jobs]
     if not any(spans):
         return None
     values = [
@@ -83,6 +92,10 @@ def results_of(jobs: Sequence[Delivery], seconds: Sequence[float]) -> AckResults
     ]
     times = spans if len(set(spans)) > 1 else spans[:1]
     return AckResults(" ".join(map(str, times)), values)
+
+
+def _goes_on(job: Delivery) -> int:
+    return int(getattr(job, "_result", NO_VALUE)[1] == NEXT_LINK)  # the script looks for its flag
 
 
 def count_fitting(jobs: Sequence[Delivery]) -> int:
@@ -117,6 +130,34 @@ def next_link(job_id: str, result: JobResult | None) -> str | None:
     parsed = parse_id(job_id)
     place = parsed.crc.to_bytes(4, "big") + bytes.fromhex(parsed.epoch)
     return encode_id(parsed.node, place, result.value, AT_LEAST_ONCE_FOREVER)
+
+
+def linked(headers: Mapping[str, str]) -> list[Any]:
+    """Return the links that follow a job with these headers; empty = it is no link of a chain."""
+    try:
+        links = json.loads(headers.get(CHAIN, ""))
+        return [[dict(options), body, into] for options, body, into in links]
+    except (TypeError, ValueError):
+        return []  # a header of the user
+
+
+def links_of(job: Delivery) -> list[Any]:
+    """Return the links that follow a job; empty = none."""
+    data = data_of(job)
+    has_links = data.find(CHAIN_FIELD, 0, data.find(b"\n")) > 0
+    return linked(job.headers) if has_links else []
+
+
+def refuse_links(jobs: Iterable[JobName]) -> None:
+    """Refuse deliveries that others follow in a chain, for an ack that adds none.
+
+    Raises:
+        BadArgument: a job is a link; nothing was done.
+    """
+    for job in jobs:
+        if isinstance(job, Delivery) and links_of(job):
+            reason = "jobs follow it in a chain, and a worker hands over: return the value"
+            raise BadArgument("job", job.id, f"{reason}, or cancel the chain")
 
 
 def missing_value_mark(job: Delivery) -> str:

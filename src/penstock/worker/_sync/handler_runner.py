@@ -12,14 +12,20 @@ from functools import partial
 from typing import Any
 
 from penstock.client.clock import monotonic
-from penstock.core.enqueuing.chains import links_of, next_jobs_of
+from penstock.core.enqueuing.chains import next_jobs_of
 from penstock.core.jobs.job import Delivery, data_of, record_of, reservation_of, set_result
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, Fields, get_logger, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.middleware import Middleware, RunEvent, running
 from penstock.core.jobs.queue_stats import Settings
 from penstock.core.jobs.record import FIRST_FIELDS_BYTES, KEPT_FIELD
-from penstock.core.jobs.results import NEXT_LINK, encoded_value, value_to_pass
+from penstock.core.jobs.results import (
+    CHAIN_FIELD,
+    NEXT_LINK,
+    encoded_value,
+    links_of,
+    value_to_pass,
+)
 from penstock.core.values.caught import caught
 from penstock.worker._sync.hand_over import hand_over
 from penstock.worker._sync.steps import (
@@ -268,7 +274,9 @@ class HandlerRunner:
                 event.value = value
             if self.take is not None:
                 self.take(handler, jobs, value)
-            keeps = handler.size or data_of(jobs[0]).find(KEPT_FIELD, 0, FIRST_FIELDS_BYTES) > 0
+            data = data_of(jobs[0])
+            keeps = handler.size or data.find(KEPT_FIELD, 0, FIRST_FIELDS_BYTES) > 0
+            keeps = keeps or data.find(CHAIN_FIELD, 0, data.find(b"\n")) > 0
             is_link = bool(keeps) and self._keep(handler, jobs, value)
             if type(value) in SUCCESS_TYPES and not handler.size and not is_link:
                 return None
@@ -359,7 +367,8 @@ class HandlerRunner:
         for job, result in zip(jobs, each, strict=True):
             if isinstance(result, Done):
                 result = result.value  # its value is the result
-            if record_of(job).result_ms and not isinstance(result, BaseException):
+            is_read = record_of(job).result_ms or links_of(job)
+            if is_read and not isinstance(result, BaseException):
                 set_result(job, self._encode_result(job, result))
         return any(map(links_of, jobs))
 
