@@ -112,7 +112,9 @@ READ_LATE: dict[str, set[str]] = {
     "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally", "HMGET tally"}
     | SUCCESSORS
     | DRAINED
-    | {f"ZRANGE {index}" for index in INDEXES},
+    | {f"ZRANGE {index}" for index in INDEXES}
+    | {"HMGET meta", "ZSCORE parked", "ZSCORE turns", "ZCARD holds", "ZSCORE holds"},
+    "measure": {"HGET history", "HLEN history", "HKEYS history"},
     "configure": {"HMGET meta"},
     "tick": SUCCESSORS | EXPIRED,
     "open_batch": SUCCESSORS | EXPIRED | {"HMGET batches"},

@@ -31,6 +31,7 @@ FREE = {
         "other words count as the usual one",
     ),
     **dict.fromkeys(("id", "mark", "message"), "texts of the protocol pressure"),
+    "measure handler": "a name; '' = jobs without a handler",
     **dict.fromkeys(
         (
             "await",

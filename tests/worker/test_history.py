@@ -198,11 +198,67 @@ def test_an_idle_queue_leaves_its_history(q: Queue, raw: Raw) -> None:
     measure(q)
     q.sweep()
     assert not q.stats().exists
-    assert [point.done for point in q.history().ten_minutes] == [1]
+    assert [point.done for point in q.history().minutes] == [1]
     q.enqueue(2)
     advance(raw, q.ops, 2000)  # its clock is that of the server again
     measure(q)
-    assert [point.enqueued for point in q.history().ten_minutes] == [0, 1]
+    history = q.history()
+    assert [point.enqueued for point in history.minutes] == [0, 1]
+    assert history.ten_minutes[0].done == 1
+
+
+def test_work_is_in_its_own_ten_minutes(q: Queue, raw: Raw) -> None:
+    """Ten minutes are the sum of their minutes, also when they begin with a pause."""
+
+    def go_to(minute: int) -> None:
+        seconds, us = raw.time()
+        now = seconds + us / 1e6 + float(raw.hget(q.ops.keys["meta"], "off") or 0) / 1000
+        advance(raw, q.ops, (minute * 60 + 30 - now) % 600)  # the middle of the minute
+
+    q.enqueue(0)
+    go_to(2)
+    measure(q)
+    for minute, jobs in ((5, 1), (6, 2), (7, 4), (6, 8), (7, 16)):  # the last two: of the next ten
+        for i in range(jobs):
+            q.enqueue(i)
+        go_to(minute)
+        measure(q, noted(*[("resize", 0.02, 0.2)] * jobs))
+    go_to(1)
+    measure(q)
+    history = q.history()
+    assert [point.enqueued for point in history.minutes] == [1, 2, 4, 8, 16, 0]
+    first, second = history.ten_minutes
+    assert (first.enqueued, second.enqueued) == (7, 24)
+    assert (first.waiting, second.waiting) == (8, 32)
+    assert [point.running.count for point in history.handlers[0].points] == [7, 24]
+    assert [point.at for point in history.handlers[0].points] == [first.at, second.at]
+    assert {point.at // 600 for point in history.minutes[:3]} == {first.at // 600}
+    assert {point.at // 600 for point in history.minutes[3:5]} == {second.at // 600}
+
+
+def test_work_behind_a_pause_is_written_when_its_minute_has_ended() -> None:
+    """The first look that finds something waits for the end of this minute."""
+    note = TimesNote()
+    note.seen, note.due_at = [1], 60.0
+    assert not note.look(100.0, [1], has_ready=False)
+    assert not note.look(330.0, [1], has_ready=False)
+    assert note.look(340.0, [2], has_ready=False)
+    assert note.due_at == 360
+    assert note.look(361.0, [2], has_ready=False)
+    assert note.due_at == 360
+    note.seen = [2]
+    assert note.look(362.0, [2], has_ready=True)
+
+
+def test_times_of_more_than_two_days_ago_are_not_shown() -> None:
+    """A handler without jobs since then is not there, although its row is."""
+    now = 3_000_000
+    stored = {
+        b"n:a": f"{base36(now - 289)},,3.1".encode(), b"n:b": f"{base36(now - 290)},,3.1".encode(),
+        b"h:a": f"{base36(now - 500)},,3.9 {base36(now - 290)},,3.9".encode(),
+    }  # fmt: skip
+    history = read_history([stored], now * 600.0)
+    assert [(one.name, one.running.count) for one in history.handlers] == [("a", 1)]
 
 
 def test_parts_are_added_up(ps: Penstock, raw: Raw) -> None:

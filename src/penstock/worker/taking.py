@@ -83,7 +83,7 @@ def _read_size(state: WorkerState, poll: QueuePoll) -> Flow:
     state.tick_at = 0.0
     state.statistics.add_size(poll.ops.name, state.sizes[poll.ops.name])
     totals = (stats.enqueued, stats.acked, stats.nacked, stats.crashed, stats.died)
-    if poll.times or totals != poll.times.seen or stats.ready:
+    if poll.times.look(state.clock(), totals, has_ready=bool(stats.ready)):
         yield from note_history(state, poll, totals)
 
 

@@ -28,6 +28,8 @@ TIME_BOUNDS_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 18
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 MINUTE_SECONDS, TEN_MINUTES_SECONDS = 60.0, 600.0
 """Seconds of the two kinds of points."""
+MOST_MINUTES, MOST_TEN_MINUTES = 120, 288
+"""Most points of each kind: two hours, and two days."""
 HANDLERS_PER_CALL = 20
 """Most handlers of one call."""
 StoredHistory: TypeAlias = Mapping[bytes, bytes]
@@ -157,7 +159,7 @@ class QueueHistory:
         now: seconds since 1970 by the clock of the queue.
         minutes: the last two hours by minute, the oldest first. A minute in which nothing has
             changed may be missing.
-        ten_minutes: the last two days, likewise.
+        ten_minutes: the last two days, likewise, without the current ten minutes.
         handlers: by the name of each handler; that of other handlers comes last.
     """
 
@@ -176,12 +178,20 @@ def read_history(parts: Iterable[StoredHistory], now: float) -> QueueHistory:
     """
     stored = [{name.decode("utf-8", "replace"): part[name] for name in part} for part in parts]
     names = {name[1:] for part in stored for name in part if name[0] in "nh"}
-    handlers = [HandlerHistory(name[1:] if name else None, _points(stored, name)) for name in names]
     minutes = _periods(stored, "m", MINUTE_SECONDS, now)
+    now = max(now, minutes[-1].at + MINUTE_SECONDS if minutes else 0)
+    points = {name: _points(stored, name, now) for name in names}
+    handlers = [
+        HandlerHistory(name[1:] if name else None, points[name]) for name in names if points[name]
+    ]
     return QueueHistory(
-        now=max(now, minutes[-1].at + MINUTE_SECONDS if minutes else 0),
+        now=now,
         minutes=minutes,
-        ten_minutes=_periods(stored, "d", TEN_MINUTES_SECONDS, now),
+        ten_minutes=[
+            point
+            for point in _periods(stored, "d", TEN_MINUTES_SECONDS, now)
+            if point.at + TEN_MINUTES_SECONDS <= now  # the current ones are not over
+        ],
         handlers=sorted(handlers, key=lambda one: (one.name is None, one.name or "")),
     )
 
@@ -199,7 +209,7 @@ def _rows(text: bytes) -> Iterator[tuple[int, list[str]]]:
 def _periods(
     stored: Sequence[Mapping[str, bytes]], kind: str, seconds: float, now: float
 ) -> list[HistoryPoint]:
-    most = 120 if kind == "m" else 288
+    most = MOST_MINUTES if kind == "m" else MOST_TEN_MINUTES
     figures = dict[int, list[int]]()
     for part in stored:
         for number, rest in _rows(part.get(kind, b"")):
@@ -213,11 +223,11 @@ def _number(text: str) -> int:
     return int(text, 36) if text.isascii() and text.isalnum() else 0
 
 
-def _points(stored: Sequence[Mapping[str, bytes]], name: str) -> list[TimesPoint]:
-    points = dict[int, TimesPoint]()
+def _points(stored: Sequence[Mapping[str, bytes]], name: str, now: float) -> list[TimesPoint]:
+    points, oldest = dict[int, TimesPoint](), now / TEN_MINUTES_SECONDS - MOST_TEN_MINUTES - 1
     for part in stored:
         for number, rest in _rows(part.get(f"h{name}", b"") + b" " + part.get(f"n{name}", b"")):
-            if len(rest) == 2:
+            if oldest <= number and len(rest) == 2:
                 at, waiting, running = number * TEN_MINUTES_SECONDS, *map(_read_counts, rest)
                 known = points.get(number, TimesPoint(at, JobTimes(), JobTimes()))
                 points[number] = TimesPoint(at, known.waiting + waiting, known.running + running)
@@ -254,6 +264,7 @@ class TimesNote:
     Attributes:
         due_at: when to write them, by the worker's clock.
         seen: totals of the queue when they were written last; None = they were not.
+        was_idle: whether the last look at the queue found nothing to write.
         runs: of each run the name of the handler, the seconds from enqueue to the first delivery
             (None = not a first attempt), and the seconds of each call of the handler.
     """
@@ -261,11 +272,29 @@ class TimesNote:
     def __init__(self) -> None:
         self.due_at = 0.0
         self.seen: Sequence[int] | None = None
+        self.was_idle = False
         self.runs: list[tuple[str | None, float | None, Sequence[float]]] = []
         self._counts = dict[str, tuple[list[int], list[int]]]()
 
     def __bool__(self) -> bool:
         return bool(self.runs or self._counts)
+
+    def look(self, now: float, totals: Sequence[int], *, has_ready: bool) -> bool:
+        """Return if there is something to write, now or later.
+
+        The first look that finds something after one that found nothing moves `due_at` to the end
+        of this minute: it has just happened, and belongs to this minute.
+
+        Args:
+            now: by the worker's clock.
+            totals: of the queue.
+            has_ready: whether jobs are ready.
+        """
+        is_idle = not (self or totals != self.seen or has_ready)
+        if self.was_idle and not is_idle and now >= self.due_at:
+            self.due_at += MINUTE_SECONDS * ((now - self.due_at) // MINUTE_SECONDS + 1)
+        self.was_idle = is_idle
+        return not is_idle
 
     def sort(self) -> None:
         """Count the times of all runs by bucket."""

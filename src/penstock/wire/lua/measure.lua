@@ -68,10 +68,10 @@ for i = 1, #handlers, 3 do
   end
   times[#times + 1] = {':' .. handlers[i], waiting, running}
 end
-local minute, slot = math.floor(now / 60000), math.floor(now / 600000)
+local minute = math.floor(now / 60000)
+local slot = math.floor((minute - 1) / 10) -- the ten minutes of the minute that has ended
 redis.call('HLEN', history)
 redis.call('HDEL', held, '-')
-local totals = {tonumber(enqueued) or 0, tonumber(acked) or 0, (tonumber(nacked) or 0) + (tonumber(crashed) or 0), tonumber(died) or 0}
 -- Drop rows from before a number. Each row begins with its number and a comma.
 local function rows_from(rows, oldest)
   for at, number in string.gmatch(rows, '()(%w+),%S+') do
@@ -84,33 +84,53 @@ end
 local function add_row(rows, row)
   return rows == '' and row or rows .. ' ' .. row
 end
--- Write the counters since the last row of this kind, as the row of the period before the current one; return if they were due.
-local function write_row(kind, current, kept)
-  local before, rows = redis.call('HGET', history, 'at' .. kind), redis.call('HGET', history, kind) or ''
-  local last, of_epoch, rest = string.match(before or '', '^(%w+) (%w+) (.*)$')
-  if last and tonumber(last, 36) == current then
+-- Return a row of `m` or `d`.
+local function row_of(number, figures)
+  local texts = {base36(number)}
+  for i = 1, 5 do
+    texts[i + 1] = base36(figures[i])
+  end
+  return table.concat(texts, ',')
+end
+-- Write the counters since the last call as the row of the minute that has ended, and add them to that of its ten minutes; return if the latter is new.
+local function write_rows()
+  local last, of_epoch, rest = string.match(redis.call('HGET', history, 'atm') or '', '^(%w+) (%w+) (.*)$')
+  local is_late = last and tonumber(last, 36) > minute -- by a clock that was wrong
+  if last and tonumber(last, 36) == minute then
     return false
   end
-  local texts, differences = {}, {}
+  local minutes, slots = redis.call('HGET', history, 'm') or '', redis.call('HGET', history, 'd') or ''
+  if is_late then
+    last, of_epoch, minutes, slots = nil, nil, '', ''
+  end
+  local totals = {tonumber(enqueued) or 0, tonumber(acked) or 0, (tonumber(nacked) or 0) + (tonumber(crashed) or 0), tonumber(died) or 0}
+  local texts, figures, is_new = {}, {}, false
   local earlier = string.gmatch(of_epoch == epoch and rest or '', '%w+')
   for i = 1, 4 do
     texts[i] = base36(totals[i])
-    differences[i] = base36(math.max(0, totals[i] - tonumber(earlier() or '0', 36)))
+    figures[i] = math.max(0, totals[i] - tonumber(earlier() or '0', 36))
   end
   if last then
-    local waiting = redis.call('XLEN', ready) + redis.call('ZCOUNT', scheduled, '-inf', now)
-    rows = add_row(rows_from(rows, current - kept), base36(current - 1) .. ',' .. table.concat(differences, ',') .. ',' .. base36(waiting))
+    figures[5] = redis.call('XLEN', ready) + redis.call('ZCOUNT', scheduled, '-inf', now)
+    minutes = add_row(rows_from(minutes, minute - 120), row_of(minute - 1, figures))
+    local before, number, counts = string.match(slots, '^(.-) ?(%w+),([%w,]+)$')
+    is_new = not number or tonumber(number, 36) ~= slot
+    if not is_new then
+      local add = string.gmatch(counts, '%w+')
+      for i = 1, 4 do
+        figures[i] = figures[i] + tonumber(add() or '0', 36)
+      end
+      slots = before
+    end
+    slots = add_row(rows_from(slots, slot - 287), row_of(slot, figures))
   end
-  redis.call('HSET', history, 'at' .. kind, base36(current) .. ' ' .. epoch .. ' ' .. table.concat(texts, ' '), kind, rows)
-  return true
+  if is_late then
+    redis.call('UNLINK', history)
+  end
+  redis.call('HSET', history, 'atm', base36(minute) .. ' ' .. epoch .. ' ' .. table.concat(texts, ' '), 'm', minutes, 'd', slots)
+  return is_new
 end
-local last = string.match(redis.call('HGET', history, 'atm') or '', '^%w+')
-if last and tonumber(last, 36) > minute then -- by a clock that was wrong
-  redis.call('UNLINK', history)
-end
-write_row('m', minute, 120)
-local is_new_slot, fields = write_row('d', slot, 288), redis.call('HLEN', history)
-if is_new_slot and fields > 4 then -- forget handlers without jobs for two days
+if write_rows() and redis.call('HLEN', history) > 3 then -- forget handlers without jobs for two days
   for _, field in ipairs(redis.call('HKEYS', history)) do
     if string.find(field, '^n') and tonumber(string.match(redis.call('HGET', history, field), '^%w+') or '0', 36) < slot - 288 then
       redis.call('HDEL', history, field, 'h' .. string.sub(field, 2))
@@ -158,7 +178,7 @@ end
 for _, one in ipairs(times) do
   local name, waiting, running = one[1], one[2], one[3]
   local row = #name <= 101 and redis.call('HGET', history, 'n' .. name)
-  if not row and (#name > 101 or redis.call('HLEN', history) >= 68) then -- it is one of the others
+  if not row and (#name > 101 or redis.call('HLEN', history) >= 67) then -- it is one of the others
     name = ''
     row = redis.call('HGET', history, 'n')
   end
@@ -168,7 +188,7 @@ for _, one in ipairs(times) do
     add_counts(running, more_running)
   elseif of_slot then
     local rows = add_row(rows_from(redis.call('HGET', history, 'h' .. name) or '', slot - 288), row)
-    redis.call('HSET', history, 'h' .. name, shorten(rows, 40000 / math.max(2, redis.call('HLEN', history) - 4)))
+    redis.call('HSET', history, 'h' .. name, shorten(rows, 40000 / math.max(2, redis.call('HLEN', history) - 3)))
   end
   if not row then
     redis.call('HSET', history, 'h' .. name, '')

@@ -20,6 +20,11 @@
 --@include lib/meta/now (gives: score_of, end_of)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', parked)
+if state == 'parked' then -- what tell_wait reads behind a removal
+  redis.call('ZCARD', tickets)
+  redis.call('ZCARD', turns)
+  redis.call('ZCARD', holds)
+end
 --@include lib/deliver/wake_after_ends
 --@include lib/finish/drop_bodies
 --@include lib/finish/forget
