@@ -377,6 +377,34 @@ async def test_bad_arguments(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None
         await q.signal(job, "approval")
 
 
+@pytest.mark.parametrize("name", [b"\xff", b"a\x80", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98a"])
+async def test_a_name_that_is_not_utf8(
+    name: bytes, ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """The script refuses it. If it is there all the same, the job goes on."""
+    job = await add(q)
+    part = q.route.part
+    assert part is not None
+    number, epoch = q.ops.number_of(job)
+    with pytest.raises(BadArgument, match=r"^name="):
+        await part.executor.run(q.ops.call("signal", epoch, number, name, b"1"))
+    assert notes(raw, q) == {}
+    assert await q.signal(job, "naïve € 😀", 1) is TAKEN
+    assert await work(ps, handlers) == {"suspended": 1}
+    [head] = (field for field in notes(raw, q) if b":" not in field)
+    tally = q.ops.keys["tally"]
+    count, size, rest = raw.hget(tally, head).split(b" ", 2)
+    strange = b"\n%b\ts\t%d\t1" % (name, AT)
+    waits = raw.hget(tally, head + b":0") + strange
+    head_now = b"%b %d %b" % (count, int(size) + len(strange), rest)
+    raw.hset(tally, mapping={head: head_now, head + b":0": waits})
+    assert await q.signal(job, "approval", 1) is TAKEN
+    assert await q.show(job) is not None
+    check_invariant(raw)
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
 async def test_strangers_cannot_fill_a_job(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
 ) -> None:

@@ -378,6 +378,34 @@ def test_bad_arguments(ps: Penstock, q: Queue, raw: Raw) -> None:
         q.signal(job, "approval")
 
 
+@pytest.mark.parametrize("name", [b"\xff", b"a\x80", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98a"])
+def test_a_name_that_is_not_utf8(
+    name: bytes, ps: Penstock, q: Queue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """The script refuses it. If it is there all the same, the job goes on."""
+    job = add(q)
+    part = q.route.part
+    assert part is not None
+    number, epoch = q.ops.number_of(job)
+    with pytest.raises(BadArgument, match=r"^name="):
+        part.executor.run(q.ops.call("signal", epoch, number, name, b"1"))
+    assert notes(raw, q) == {}
+    assert q.signal(job, "naïve € 😀", 1) is TAKEN
+    assert work(ps, handlers) == {"suspended": 1}
+    [head] = (field for field in notes(raw, q) if b":" not in field)
+    tally = q.ops.keys["tally"]
+    count, size, rest = raw.hget(tally, head).split(b" ", 2)
+    strange = b"\n%b\ts\t%d\t1" % (name, AT)
+    waits = raw.hget(tally, head + b":0") + strange
+    head_now = b"%b %d %b" % (count, int(size) + len(strange), rest)
+    raw.hset(tally, mapping={head: head_now, head + b":0": waits})
+    assert q.signal(job, "approval", 1) is TAKEN
+    assert q.show(job) is not None
+    check_invariant(raw)
+    assert work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
 def test_strangers_cannot_fill_a_job(
     ps: Penstock, q: Queue, raw: Raw, handlers: Handlers, answers: Answers
 ) -> None:

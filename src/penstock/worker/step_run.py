@@ -160,7 +160,7 @@ class StepRun:
             kind, _, name, value = note.split(b"\t", 3) if note.count(b"\t") > 2 else [b""] * 4
             if kind not in (RUN_STEP, SLEEP_STEP):
                 self._refuse_notes(f"a note of the job is of another version: {note[:80]!r}")
-            self._noted[name.decode()] = NotedStep(kind, value)
+            self._noted[name.decode(errors="surrogateescape")] = NotedStep(kind, value)
             self._bytes += len(note)
         self._outcomes = outcomes_in(reply.waits, reply.voided)
         self._bytes += len(reply.waits)
@@ -394,12 +394,15 @@ def decoded_value(raw: bytes) -> Any:
 
 
 def outcomes_in(text: bytes, voided: int) -> dict[str, NotedStep]:
-    """Return the outcomes of waits; timeouts in the first `voided` bytes do not count."""
+    """Return the outcomes of waits; timeouts in the first `voided` bytes do not count.
+
+    A name that is not UTF-8 is that of no wait of a handler.
+    """
     outcomes, place = dict[str, NotedStep](), 0
     for line in text.split(b"\n")[1:]:
         name, kind, _, value = line.split(b"\t", 3)
         if kind == SIGNAL or place >= voided:
-            outcomes[name.decode()] = NotedStep(kind, value)
+            outcomes[name.decode(errors="surrogateescape")] = NotedStep(kind, value)
         place += len(line) + 1
     return outcomes
 

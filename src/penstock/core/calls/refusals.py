@@ -60,8 +60,8 @@ ARGUMENT_RULES = {
     "key": "must be the hash of a key: 13 hex digits",
     "handler": "must be one of 20 handlers at most",
     "app": "must be at most 600 bytes without blanks or line feeds",
-    "name": "must be one of 100 names at most; of a step or a signal 1 to 200 bytes without control"
-    " characters",
+    "name": "must be one of 100 names at most; of a step or a signal 1 to 200 bytes of UTF-8"
+    " without control characters",
     "signal": "must be JSON without line feeds",
     "receipt": "must be that of a delivery, as 1-abc",
     "priority": "can't be used with ordered=True: use per_key, or another queue",

@@ -2,7 +2,7 @@
 --- due at once, at the place of its creation.
 --- KEYS     @queue
 --- ARGV     nonce wanted number name value
----          name     1 to 200 bytes without control characters
+---          name     1 to 200 bytes of UTF-8 without control characters
 ---          value    JSON without line feeds, at most 65536 bytes, or result_size if that is more
 ---          number   the job
 --- META     v epoch uses seen off paused alarm result_size
@@ -20,9 +20,10 @@
 --@include lib/checks/check_epoch
 --@include lib/meta/now (gives: changes)
 --@include lib/checks/is_number
+--@include lib/checks/is_utf8
 if not is_number(number) then
   return {-19, nonce, 'number', string.sub(number, 1, 200)}
-elseif name == '' or #name > 200 or string.find(name, '%c') then
+elseif name == '' or #name > 200 or string.find(name, '%c') or not is_utf8(name) then
   return {-19, nonce, 'name', string.sub(name, 1, 200)}
 elseif value == '' or string.find(value, '\n', 1, true) then
   return {-19, nonce, 'signal', string.sub(value, 1, 200)}
