@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -156,7 +157,7 @@ def test_leases_lost_while_the_query_was_down(stream: Any, ps: Penstock) -> None
 
     sink.before = fail
     with pytest.raises(Exception, match="the database is down"):
-        stream(sink, leaseDuration="300ms").awaitTermination()
+        stream(sink, leaseDuration="300ms", stopLease="300ms").awaitTermination()
     taken = list[Any]()
     while len(taken) < 20:
         taken += queue.reserve(20 - len(taken), block=10)
@@ -177,6 +178,21 @@ def test_once_leaves_its_batch_to_the_next_start(stream: Any, ps: Penstock) -> N
     assert left(ps) == (0, 500, 0)
     stream(sink).awaitTermination()
     assert (sink.seen, left(ps)) == (Counter(BODIES), (0, 0, 0))
+
+
+def test_a_stop_keeps_the_last_batch_for_the_next_start(stream: Any, ps: Penstock) -> None:
+    """Its jobs are done, but Spark tells that only the next start: nobody else gets them."""
+    queue = ps.queue("mail")
+    queue.enqueue_many(bodies(50))
+    sink = Sink()
+    query = stream(sink, trigger={"processingTime": "1 hour"}, leaseDuration="3s")
+    wait_for(lambda: query.lastProgress)
+    query.stop()
+    wait_for(lambda: min(one.lease_until for one in queue.jobs("active")) > time.time() + 3000)
+    assert queue.reserve(100, block=0) == []
+    stream(sink).awaitTermination()
+    assert (sink.seen, left(ps)) == (Counter(BODIES[:50]), (0, 0, 0))
+    assert queue.stats().crashed == 0
 
 
 def test_two_queries_share_a_queue(stream: Any, ps: Penstock) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import secrets
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -45,6 +47,8 @@ ROWS_A_PARTITION = 12_500
 """Jobs of a Spark partition, unless `numPartitions` is given."""
 STOP_SECONDS = 5.0
 """Most time that `stop` waits for renewals under way."""
+SOURCE_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The module that Spark runs in a process of its own for each reader, in its main thread."""
 MAX_JOBS_PER_BATCH = 10_000_000
 """Most jobs of a batch without a limit."""
 Offset = dict[str, Any]
@@ -346,6 +350,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _start_heartbeats(self) -> None:
         """Start a thread for each new node: a node that hangs does not keep others waiting."""
+        _let_terminate()
         for node in {key[:8] for key in self._made} - self._heartbeats.keys():
             name = f"penstock-{self._consumer}-{node}"
             args = (node,)
@@ -400,3 +405,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 at = reply.next
                 packed = found.ops.place(reply.epoch).packed
                 yield Origin(self.options.queue, found.node, packed, "active"), reply.jobs
+
+
+def _let_terminate() -> None:
+    """Let Spark's process of a reader end in order at SIGTERM, by which Spark stops a query.
+
+    Spark calls `stop` when the process ends so, and does not wait for it.
+    """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name == SOURCE_PROCESS:
+        signal.signal(signal.SIGTERM, _exit_once)
+
+
+def _exit_once(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # Spark sends it twice
+    sys.exit(0)
