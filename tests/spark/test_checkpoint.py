@@ -646,6 +646,35 @@ def test_a_batch_that_was_not_committed_before_a_stop(ground: Ground) -> None:
     assert (job.attempt, ground.queue.stats().crashed) == (2, 1)
 
 
+def test_a_batch_that_is_reserved_again_after_a_stop(ground: Ground) -> None:
+    """Spark had not noted it: the next run finds it, renews it, and counts its own crashes."""
+    ground.add(5)
+    life = ground.life(stopLease="2m")
+    start = life.initialOffset()
+    first = life.latest(start, 10)
+    life.stop()
+    ground.clock.set(T0 + 2 * LEASE - 1)
+    later = ground.life()
+    assert later.latest(start, 10) == first
+    assert len(ground.read(later.partitions(start, first))) == 5
+    ground.clock.set(T0 + 3 * LEASE - 2)
+    assert ground.queue.reserve(10, block=0) == []
+    ground.clock.set(T0 + 3 * LEASE)
+    assert len(ground.queue.reserve(10, block=0)) == 5
+    assert ground.queue.stats().crashed == 5
+
+
+def test_expired_jobs_make_no_empty_batch(ground: Ground) -> None:
+    """A call that only removes expired jobs does not complete a batch whose bytes are limited."""
+    for _ in range(3):
+        ground.queue.enqueue_many([b"old"] * 1000, ttl=1)
+    ground.clock.set(T0 + 2000)
+    ground.add(3)
+    life = ground.life(maxBytesPerTrigger="1000")
+    life.latest(life.initialOffset(), 10)
+    assert ground.queue.stats().active == 3
+
+
 def test_an_older_reader_that_stops(ground: Ground) -> None:
     """It changes nothing of a batch that another reader has taken over."""
     ground.add(1)
@@ -683,7 +712,9 @@ def test_a_trigger_waits_for_jobs(ground: Ground, monkeypatch: pytest.MonkeyPatc
     life.stop()
 
 
-@pytest.mark.parametrize("size, limit, wanted", [(1000, 100_000, 100), (50_000, 1, 16)])
+@pytest.mark.parametrize(
+    "size, limit, wanted", [(1000, 100_000, 100), (50_000, 1, 16), (50_000, 1_000_000, 20)]
+)
 def test_a_batch_is_limited_by_bytes(size: int, limit: int, wanted: int, ground: Ground) -> None:
     """It ends near the limit: the first 16 jobs tell the size of the others."""
     ground.queue.enqueue_many([b"x" * size] * 300)

@@ -33,7 +33,12 @@ class Hanging:
     def reader(self) -> StreamReader:
         """Return a reader of both, which renews leases."""
         urls = [f"{server.url}?socket_timeout=20" for server in self.servers]
-        options = {"queue": "q", "nodes": ",".join(urls), "leaseDuration": f"{LEASE}s"}
+        options = {
+            "queue": "q",
+            "nodes": ",".join(urls),
+            "leaseDuration": f"{LEASE}s",
+            "retryFor": "1s",
+        }
         return StreamReader(options, schema("id string, payload binary"))
 
     def first_end(self) -> float:

@@ -29,6 +29,8 @@ from penstock import (
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.errors import QueueDamaged, QueueMissing, UnsupportedVersion
 from penstock.spark import OptionError, WrongServer, enqueue_partition, sink
+from penstock.spark import writer as writer_module
+from penstock.spark.encoding import Task
 from penstock.spark.errors import RowError, Unreachable
 from penstock.spark.options import Write
 from penstock.spark.shards import get_client
@@ -962,3 +964,18 @@ def test_a_client_in_a_task(redis_url: str) -> None:
         for captured in (client, client.queue("mail"), client.queue("mail").enqueue):
             with pytest.raises(TypeError, match="enqueue_partition"):
                 pickle.dumps(captured)
+
+
+def test_rows_of_an_earlier_attempt_are_no_warning(
+    options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task that is repeated finds its own rows."""
+    writer = BatchWriter(options(), schema("id string, payload binary"), False)
+    for attempt in range(2):
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (writer_module, sink):
+                patch.setattr(module, "task", lambda: Task(0, attempt=attempt))  # noqa: B023
+            report = writer.write(iter(arrow({"id": ["a", "b"], "payload": [b"a", b"b"]})))
+    assert writer.finish([report]) == {"rows": 2, "added": 0, "duplicates": 2}
+    assert writer.finish([]) == {"rows": 0, "added": 0, "duplicates": 0}
+    assert not caplog.records

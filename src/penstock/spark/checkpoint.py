@@ -70,14 +70,18 @@ class Batches:
         while True:
             reply = self._assign(batch, most, n)
             if reply.sealed:
-                return self._load(batch)
+                found = self._load(batch)
+                own = {receipt[-3:] for receipt in self.ends}
+                if any(receipt[-3:] not in own for receipt in self.held):
+                    self._extend(self._lease_ms, GOES_ON)  # of an earlier life: may end soon
+                return found
             if reply.jobs == 0 and reply.next != 0:
                 return None
-            if most_bytes is not None:
+            if most_bytes is not None and reply.size:
                 taken += reply.size
-                n = min(JOBS_PER_ASSIGN, (most_bytes - taken) * reply.jobs // max(1, taken))
-                if n < 1:
-                    n, most = 0, reply.jobs
+                of_mean_size = (most_bytes - taken) * min(n, reply.jobs) // reply.size
+                n = max(0, min(JOBS_PER_ASSIGN, of_mean_size))
+                most = most if n else reply.jobs
 
     def resume(self, batch: int) -> int | None:
         """Return the number of jobs of a batch that an earlier run of the query has reserved.

@@ -383,11 +383,15 @@ def _json(value: Any) -> bytes:
 
 
 class Task(NamedTuple):
-    """The task in which code runs; query and batch also inside `foreachBatch`, else ''."""
+    """The task in which code runs; query and batch also inside `foreachBatch`, else ''.
+
+    `attempt` is 0 if the task was not repeated.
+    """
 
     partition: int
     query: str = ""
     batch: str = ""
+    attempt: int = 0
 
 
 def task() -> Task:
@@ -398,7 +402,8 @@ def task() -> Task:
     if context is None:
         return Task(0)
     names = ("sql.streaming.queryId", "streaming.sql.batchId")
-    return Task(context.partitionId(), *(context.getLocalProperty(name) or "" for name in names))
+    query, batch = (context.getLocalProperty(name) or "" for name in names)
+    return Task(context.partitionId(), query, batch, context.attemptNumber())
 
 
 def batches(source: Iterable[Any]) -> Iterator[Sequence[Column]]:

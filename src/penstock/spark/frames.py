@@ -30,8 +30,8 @@ def write(frame: Any, **options: Any) -> dict[str, int]:
 
     Returns:
         How many `rows` there were, how many were `added`, and how many `duplicates`: rows whose ids
-        were taken, or of a write that was committed before. Of another operation than enqueue, the
-        number of each outcome.
+        were taken, also by an earlier attempt of their task, or of a write that was committed
+        before. Of another operation than enqueue, the number of each outcome.
 
     Raises:
         OptionError, BadArgument, Unreachable: as `save()`; in a Spark error if a task raises it.
@@ -47,10 +47,7 @@ def write(frame: Any, **options: Any) -> dict[str, int]:
     except Exception:
         _run_on_driver(frame.sparkSession, partial(writer.abort, []))
         raise
-    counts = _run_on_driver(frame.sparkSession, partial(writer.finish, reports))
-    if "added" in counts:
-        counts["duplicates"] = counts["rows"] - counts["added"]
-    return counts
+    return _run_on_driver(frame.sparkSession, partial(writer.finish, reports))
 
 
 def name_checkpoint(spark: Any, location: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -149,8 +149,17 @@ class ShardAddress:
     partitions: int | None = None
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class OpenShard:
-    """A shard that this process has reached. Its `key` is its name in offsets."""
+    """A shard that this process has reached.
+
+    Attributes:
+        key: its name in offsets.
+        on_answer: called after each answer of the node.
+    """
 
     def __init__(self, made: Penstock, name: str, address: ShardAddress = ShardAddress()) -> None:
         self.name = name
@@ -162,11 +171,13 @@ class OpenShard:
         self.ops.partitions = address.partitions
         self.node = made.topology.executor.id
         self.address = replace(address, node=self.node)
+        self.on_answer: Callable[[], None] = _do_nothing
         self.key = self.node if address.number is None else f"{self.node}/{address.number}"
 
     def run(self, call: Call[R]) -> R:
         """Run a script and return its result."""
         result: R = self.part.executor.run(call)
+        self.on_answer()
         return result
 
 

@@ -152,6 +152,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self, consumer: str) -> dict[str, Batches]:
         """Return new objects for the batches of a checkpoint on the shards that are reached now."""
         self._reached = self._find_shards()
+        for one in self._reached:
+            one.on_answer = partial(self._lanes.note_answer, one.address.url)
         return {one.key: Batches(one, consumer, self.options.lease_ms) for one in self._reached}
 
     def _find_shards(self) -> OpenShards:
@@ -252,6 +254,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Let the query end after the jobs that are ready now."""
+        self._lanes.waits_for_all = True  # or the query would end without the jobs of a slow node
         self._left = self.reportLatestOffset()["ready"]
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:

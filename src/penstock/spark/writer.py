@@ -47,6 +47,7 @@ class TaskReport(WriterCommitMessage):
     Attributes:
         counts: the number of rows, and of each outcome.
         staged: of a staged write: where its rows are.
+        is_repeated: whether an earlier attempt of the task may have added rows.
         token, chunks: of a staged write: the attempt's rows; 0 = none, the batch was committed
             before.
     """
@@ -55,6 +56,7 @@ class TaskReport(WriterCommitMessage):
     staged: Staged | None = None
     token: str = ""
     chunks: int = 0
+    is_repeated: bool = False
 
 
 class QueueWriter:
@@ -105,7 +107,8 @@ class QueueWriter:
             rows = attempt.put(encoder(attempt.token).records(iterator))
             return TaskReport({"rows": rows}, name, attempt.token, attempt.chunks)
         options.check_repeats(self.has_ids, named=bool(where.query))
-        return TaskReport(Sink(options, self.nodes, found).put(encoder().records(iterator)))
+        counts = Sink(options, self.nodes, found).put(encoder().records(iterator))
+        return TaskReport(counts, is_repeated=where.attempt > 0)
 
     def _stage_name(self, where: Task | None = None) -> Staged:
         """Return the place of staged rows: by query and batch, else by the name of the write."""
@@ -128,22 +131,24 @@ class QueueWriter:
     def finish(self, messages: Sequence[Any], batch: int | None = None) -> dict[str, int]:
         """Commit, and return the number of `rows` and of each outcome."""
         reports, name, total = _summed(messages)
+        if self.options.operation == "enqueue":
+            total.update(rows=0, added=0, duplicates=0)
         if name is not None:
             attempts = [(one.token, one.chunks) for one in reports if one.chunks]
             is_named = bool(self.options.write_id) or name != self._stage_name()
             try:
                 commit = StagedCommit(self.options, name, is_named=is_named)
                 total["added"] = commit.run(attempts, total["rows"])
+                total["duplicates"] = total["rows"] - total["added"]
             except Exception as error:
                 error.args = (f"{error}. {self._rest()}",)
                 raise
         logger.info("%s: written %s", self._place(batch), _told(total))
-        if total["duplicates"] > total["rows"] * USUAL_DUPLICATES:
-            text = (
-                "%s: %d of %d rows added nothing: jobs with their ids exist, or were done within "
-            )
-            text += "dedupWindow. If the rows are new, make their ids from their data: a generated "
-            text += "one, as of monotonically_increasing_id(), comes again in the next write"
+        share = total["duplicates"] / max(1, total["rows"])
+        if name is None and share > USUAL_DUPLICATES and not any(r.is_repeated for r in reports):
+            text = "%s: %d of %d rows added nothing: jobs with their ids exist, or were done "
+            text += "within dedupWindow. If the rows are new, make their ids from their data: a "
+            text += "generated one, as of monotonically_increasing_id(), comes again next time"
             logger.warning(text, self._place(batch), total["duplicates"], total["rows"])
         return dict(total)
 

@@ -83,7 +83,7 @@ local sealed = (is_sealed == '1' or jobs >= most or jobs > 0 and next_in ~= 0) a
 local mark, suffix = batch .. ' ' .. fence .. ' ' .. sealed .. ' ' .. epoch, string.format('-%03x', tag)
 local size = 0
 for i = 1, #taken do
-  size = size + #delivery.records[i]
+  size = size + (record_size(taken[i], delivery.records[i]) or 0)
   taken[i] = taken[i] .. ' ' .. (string.match(delivery.counts[i], '^%d+') or '1') .. suffix
 end
 if anew then

@@ -10,7 +10,7 @@
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished dedup windows meta wake space parked tickets
 ---        turns
 --- NEEDS  free_slots has_urgent delivered paused now end_of uses score_of release_dedup keyed nothing
---- GIVES  choose_jobs join_body
+--- GIVES  choose_jobs join_body record_size
 --@include lib/read/join_body
 --@include lib/deliver/new_delivery
 local function choose_jobs(n, expired, done, all_valid)
