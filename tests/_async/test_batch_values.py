@@ -271,6 +271,55 @@ async def test_the_failed_callback_is_redriven(ps: AsyncPenstock, q: AsyncQueue)
     assert read == [[1, 4]] * 2
 
 
+@pytest.mark.parametrize("on", ["success", "finished"])
+async def test_a_batch_without_jobs_follows(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, on: Any
+) -> None:
+    """Its callback is due at once, and reads no values."""
+    own, read = Handlers(), list[Any]()
+
+    @own.handler("none")
+    async def none() -> Done:
+        return Done(batch=[], then=total.job(), on=on, results=True)
+
+    @own.handler("total")
+    async def total(job: AsyncJob) -> str:
+        read.append(await job.batch_results())
+        return "total"
+
+    async with q.batch(then=total.job(), results=True) as batch:
+        await batch.enqueue(none.job())
+    await AsyncWorker(ps, q, own, burst=True).run()
+    assert read == [[], ["total"]]
+    await ended(q, raw)
+
+
+@pytest.mark.parametrize("default", [None, 60])
+@pytest.mark.parametrize("options", [{}, {"priority": 3}, {"dedup_id": "a"}, {"lease": 60}])
+async def test_a_member_that_keeps_no_result(
+    ps: AsyncPenstock, q: AsyncQueue, default: int | None, options: Any
+) -> None:
+    """Its value is kept for the callback all the same."""
+    own = Handlers()
+    own.include(handlers)
+
+    @own.handler("more")
+    async def more() -> Done:
+        follow = [square.options(result_ttl=0).job(3)]
+        return Done(batch=follow, then=join.options(result_ttl=0).job(), results=True)
+
+    @own.handler("join")
+    async def join(job: AsyncJob) -> Any:
+        return await job.batch_results()
+
+    await q.configure(result_ttl=default)
+    async with q.batch(then="sum", results=True) as batch:
+        await batch.enqueue(square.job(2), result_ttl=0, **options)
+        await batch.enqueue(more.job(), result_ttl=0)
+    await AsyncWorker(ps, q, own, max_jobs=4).run()
+    assert await q.batches.results(batch.id) == [4, [9]]
+
+
 async def test_bad_input(q: AsyncQueue) -> None:
     """The error names the argument; nothing is added."""
     with pytest.raises(BadArgument, match="results"):

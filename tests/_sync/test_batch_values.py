@@ -270,6 +270,53 @@ def test_the_failed_callback_is_redriven(ps: Penstock, q: Queue) -> None:
     assert read == [[1, 4]] * 2
 
 
+@pytest.mark.parametrize("on", ["success", "finished"])
+def test_a_batch_without_jobs_follows(ps: Penstock, q: Queue, raw: Raw, on: Any) -> None:
+    """Its callback is due at once, and reads no values."""
+    own, read = Handlers(), list[Any]()
+
+    @own.handler("none")
+    def none() -> Done:
+        return Done(batch=[], then=total.job(), on=on, results=True)
+
+    @own.handler("total")
+    def total(job: Job) -> str:
+        read.append(job.batch_results())
+        return "total"
+
+    with q.batch(then=total.job(), results=True) as batch:
+        batch.enqueue(none.job())
+    Worker(ps, q, own, burst=True).run()
+    assert read == [[], ["total"]]
+    ended(q, raw)
+
+
+@pytest.mark.parametrize("default", [None, 60])
+@pytest.mark.parametrize("options", [{}, {"priority": 3}, {"dedup_id": "a"}, {"lease": 60}])
+def test_a_member_that_keeps_no_result(
+    ps: Penstock, q: Queue, default: int | None, options: Any
+) -> None:
+    """Its value is kept for the callback all the same."""
+    own = Handlers()
+    own.include(handlers)
+
+    @own.handler("more")
+    def more() -> Done:
+        follow = [square.options(result_ttl=0).job(3)]
+        return Done(batch=follow, then=join.options(result_ttl=0).job(), results=True)
+
+    @own.handler("join")
+    def join(job: Job) -> Any:
+        return job.batch_results()
+
+    q.configure(result_ttl=default)
+    with q.batch(then="sum", results=True) as batch:
+        batch.enqueue(square.job(2), result_ttl=0, **options)
+        batch.enqueue(more.job(), result_ttl=0)
+    Worker(ps, q, own, max_jobs=4).run()
+    assert q.batches.results(batch.id) == [4, [9]]
+
+
 def test_bad_input(q: Queue) -> None:
     """The error names the argument; nothing is added."""
     with pytest.raises(BadArgument, match="results"):

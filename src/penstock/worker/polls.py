@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import OwnNode, QueueOps
+from penstock.core.enqueuing.batches import KEEPS_VALUES
 from penstock.core.jobs.history import TimesNote
 from penstock.core.jobs.job import Delivery, Reservation, epoch_of, reservation_of
 from penstock.core.jobs.outcomes import Settled
@@ -263,7 +264,8 @@ def verdict_call(
         return ops.bury(jobs, verdict.text, verdict.trace)
     if verdict.then is not None and verdict.then.records:
         then = verdict.then
-        condition = then.batch if len(then.records) > 1 else ""  # a callback alone just follows
+        is_batch = len(then.records) > 1 or then.batch.endswith(KEEPS_VALUES)
+        condition = then.batch if is_batch else ""  # a callback alone just follows
         return ops.hand_over(
             jobs, then.records, verdict.window_ms, batch=condition, results=results
         )

@@ -42,7 +42,7 @@ class NextJobs:
         jobs: the jobs.
         records: of those in the queue of the first job: delay in ms, and record.
         batch: the condition of a batch on the wire: the first job is its callback, the others are
-            its members, if there are some; empty = they are no batch.
+            its members, if there are some or it keeps their values; empty = they are no batch.
         is_chain: whether the first job is the next link of a chain.
     """
 

@@ -123,8 +123,8 @@ if n == 0 then
 end
 --@include lib/add/assign_numbers (gives: ms, first, final, ids)
 local call, list, record_index = redis.call, records, {}
---@include lib/add/split_body (gives: result_ttl)
-result_ttl = result_ttl or keeps_values(batch) == 1 and '1'
+--@include lib/add/split_body (gives: is_read)
+is_read = keeps_values(batch) == 1
 --@include lib/add/check_records
 local refusal, features = check_records(list, record_index, ids, ms)
 if refusal then

@@ -5,8 +5,9 @@
 ---          value    the result of the job, as in ack; read only with a line feed in common. `!next` at its end: the job is a link of a
 ---                   chain, and the first record follows it. A link that cancel has marked ends as cancelled
 ---          delays   for each record the ms until its delivery, separated by blanks. In front of them may stand `on` as in
----                   open_batch, also with a +: the first record is the callback of a closed batch, and the others are its members
----          record   1 to 16, of at most 65536 bytes together, without dedup ids; of a batch 2 to 1001, of at most 1048576
+---                   open_batch, also with a +: the first record is the callback of a closed batch, and the others are its members.
+---                   With a + there may be none: the callback is due at its delay
+---          record   1 to 16, of at most 65536 bytes together, without dedup ids; of a batch 2 to 1001 (with a +: from 1), of at most 1048576
 ---                   bytes. They are added whatever max_length, a pause or the closing of the queue say
 --- BOUNDS   nonce 1 9007199254740991  window? 0 3162240000000
 --- META     v epoch last uses full seen off enqueued acked=acked_before paused alarm
@@ -38,7 +39,7 @@ local ids, codes = checked.ids, checked.codes
 local n, list, record_index, waits, size, seed = #records, records, {}, {}, 0, tonumber(string.sub(number, -8))
 local on, values = string.match(delays, '^(%a+)(%+?)')
 on = (on == 'success' or on == 'failure' or on == 'finished') and on or nil
-local first_delay, least, most, most_bytes = on and #on + #values + 1 or 1, on and 2 or 1, on and 1001 or 16, on and 1048576 or 65536
+local first_delay, least, most, most_bytes = on and #on + #values + 1 or 1, values == '' and 2 or 1, on and 1001 or 16, on and 1048576 or 65536
 if n < least then
   return {-10, nonce, n + 1}
 elseif on and (string.find(list[1], '^1[;l=%d]*;t=') or string.find(list[1], '^[^\n]*;q=')) then
@@ -89,7 +90,7 @@ redis.call('ZCARD', scheduled)
 redis.call('HLEN', batches)
 redis.call('HLEN', members)
 --@include lib/add/assign_numbers (gives: ms, first, ids)
---@include lib/add/split_body (gives: result_ttl)
+--@include lib/add/split_body (gives: is_read)
 --@include lib/add/check_records
 local refusal, features = check_records(list, record_index, ids, ms)
 if refusal then
@@ -122,8 +123,7 @@ elseif is_link then
 end
 --@include lib/batches/keeps_values
 local outer, outer_place = string.match(uses_any('batches') and redis.call('HGET', members, number) or '', '^([^:]+):?(%d*)$')
-local own_ttl = result_ttl
-result_ttl = result_ttl or keeps_values(outer) == 1 and '1'
+is_read = keeps_values(outer) == 1
 keep_results(done, 'done', results)
 --@include lib/batches/join_batch
 if outer then -- before the batch counts down
@@ -136,8 +136,8 @@ local successor_due, soonest = write_ends(), nil
 for i = 1, n do
   local id, due = ids[i], now + (waits[i] or 0)
   local record, priority = split_body(id, list[i], bodies), priorities and priorities[i] or 0
-  if on and i == 1 then -- the callback
-    due, result_ttl = 9007199254740991, own_ttl or values == '+' and '1'
+  if on and i == 1 and n > 1 then -- the callback
+    due, is_read = 9007199254740991, values == '+'
     redis.call('HSET', held, id, record)
     redis.call('ZADD', scheduled, '9007199254740991', id)
   elseif due > now or priority > 0 then
@@ -154,7 +154,7 @@ if #bodies > 0 then
   redis.call('HSET', held, unpack(bodies))
 end
 if on then
-  redis.call('HSET', batches, first, (on == 'success' and 's' or on == 'failure' and 't' or 'f') .. ' 0 0 0 0 0')
+  redis.call('HSET', batches, first, (on == 'success' and 's' or on == 'failure' and 't' or 'f') .. ' 0 0 0 0 ' .. (n > 1 and '0' or '2'))
   --@include lib/meta/use
   use('batches')
   use('counters')
@@ -163,7 +163,9 @@ if on then
     use('marks')
     use('notes')
   end
-  join_batch({unpack(ids, 2)}, first)
+  if n > 1 then
+    join_batch({unpack(ids, 2)}, first)
+  end
 end
 if successor_due then
   soonest = math.min(soonest, successor_due)

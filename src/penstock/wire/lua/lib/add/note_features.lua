@@ -1,6 +1,6 @@
 -- Write the ends of ttl of the added jobs, and note in meta their features, which check_records has found; a new queue gets its first fields.
 --- KEYS   expiry
---- NEEDS  uses change created epoch features now result_ttl
+--- NEEDS  uses change created epoch features now result_ttl is_read
 --- SETS   uses
 if created == 1 then
   --@include lib/meta/create_queue
@@ -19,6 +19,6 @@ end
 if features.priorities then
   use('priorities')
 end
-if features.has_results or result_ttl then
+if features.has_results or result_ttl or is_read then
   use('results')
 end

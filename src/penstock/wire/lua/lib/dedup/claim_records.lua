@@ -17,8 +17,8 @@ local function claim_records(given, producer, create, delay, bound, wait, role, 
   --@include lib/batches/check_open_batch (gives: batch, keeps_values)
   --@include lib/dedup/expired_windows
   local _, close_windows = expired_windows(sweep_limit)
-  --@include lib/add/split_body (gives: result_ttl)
-  result_ttl = result_ttl or keeps_values(batch) == 1 and '1'
+  --@include lib/add/split_body (gives: is_read)
+  is_read = keeps_values(batch) == 1
   --@include lib/dedup/decide_dedup
   local refusal, decision = decide_dedup(given, mode, delays, delay_ms)
   if refusal then
