@@ -279,7 +279,7 @@ class OutcomeUnknown(PenstockError, RedisConnectionError):
 
     The call was not repeated, because it must not run twice; or it was long, and the server closed
     the connection at each repeat: the body may be too large for it or a proxy. The cause
-    (`__cause__`) is redis-py's exception.
+    (`__cause__`) is redis-py's exception. Or a signal was repeated, and the job was gone then.
     """
 
 

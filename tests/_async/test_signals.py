@@ -19,14 +19,19 @@ from penstock import (
     Dedup,
     Handlers,
     Outcome,
+    OutcomeUnknown,
     Retry,
     Signalled,
     StepTimeout,
     WrongEpoch,
     WrongQueue,
 )
+from penstock.client._async.transport.connection import AsyncProducerConnection
+from penstock.embedded import EmbeddedServer
+from penstock.wire.scripts import script
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, check_invariant, dump
+from tests.support.proxy import Proxy
 from tests.support.twins import aspawn
 
 from .conftest import AsyncWaits
@@ -511,6 +516,34 @@ async def test_a_signal_leaves_room_for_the_end_of_a_wait(
     check_invariant(raw)
     assert await work(ps, handlers) == {"done": 1}
     assert answers == [1]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_lost_reply(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    """The repeat finds its own signal. If the job has ended with it, the outcome is not known."""
+    repeat = AsyncProducerConnection.exchange_again
+    with Proxy(server.address) as proxy:
+        async with AsyncPenstock(server.url) as other, AsyncPenstock(proxy.url) as ps:
+            q = ps.queue("q")
+            job = await add(q)
+            await q.signal(job, "first")  # the server knows the script
+
+            async def repeat_later(*args: Any, **kwargs: Any) -> Any:
+                if is_over:
+                    await other.queue("q").ack(await other.queue("q").reserve(block=0))
+                return await repeat(*args, **kwargs)
+
+            monkeypatch.setattr(AsyncProducerConnection, "exchange_again", repeat_later)
+            fault = proxy.eat_reply(after=script("signal").sha.encode())
+            if is_over:
+                with pytest.raises(OutcomeUnknown, match=r"signal 'approval'.* the job is gone"):
+                    await q.signal(job, "approval", 1)
+            else:
+                assert await q.signal(job, "approval", 1) is TAKEN
+            fault.wait()
+            assert await q.signal(job, "approval", 1) is (GONE if is_over else THERE)
 
 
 async def test_a_resumed_run_pays_one_trip(

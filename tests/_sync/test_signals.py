@@ -16,6 +16,7 @@ from penstock import (
     Handlers,
     Job,
     Outcome,
+    OutcomeUnknown,
     Penstock,
     Queue,
     Retry,
@@ -26,8 +27,12 @@ from penstock import (
     WrongEpoch,
     WrongQueue,
 )
+from penstock.client._sync.transport.connection import ProducerConnection
+from penstock.embedded import EmbeddedServer
+from penstock.wire.scripts import script
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, check_invariant, dump
+from tests.support.proxy import Proxy
 from tests.support.twins import spawn
 
 from .conftest import Waits
@@ -512,6 +517,34 @@ def test_a_signal_leaves_room_for_the_end_of_a_wait(
     check_invariant(raw)
     assert work(ps, handlers) == {"done": 1}
     assert answers == [1]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_lost_reply(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    """The repeat finds its own signal. If the job has ended with it, the outcome is not known."""
+    repeat = ProducerConnection.exchange_again
+    with Proxy(server.address) as proxy:
+        with Penstock(server.url) as other, Penstock(proxy.url) as ps:
+            q = ps.queue("q")
+            job = add(q)
+            q.signal(job, "first")  # the server knows the script
+
+            def repeat_later(*args: Any, **kwargs: Any) -> Any:
+                if is_over:
+                    other.queue("q").ack(other.queue("q").reserve(block=0))
+                return repeat(*args, **kwargs)
+
+            monkeypatch.setattr(ProducerConnection, "exchange_again", repeat_later)
+            fault = proxy.eat_reply(after=script("signal").sha.encode())
+            if is_over:
+                with pytest.raises(OutcomeUnknown, match=r"signal 'approval'.* the job is gone"):
+                    q.signal(job, "approval", 1)
+            else:
+                assert q.signal(job, "approval", 1) is TAKEN
+            fault.wait()
+            assert q.signal(job, "approval", 1) is (GONE if is_over else THERE)
 
 
 def test_a_resumed_run_pays_one_trip(

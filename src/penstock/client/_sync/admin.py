@@ -17,6 +17,7 @@ from penstock.client._sync.searching import JobSearch
 from penstock.client._sync.settling import BuildCall, check_jobs
 from penstock.client._sync.transport.finished import ResultWait
 from penstock.client.clock import monotonic
+from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
 from penstock.core.calls.operations.managing import purge_parts
 from penstock.core.calls.settings import KEEP, setting_fields
@@ -24,7 +25,7 @@ from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.middleware import Middleware
-from penstock.core.jobs.outcomes import SIGNALLED_OF_OUTCOME, Settled, Signalled
+from penstock.core.jobs.outcomes import SIGNALLED_OF_OUTCOME, Outcome, Settled, Signalled
 from penstock.core.jobs.queue_stats import QueueStats, Settings
 from penstock.core.jobs.record import key_hash
 from penstock.core.jobs.results import encoded_value, next_link, value_of
@@ -46,7 +47,14 @@ from penstock.core.values.checks import (
     duration_ms,
 )
 from penstock.core.values.ids import is_job_id
-from penstock.errors import BadArgument, NodesMissed, PenstockError, ResultTimeout, StepNotKept
+from penstock.errors import (
+    BadArgument,
+    NodesMissed,
+    OutcomeUnknown,
+    PenstockError,
+    ResultTimeout,
+    StepNotKept,
+)
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
@@ -230,6 +238,8 @@ class QueueAdmin:
                 more than 256 KiB, or all its notes more than 1 MiB; nothing was done.
             BadJobId: the id is malformed, or of another queue or node; nothing was done.
             WrongEpoch: it is of an earlier queue of this name; nothing was done.
+            OutcomeUnknown: the reply was lost, and the repeated call finds the job gone: it may
+                have ended before the signal, or with it.
 
         Examples:
             >>> added = q.enqueue({"euros": 300})
@@ -245,10 +255,21 @@ class QueueAdmin:
             raw = encoded_value(value)
         except BadArgument as error:
             raise BadArgument("value", value, error.reason) from error
+        calls: list[Call[Settled]] = []
+
+        def build(ops: QueueOps, names: list[JobName]) -> Call[Settled]:
+            calls.append(ops.signal(names, name, raw))
+            return calls[-1]
+
         try:
-            [outcome] = self._settle([job], lambda ops, names: ops.signal(names, name, raw))
+            [outcome] = self._settle([job], build)
         except StepNotKept as error:
             raise BadArgument("value", f"<{len(raw)} bytes>", f"can't be kept: {error}") from None
+        if outcome is Outcome.GONE and any(call.resent for call in calls):
+            raise OutcomeUnknown(
+                f"signal {name!r}: the reply was lost, and now the job is gone: it may have ended"
+                " before the signal, or with it"
+            )
         return SIGNALLED_OF_OUTCOME[outcome]
 
     def purge(self, *states: PurgeState) -> int:
