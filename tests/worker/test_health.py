@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from dataclasses import asdict, dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,6 +17,9 @@ from urllib.request import urlopen
 import pytest
 
 from penstock import AsyncWorker, Penstock, Worker
+from penstock.client._sync.metrics import Metrics
+from penstock.core.values.answers import HttpAnswer, json_answer
+from penstock.worker.answering import one_at_a_time
 from penstock.worker.health import HealthFile, HealthServer, health_problem
 from tests.support.backends import Backend
 from tests.worker.programs import ask, wait_until
@@ -84,6 +88,50 @@ def test_the_figures_of_a_worker(backend: Backend, kind: Any) -> None:
         assert '"ab"' not in text
         assert ask(server.url_of("/queues/a%2A.json"))[1]["backlog"] == 1
         assert ask(server.url_of("/queues/ab.json"))[0] == 404
+
+
+def test_the_figures_of_named_queues_need_no_scan(real_backend: Backend) -> None:
+    """The queues of a worker are asked for by name, however many others there are."""
+    raw = real_backend.sync_client()
+    names = [f"q{i}" for i in range(5)] + ["a*"]
+    with Penstock(raw) as client:
+        for name in (*names, "ab"):
+            client.queue(name).enqueue(1)
+
+        def scans_of(*patterns: str, found: int) -> int:
+            def count() -> int:
+                return int(raw.info("commandstats").get("cmdstat_hscan", {"calls": 0})["calls"])
+
+            before = count()
+            families = {one.name: one for one in Metrics(client, patterns).read()}
+            assert families["penstock_queues"].samples == [((), found)]
+            return count() - before
+
+        few = scans_of("no.such", found=0)
+        assert scans_of(*map(escape, names), "no.such", "{", found=len(names)) == few
+        assert scans_of("q[01]", found=2) > few
+
+
+def test_requests_do_not_pile_up(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one is not answered the next ones get 503; then all is as before."""
+    monkeypatch.setattr("penstock.worker.answering.TURN_SECONDS", 0.01)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def answer(path: str) -> HttpAnswer:
+        begun.set()
+        assert go_on.wait(60)
+        return json_answer({"path": path})
+
+    with HealthServer(patient, more=one_at_a_time(answer)) as server:
+        first = threading.Thread(target=ask, args=[server.url_of("/metrics")])
+        first.start()
+        assert begun.wait(60)
+        error = {"error": "an earlier request is still being answered"}
+        assert ask(server.url_of("/metrics")) == (503, error)
+        assert ask(server.url)[0] == 200
+        go_on.set()
+        first.join()
+        assert ask(server.url_of("/metrics")) == (200, {"path": "/metrics"})
 
 
 def test_the_head_of_an_answer(patient: Patient) -> None:

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
 from penstock.core.jobs.logs import get_logger
-from penstock.core.values.answers import HttpAnswer, json_answer
+from penstock.core.values.answers import HttpAnswer, json_answer, unavailable
 from penstock.core.values.urls import host_and_port
 from penstock.worker.activities import in_thread
 
@@ -28,15 +28,24 @@ SERVER_POLL_INTERVAL = 0.25
 """Most seconds that `AnswerServer.close` takes."""
 REQUEST_SECONDS = 5.0
 """Seconds that a client may take to send its request."""
+TURN_SECONDS = 5.0
+"""Most seconds that a request waits for the answers to earlier ones."""
 
 
 def one_at_a_time(answer: AnswerPath) -> AnswerPath:
-    """Return a function that answers one request after the other: many cost no more at once."""
+    """Return a function that answers one request after the other: many cost no more at once.
+
+    One that waits too long for its turn is answered with 503, so they do not pile up.
+    """
     lock = threading.Lock()
 
     def answer_alone(path: str) -> HttpAnswer | None:
-        with lock:
+        if not lock.acquire(timeout=TURN_SECONDS):
+            return unavailable("an earlier request is still being answered")
+        try:
             return answer(path)
+        finally:
+            lock.release()
 
     return answer_alone
 

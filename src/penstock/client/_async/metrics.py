@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from glob import escape
 from http import HTTPStatus
 from urllib.parse import unquote
 
@@ -16,7 +18,7 @@ from penstock.client._async.route.part import AsyncPart
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.nodes.metrics import TEXT_TYPE, Family, LateSchedules, Seen, as_text
-from penstock.core.values.answers import HttpAnswer, json_answer
+from penstock.core.values.answers import HttpAnswer, json_answer, unavailable
 from penstock.core.values.checks import check_count
 from penstock.errors import BadArgument, NodesMissed, PenstockError
 
@@ -59,7 +61,7 @@ class AsyncMetrics:
     async def _look(self) -> Seen:
         every = dict[str, QueueStats]()
         for pattern in self._patterns:
-            async for stats in self._client.scan_queues_iter(pattern=pattern):
+            async for stats in self._find(pattern):
                 every[stats.name] = stats
         shown = [every[name] for name in sorted(every)[: self._most]]
         late = {
@@ -69,6 +71,18 @@ class AsyncMetrics:
         }
         workers, hello = await self._client.workers(), await self._client.hello()
         return Seen(shown, len(every), late, workers=workers, nodes=hello.nodes)
+
+    async def _find(self, pattern: str) -> AsyncIterator[QueueStats]:
+        """Yield the queues of a pattern. A name is asked for: a scan would read all names."""
+        name = re.sub(r"\[([*?[])\]", r"\1", pattern)
+        if escape(name) != pattern:
+            async for stats in self._client.scan_queues_iter(pattern=pattern):
+                yield stats
+            return
+        with suppress(BadArgument):  # no queue can have this name
+            stats = await (await self._client.open(name)).stats()
+            if stats.exists:
+                yield stats
 
     async def answer(self, path: str) -> HttpAnswer | None:
         """Return the answer to GET of this path; None = there is nothing at it.
@@ -89,7 +103,7 @@ class AsyncMetrics:
         except BadArgument as error:
             return json_answer({"error": str(error)}, HTTPStatus.BAD_REQUEST)
         except (PenstockError, RedisError, OSError) as error:
-            return json_answer({"error": str(error)}, HTTPStatus.SERVICE_UNAVAILABLE)
+            return unavailable(str(error))
 
     async def _count_jobs(self, name: str) -> dict[str, object]:
         stats = await (await self._client.open(name)).stats()

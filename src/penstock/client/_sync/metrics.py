@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from glob import escape
 from http import HTTPStatus
 from urllib.parse import unquote
 
@@ -17,7 +19,7 @@ from penstock.client._sync.route.part import Part
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.nodes.metrics import TEXT_TYPE, Family, LateSchedules, Seen, as_text
-from penstock.core.values.answers import HttpAnswer, json_answer
+from penstock.core.values.answers import HttpAnswer, json_answer, unavailable
 from penstock.core.values.checks import check_count
 from penstock.errors import BadArgument, NodesMissed, PenstockError
 
@@ -60,7 +62,7 @@ class Metrics:
     def _look(self) -> Seen:
         every = dict[str, QueueStats]()
         for pattern in self._patterns:
-            for stats in self._client.scan_queues_iter(pattern=pattern):
+            for stats in self._find(pattern):
                 every[stats.name] = stats
         shown = [every[name] for name in sorted(every)[: self._most]]
         late = {
@@ -70,6 +72,18 @@ class Metrics:
         }
         workers, hello = self._client.workers(), self._client.hello()
         return Seen(shown, len(every), late, workers=workers, nodes=hello.nodes)
+
+    def _find(self, pattern: str) -> Iterator[QueueStats]:
+        """Yield the queues of a pattern. A name is asked for: a scan would read all names."""
+        name = re.sub(r"\[([*?[])\]", r"\1", pattern)
+        if escape(name) != pattern:
+            for stats in self._client.scan_queues_iter(pattern=pattern):
+                yield stats
+            return
+        with suppress(BadArgument):  # no queue can have this name
+            stats = self._client.open(name).stats()
+            if stats.exists:
+                yield stats
 
     def answer(self, path: str) -> HttpAnswer | None:
         """Return the answer to GET of this path; None = there is nothing at it.
@@ -90,7 +104,7 @@ class Metrics:
         except BadArgument as error:
             return json_answer({"error": str(error)}, HTTPStatus.BAD_REQUEST)
         except (PenstockError, RedisError, OSError) as error:
-            return json_answer({"error": str(error)}, HTTPStatus.SERVICE_UNAVAILABLE)
+            return unavailable(str(error))
 
     def _count_jobs(self, name: str) -> dict[str, object]:
         stats = self._client.open(name).stats()

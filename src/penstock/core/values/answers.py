@@ -6,7 +6,7 @@ import json
 from http import HTTPStatus
 from typing import NamedTuple
 
-__all__ = ["HttpAnswer", "json_answer"]
+__all__ = ["HttpAnswer", "json_answer", "unavailable"]
 
 
 class HttpAnswer(NamedTuple):
@@ -20,3 +20,8 @@ class HttpAnswer(NamedTuple):
 def json_answer(document: object, status: HTTPStatus = HTTPStatus.OK) -> HttpAnswer:
     """Return an answer with a JSON document."""
     return HttpAnswer(status, "application/json", json.dumps(document, default=str) + "\n")
+
+
+def unavailable(reason: str) -> HttpAnswer:
+    """Return an answer 503 with an error text."""
+    return json_answer({"error": reason}, HTTPStatus.SERVICE_UNAVAILABLE)
