@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from hypothesis import given
@@ -354,14 +355,9 @@ def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: 
     file = tmp_path / "health"
     options = ("--processes", "2", "--health-port", "0", "--health-file", str(file))
     stale = "from penstock.worker import supervisor as s; s.STALE_REPORT_SECONDS = 3"
-    known = "import os; os.environ['PENSTOCK_URL'] = os.environ['APP_REDIS']"
-    program = worker(*options, before=f"{stale}; {known}")
+    program = worker(*options, before=stale)
     health = program.line(r"probes are answered at (http://\S+)")[1]
     wait_until(lambda: ask(health) == (200, {"healthy": True}), "all are well")
-    told.do("one", queue="other")
-    of_queue = health.replace("health", "queues/jobs.json")
-    assert ask(of_queue)[1]["queue"] == "jobs"
-    assert ask(of_queue.replace("jobs", "other"))[0] == 404
     _, document = ask(health.replace("/health", "/status"))
     assert document["pid"] == program.process.pid
     numbers = [(p["number"], p["worker"]["name"], p["starts"]) for p in document["processes"]]
@@ -382,6 +378,32 @@ def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: 
     assert not file.exists()
     result = run_cli("healthy", str(file), "--max-age", "3")
     assert (result.code, result.err) == (1, f"penstock: {file}: No such file or directory\n")
+
+
+@pytest.mark.slow
+def test_the_figures_of_several(
+    worker: Worker, told: Told, server: EmbeddedServer, app: Path
+) -> None:
+    """A process answers, which knows the server and the prefix of the app; without one: 503."""
+    app.write_text(APP.replace("Told(URL", "Told(Penstock(URL, prefix='own')"))
+    with Penstock(server.url, prefix="own") as client:
+        client.queue("jobs").enqueue_many(["long"] * 5)
+        client.queue("other").enqueue(1)
+        wrong = "import os; os.environ['PENSTOCK_URL'] = 'redis://127.0.0.1:1'"
+        program = worker("--processes", "2", "--health-port", "0", before=wrong)
+        health = program.line(r"probes are answered at (http://\S+)")[1]
+        of_queue = health.replace("health", "queues/jobs.json")
+        code, document = ask(of_queue)
+        if code != 200:
+            assert (code, list(document)) == (503, ["error"])
+        wait_until(lambda: ask(of_queue)[0] == 200, "a process answers")
+        assert ask(of_queue)[1]["backlog"] == 5
+        assert ask(of_queue.replace("jobs", "other"))[0] == 404
+        with urlopen(health.replace("health", "metrics")) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert 'penstock_queue_jobs{queue="jobs",state="active"}' in answer.read().decode()
+        program.send(signal.SIGTERM)
+        program.wait()
 
 
 def test_the_page_about_running(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
-from glob import escape
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -20,7 +22,6 @@ from penstock import (
     BadArgument,
     NotPermitted,
     OutOfMemory,
-    Penstock,
     QueueDamaged,
     UnsupportedVersion,
 )
@@ -28,9 +29,8 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.cli.watching import calling_on_change, resident
-from penstock.client._sync.metrics import Metrics
 from penstock.core.jobs.logs import TRACE_FIELD, get_logger
-from penstock.core.values.answers import HttpAnswer
+from penstock.core.values.answers import HttpAnswer, unavailable
 from penstock.core.values.durable import Durable
 from penstock.core.values.urls import host_and_port
 from penstock.wire.keys import DEFAULT_PREFIX
@@ -51,7 +51,9 @@ from penstock.worker.target import AnyWorker, NoWorker, load
 __all__ = ["healthy", "worker"]
 
 logger = get_logger(__name__)
-AnswerProbes: TypeAlias = Callable[[Probed, ExitStack, AnswerPath | None], None]
+AnswerProbes: TypeAlias = Callable[[Probed, ExitStack, AnswerPath], HealthServer | None]
+PROCESS_ANSWER_SECONDS = 10.0
+"""Seconds that a process may take to answer for its queues."""
 BYTES_PER_UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -144,7 +146,9 @@ def worker(
     if reload:
         _need("watchfiles", "reload", "reload")
     interpreter = [sys.executable, *(f"-W{option}" for option in sys.warnoptions)]
-    arguments = _arguments({**changes, "log_level": log_level, "log_format": log_format})
+    asked = None if health_port is None else 0  # each process answers for its queues
+    more = {"log_level": log_level, "log_format": log_format, "health_port": asked}
+    arguments = _arguments({**changes, **more})
     command_line = [*interpreter, "-m", "penstock.cli", "worker", target, *arguments]
     supervisor = Supervisor(
         lambda number: command_line if number else [*command_line, "--trial"],
@@ -154,8 +158,7 @@ def worker(
         development=reload,
     )
     with ExitStack() as stack:
-        url = session.given_url or os.environ.get("PENSTOCK_URL")
-        answer(supervisor, stack, partial(_answer_figures, session, supervisor) if url else None)
+        answer(supervisor, stack, partial(_answer_figures, supervisor))
         if reload:
             stack.enter_context(calling_on_change(Path.cwd(), supervisor.reload))
         code = supervisor.run()
@@ -192,10 +195,10 @@ def _work(
     if line is None:
         notify_ready()
     with ExitStack() as stack:
-        answer(made, stack, made.answer_metrics)
+        server = answer(made, stack, made.answer_metrics)
         if line is not None:
             made.held_file = line.held_file
-            line.report(made, made.options.grace)
+            line.report(made, made.options.grace, None if server is None else server.port)
         _run(made)
     if made.abandoned:
         logger.error(
@@ -261,32 +264,51 @@ def _arguments(changes: Mapping[str, Any]) -> list[str]:
 def _answer_probes(
     probed: Probed,
     stack: ExitStack,
-    answer: AnswerPath | None,
+    answer: AnswerPath,
     *,
     host: str,
     port: int | None,
     file: Path | None,
-) -> None:
+) -> HealthServer | None:
+    server: HealthServer | None = None
     if port is not None:
-        more = None if answer is None else one_at_a_time(answer)
         try:
-            server = stack.enter_context(HealthServer(probed, host, port, more))
+            server = stack.enter_context(HealthServer(probed, host, port, one_at_a_time(answer)))
         except (OSError, UnicodeError) as error:
             raise _bad("health_port", f"{host_and_port(host, port)}: {error}") from error
-        logger.info("probes are answered at %s", server.url)
+        level = logging.DEBUG if NUMBER_VARIABLE in os.environ else logging.INFO
+        logger.log(level, "probes are answered at %s", server.url)
     if file is not None:
         try:
             stack.enter_context(HealthFile(file, probed))
         except OSError as error:
             raise _bad("health_file", f"{file}: {error.strerror}") from error
+    return server
 
 
-def _answer_figures(session: Session, supervisor: Supervisor, path: str) -> HttpAnswer | None:
-    """Answer for the queues of the processes, which know the server as this one does."""
-    slots = supervisor.status().as_dict()["processes"]
-    names = {name for slot in slots for name in slot["worker"].get("queues", ())}
-    with Penstock(session.source, retry_for=0) as client:
-        return Metrics(client, [escape(name) for name in sorted(names)]).answer(path)
+def _answer_figures(supervisor: Supervisor, path: str) -> HttpAnswer | None:
+    """Let a process answer for its queues: only the app knows its server and prefix."""
+    reasons = []
+    for slot in supervisor.status().processes:
+        port = slot["worker"].get("health_port")
+        if slot["pid"] is None or port is None:
+            continue
+        connection = HTTPConnection("127.0.0.1", port, timeout=PROCESS_ANSWER_SECONDS)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            text, content_type = answer.read().decode(), answer.headers["Content-Type"]
+        except (OSError, HTTPException) as error:
+            reasons.append(f"process {slot['number']}: {error!r}")
+            if isinstance(error, TimeoutError):  # the others ask the same server
+                break
+            continue
+        finally:
+            connection.close()
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return None
+        return HttpAnswer(HTTPStatus(answer.status), content_type, text)
+    return unavailable("; ".join(reasons) or "no process has begun: ask again later")
 
 
 @command("healthy", common=False)

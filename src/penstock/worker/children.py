@@ -53,11 +53,19 @@ class SupervisorLine:
         self.held_file = held_file
         self._probed: Probed | None = None
         self._grace = UNREPORTED_GRACE_SECONDS
+        self._health_port: int | None = None
         in_thread(self._run, "penstock-line")
 
-    def report(self, probed: Probed, grace: float) -> None:
-        """Report the worker's status to the supervisor, now and every second from now on."""
+    def report(self, probed: Probed, grace: float, health_port: int | None = None) -> None:
+        """Report the worker's status to the supervisor, now and every second from now on.
+
+        Args:
+            probed: the worker.
+            grace: seconds that it gives its jobs at the end.
+            health_port: where this process answers for its queues; None = it does not.
+        """
         self._grace = grace
+        self._health_port = health_port
         self._send(probed)
         self._probed = probed
 
@@ -75,6 +83,8 @@ class SupervisorLine:
     def _send(self, probed: Probed) -> None:
         try:
             status = document(probed)
+            if self._health_port is not None:
+                status["health_port"] = self._health_port
         except Exception as error:  # noqa: BLE001 - the supervisor has to hear of any error
             status = {"healthy": False, "error": repr(error)}
         if self._line.unsent:  # the supervisor does not read at present
