@@ -646,6 +646,46 @@ async def test_crashes_count_since_the_last_wait(
     assert seen[-4:] == [0, 1, 2, 3]
 
 
+async def test_a_wait_that_is_over_does_not_shorten_a_backoff(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """An attempt fails before its first step: its retry waits for no signal, and keeps its time."""
+    job = await add(q)
+    assert await work(ps, handlers) == {"suspended": 1}
+    advance(raw, q.ops, 86401)
+    [taken] = await q.reserve(1, block=0)
+    assert await q.nack([taken], delay=600)
+    for _ in range(2):
+        view = await q.show(job)
+        assert view is not None
+        assert (view.state, view.signal, view.waits_for) == ("scheduled", None, None)
+        assert view.next_in is not None
+        assert view.next_in > 500
+        await q.signal(job, "approval", 1)
+        check_invariant(raw)
+    assert await q.reserve(1, block=0) == []
+    advance(raw, q.ops, 601)
+    assert await work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+@pytest.mark.parametrize("ttl", [3600, 172_800])
+async def test_a_view_of_a_wait_until_the_end_of_a_ttl(
+    ttl: int, ps: AsyncPenstock, q: AsyncQueue, handlers: Handlers, answers: Answers
+) -> None:
+    """The job is due at the earlier one of the two ends, and waits for its signal until then."""
+    job = await add(q, ttl=ttl)
+    assert await work(ps, handlers) == {"suspended": 1}
+    view = await q.show(job)
+    assert view is not None
+    assert (view.state, view.signal) == ("scheduled", "approval")
+    assert await q.signal(job, "approval", 1) is TAKEN
+    view = await q.show(job)
+    assert view is not None
+    assert (view.state, view.signal) == ("ready", None)
+    del answers
+
+
 async def test_a_view_tells_what_a_job_waits_for(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers
 ) -> None:

@@ -647,6 +647,46 @@ def test_crashes_count_since_the_last_wait(
     assert seen[-4:] == [0, 1, 2, 3]
 
 
+def test_a_wait_that_is_over_does_not_shorten_a_backoff(
+    ps: Penstock, q: Queue, raw: Raw, handlers: Handlers, answers: Answers
+) -> None:
+    """An attempt fails before its first step: its retry waits for no signal, and keeps its time."""
+    job = add(q)
+    assert work(ps, handlers) == {"suspended": 1}
+    advance(raw, q.ops, 86401)
+    [taken] = q.reserve(1, block=0)
+    assert q.nack([taken], delay=600)
+    for _ in range(2):
+        view = q.show(job)
+        assert view is not None
+        assert (view.state, view.signal, view.waits_for) == ("scheduled", None, None)
+        assert view.next_in is not None
+        assert view.next_in > 500
+        q.signal(job, "approval", 1)
+        check_invariant(raw)
+    assert q.reserve(1, block=0) == []
+    advance(raw, q.ops, 601)
+    assert work(ps, handlers) == {"done": 1}
+    assert answers == [1]
+
+
+@pytest.mark.parametrize("ttl", [3600, 172_800])
+def test_a_view_of_a_wait_until_the_end_of_a_ttl(
+    ttl: int, ps: Penstock, q: Queue, handlers: Handlers, answers: Answers
+) -> None:
+    """The job is due at the earlier one of the two ends, and waits for its signal until then."""
+    job = add(q, ttl=ttl)
+    assert work(ps, handlers) == {"suspended": 1}
+    view = q.show(job)
+    assert view is not None
+    assert (view.state, view.signal) == ("scheduled", "approval")
+    assert q.signal(job, "approval", 1) is TAKEN
+    view = q.show(job)
+    assert view is not None
+    assert (view.state, view.signal) == ("ready", None)
+    del answers
+
+
 def test_a_view_tells_what_a_job_waits_for(
     ps: Penstock, q: Queue, raw: Raw, handlers: Handlers
 ) -> None:

@@ -352,7 +352,12 @@ def read_view(
     at = int(score) / 1000
     created = int(number[:-11])
     batch = entry[BATCH_PLACE] if len(entry) > BATCH_PLACE else b""
-    steps, signal = read_steps(entry[STEPS_PLACE]) if len(entry) > STEPS_PLACE else ((), None)
+    steps, signal, waits_until = (
+        read_steps(entry[STEPS_PLACE]) if len(entry) > STEPS_PLACE else ((), None, 0)
+    )
+    ttl_end = created + (record.ttl_ms or 0)
+    if name != "scheduled" or int(score) not in (waits_until, ttl_end):
+        signal = None  # the head is that of a wait before this retry
     is_endless = signal is not None and int(score) - now > LONGEST_TIMEOUT_MS
     was = int(delivered)
     counters = parse_counters(counts)
@@ -403,20 +408,22 @@ def read_view(
         key_taken=number_in(taken),
         key_limit=number_in(limit),
         steps=steps,
-        signal=signal if name == "scheduled" else None,
+        signal=signal,
         _codec=codec,
     )
 
 
-def read_steps(text: bytes) -> tuple[tuple[StepView, ...], str | None]:
-    """Return the steps of a job, and the signal that it waits for; None = it waits for none."""
+def read_steps(text: bytes) -> tuple[tuple[StepView, ...], str | None, int]:
+    """Return the steps of a job, the signal of its wait or None, and until when it waits for it."""
     wait, *lines = text.decode("utf-8", "replace").split("\n")
     steps = []
     for line in lines:
         kind, at, name, ms = line.split("\t")
         seconds = int(ms) / 1000 if ms else None
         steps.append(StepView(name, KIND_OF_LETTER[kind], int(at) / 1000, seconds))
-    return tuple(sorted(steps, key=lambda one: one.at)), wait.partition(" ")[2] or None
+    waits_until, _, signal = wait.partition(" ")
+    steps.sort(key=lambda one: one.at)
+    return tuple(steps), signal or None, int(waits_until) if signal else 0
 
 
 def _is_due_time(state: str, at: float, created: float) -> bool:

@@ -1,5 +1,5 @@
 --- Give a job a signal: the outcome of its wait for this name, now or later. The first outcome of a name stays. A job that waits for it is
---- due at once, at the place of its creation.
+--- due at once, at the place of its creation; if the time of the wait is over, the job keeps its time, which may be that of a retry.
 --- KEYS     @queue
 --- ARGV     nonce wanted number name value
 ---          name     1 to 200 bytes of UTF-8 without control characters
@@ -46,7 +46,7 @@ if kind then
 end
 --@include lib/return/count_timeouts
 local most, size = math.max(tonumber(result_size) or 0, 65536), #name + #value + 18
-local awaited = string.match(wait, '^%d+ (.*)$')
+local ends_wait, awaited = string.match(wait, '^(%d+) (.*)$')
 local reserved = awaited and awaited ~= name and #awaited + 18 or 0 -- for the end of its time
 if #value > most then
   return {-23, nonce, most}
@@ -63,7 +63,7 @@ local function note_signal()
   use('notes')
   end_wait(number, head, name, 's', value)
 end
-if entry or awaited == name and redis.call('ZSCORE', scheduled, number) then
+if entry or awaited == name and tonumber(ends_wait) > now and redis.call('ZSCORE', scheduled, number) then
   --@include lib/return/prepare_return
   note_signal()
   if entry then
