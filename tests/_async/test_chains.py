@@ -275,11 +275,56 @@ async def test_a_value_that_can_not_be_passed(ps: AsyncPenstock, q: AsyncQueue) 
     async def broken() -> Any:
         return object()
 
-    await q.configure(max_attempts=1)
+    @own.handler("long")
+    async def long(size: int) -> str:
+        return "x" * size
+
+    await q.configure(result_size=2_000_000)
     job = await q.enqueue(chain(broken.job(), double))
+    other = await q.enqueue(chain(long.job(1_048_576), long))
     await run(ps, q, own)
     with pytest.raises(JobFailed, match="next job of a chain"):
         await job.result(timeout=10)
+    with pytest.raises(JobFailed, match="at most 1048576 bytes"):
+        await other.result(timeout=10)
+    assert [view.deliveries for view in await q.peek(2, state="dead")] == [1, 1]
+
+
+@pytest.mark.parametrize("size", [65_534, 1_000_000])
+async def test_a_long_value(ps: AsyncPenstock, q: AsyncQueue, size: int) -> None:
+    """It may have `result_size` bytes, whatever follows in the chain."""
+    own = Handlers()
+
+    @own.handler("long")
+    async def long(size: int) -> str:
+        return "x" * size
+
+    @own.handler("count")
+    async def count(text: str, name: str) -> int:
+        return len(text)
+
+    if size > 65_534:
+        await q.configure(result_size=size + 2)
+    job = await q.enqueue(chain(long.job(size), partial(count, name="y" * 3000), double))
+    await run(ps, q, own)
+    assert await job.result(timeout=10) == 2 * size
+
+
+async def test_a_link_with_many_next_jobs(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """It may hand over to 16 jobs besides the next link."""
+    own, ran = Handlers(), list[int]()
+
+    @own.handler("also")
+    async def also(number: int) -> None:
+        ran.append(number)
+
+    @own.handler("many")
+    async def many() -> Done:
+        return Done(3, then=[also.job(number) for number in range(16)])
+
+    job = await q.enqueue(chain(many.job(), double))
+    await run(ps, q, own, concurrency=1)
+    assert (await job.result(timeout=10), sorted(ran)) == (6, list(range(16)))
 
 
 async def test_the_way_is_kept_for_a_time(ps: AsyncPenstock, q: AsyncQueue) -> None:

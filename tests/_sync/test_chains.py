@@ -274,11 +274,56 @@ def test_a_value_that_can_not_be_passed(ps: Penstock, q: Queue) -> None:
     def broken() -> Any:
         return object()
 
-    q.configure(max_attempts=1)
+    @own.handler("long")
+    def long(size: int) -> str:
+        return "x" * size
+
+    q.configure(result_size=2_000_000)
     job = q.enqueue(chain(broken.job(), double))
+    other = q.enqueue(chain(long.job(1_048_576), long))
     run(ps, q, own)
     with pytest.raises(JobFailed, match="next job of a chain"):
         job.result(timeout=10)
+    with pytest.raises(JobFailed, match="at most 1048576 bytes"):
+        other.result(timeout=10)
+    assert [view.deliveries for view in q.peek(2, state="dead")] == [1, 1]
+
+
+@pytest.mark.parametrize("size", [65_534, 1_000_000])
+def test_a_long_value(ps: Penstock, q: Queue, size: int) -> None:
+    """It may have `result_size` bytes, whatever follows in the chain."""
+    own = Handlers()
+
+    @own.handler("long")
+    def long(size: int) -> str:
+        return "x" * size
+
+    @own.handler("count")
+    def count(text: str, name: str) -> int:
+        return len(text)
+
+    if size > 65_534:
+        q.configure(result_size=size + 2)
+    job = q.enqueue(chain(long.job(size), partial(count, name="y" * 3000), double))
+    run(ps, q, own)
+    assert job.result(timeout=10) == 2 * size
+
+
+def test_a_link_with_many_next_jobs(ps: Penstock, q: Queue) -> None:
+    """It may hand over to 16 jobs besides the next link."""
+    own, ran = Handlers(), list[int]()
+
+    @own.handler("also")
+    def also(number: int) -> None:
+        ran.append(number)
+
+    @own.handler("many")
+    def many() -> Done:
+        return Done(3, then=[also.job(number) for number in range(16)])
+
+    job = q.enqueue(chain(many.job(), double))
+    run(ps, q, own, concurrency=1)
+    assert (job.result(timeout=10), sorted(ran)) == (6, list(range(16)))
 
 
 def test_the_way_is_kept_for_a_time(ps: Penstock, q: Queue) -> None:

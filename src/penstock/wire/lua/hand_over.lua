@@ -7,7 +7,7 @@
 ---          delays   for each record the ms until its delivery, separated by blanks. In front of them may stand `on` as in
 ---                   open_batch, also with a +: the first record is the callback of a closed batch, and the others are its members.
 ---                   With a + there may be none: the callback is due at its delay
----          record   1 to 16, of at most 65536 bytes together, without dedup ids; of a batch 2 to 1001 (with a +: from 1), of at most 1048576
+---          record   1 to 16, of at most 65536 bytes together, without dedup ids; behind a link 1 to 17, of at most 1048576 bytes; of a batch 2 to 1001 (with a +: from 1), of at most 1048576
 ---                   bytes. They are added whatever max_length, a pause or the closing of the queue say
 --- BOUNDS   nonce 1 9007199254740991  window? 0 3162240000000
 --- META     v epoch last uses full seen off enqueued acked=acked_before paused alarm
@@ -29,6 +29,7 @@
 --@include lib/checks/is_duration
 --@include lib/results/keep_results
 local numbers = {number, string.find(common, '\n', 1, true) and value or nil}
+local has_link = string.sub(numbers[2] or '', -5) == '!next'
 --@include lib/results/check_results (gives: results_of)
 --@include lib/checks/check_receipts
 local refusal, checked = check_receipts(common, numbers)
@@ -39,7 +40,7 @@ local ids, codes = checked.ids, checked.codes
 local n, list, record_index, waits, size, seed = #records, records, {}, {}, 0, tonumber(string.sub(number, -8))
 local on, values = string.match(delays, '^(%a+)(%+?)')
 on = (on == 'success' or on == 'failure' or on == 'finished') and on or nil
-local first_delay, least, most, most_bytes = on and #on + #values + 1 or 1, values == '' and 2 or 1, on and 1001 or 16, on and 1048576 or 65536
+local first_delay, least, most, most_bytes = on and #on + #values + 1 or 1, values == '' and 2 or 1, on and 1001 or has_link and 17 or 16, (on or has_link) and 1048576 or 65536
 if n < least then
   return {-10, nonce, n + 1}
 elseif on and (string.find(list[1], '^1[;l=%d]*;t=') or string.find(list[1], '^[^\n]*;q=')) then

@@ -51,7 +51,7 @@ async def hand_over(client: Any, job: Delivery, then: NextJobs) -> tuple[tuple[i
     own = [
         hooked(new, job.queue_name, middleware=client.middleware, clock=monotonic) for new in own
     ]
-    is_large = then.batch and len(own) > 1
+    is_large = then.is_chain or (then.batch and len(own) > 1)
     most = MOST_BATCH_BYTES if is_large else MOST_NEXT_JOBS_BYTES
     records = records_of(own, ops.codec, most=most)
     for place, new in others:

@@ -27,6 +27,7 @@ from penstock.core.jobs.results import (
     value_to_pass,
 )
 from penstock.core.values.caught import caught
+from penstock.errors import BadArgument
 from penstock.worker._sync.hand_over import hand_over
 from penstock.worker._sync.steps import (
     Steps,
@@ -349,7 +350,10 @@ class HandlerRunner:
                         set_result(job, (b"", NEXT_LINK))
                     prepared.append(verdict._replace(then=replace(then, records=records)))
                 except Exception:  # noqa: BLE001  # as if the handler had raised it
-                    prepared += self._judge_failure(handler, [job], caught())
+                    if links and isinstance(caught(), BadArgument):  # again after each retry
+                        prepared.append(_reject_unfit(job, described(caught())))
+                    else:
+                        prepared += self._judge_failure(handler, [job], caught())
         return prepared
 
     def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> bool:
