@@ -40,7 +40,7 @@ local ids, codes = checked.ids, checked.codes
 local n, list, record_index, waits, size, seed = #records, records, {}, {}, 0, tonumber(string.sub(number, -8))
 local on, values = string.match(delays, '^(%a+)(%+?)')
 on = (on == 'success' or on == 'failure' or on == 'finished') and on or nil
-local first_delay, least, most, most_bytes = on and #on + #values + 1 or 1, values == '' and 2 or 1, on and 1001 or has_link and 17 or 16, (on or has_link) and 1048576 or 65536
+local first_delay, least, most, most_bytes = on and #on + #values + 1 or 1, on and values == '' and 2 or 1, on and 1001 or has_link and 17 or 16, (on or has_link) and 1048576 or 65536
 if n < least then
   return {-10, nonce, n + 1}
 elseif on and (string.find(list[1], '^1[;l=%d]*;t=') or string.find(list[1], '^[^\n]*;q=')) then
