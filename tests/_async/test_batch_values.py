@@ -21,6 +21,7 @@ from penstock import (
     ResultGone,
     ResultTimeout,
     Retry,
+    chain,
 )
 from tests.support.keyspace import Raw, check_invariant
 
@@ -237,6 +238,32 @@ async def test_a_batch_of_more_jobs_than_have_values(q: AsyncQueue, raw: Raw) ->
         raw.delete(q.ops.keys["tally"])
         raw.hset(q.ops.keys["tally"], mapping=values)
     await q.clear()
+
+
+async def test_places_beyond_those_that_are_kept(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw
+) -> None:
+    """Jobs beside the next link have no field there, and a call looks for none."""
+    own, tally = Handlers(), q.ops.keys["tally"]
+    own.include(handlers)
+
+    @own.handler("more")
+    async def more() -> Done:
+        return Done(3, then=[square.job(1), square.job(2)])
+
+    async with q.batch(then="sum", on="finished", results=True) as batch:
+        await batch.enqueue(chain(more.job(), square, result_ttl=0.001))
+        head = b"nb" + raw.hkeys(q.ops.keys["batches"])[0]
+        raw.hset(tally, head, b"1000000 " + raw.hget(tally, head).split()[1])
+    await AsyncWorker(ps, q, own, max_jobs=4).run()
+    count, size = raw.hget(tally, head).split()
+    assert (count, raw.hlen(tally)) == (b"1000002", 2)
+    assert int(size) == len(raw.hget(tally, head + b":1"))
+    await q.delete([batch.id])
+    assert raw.hget(tally, "n:1").split()[1] == b"8000"
+    for _ in range(5):
+        await q.sweep()
+    await ended(q, raw)
 
 
 async def test_a_result_that_the_producer_asked_for(ps: AsyncPenstock, q: AsyncQueue) -> None:

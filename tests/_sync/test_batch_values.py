@@ -22,6 +22,7 @@ from penstock import (
     ResultTimeout,
     Retry,
     Worker,
+    chain,
 )
 from tests.support.keyspace import Raw, check_invariant
 
@@ -236,6 +237,30 @@ def test_a_batch_of_more_jobs_than_have_values(q: Queue, raw: Raw) -> None:
         raw.delete(q.ops.keys["tally"])
         raw.hset(q.ops.keys["tally"], mapping=values)
     q.clear()
+
+
+def test_places_beyond_those_that_are_kept(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """Jobs beside the next link have no field there, and a call looks for none."""
+    own, tally = Handlers(), q.ops.keys["tally"]
+    own.include(handlers)
+
+    @own.handler("more")
+    def more() -> Done:
+        return Done(3, then=[square.job(1), square.job(2)])
+
+    with q.batch(then="sum", on="finished", results=True) as batch:
+        batch.enqueue(chain(more.job(), square, result_ttl=0.001))
+        head = b"nb" + raw.hkeys(q.ops.keys["batches"])[0]
+        raw.hset(tally, head, b"1000000 " + raw.hget(tally, head).split()[1])
+    Worker(ps, q, own, max_jobs=4).run()
+    count, size = raw.hget(tally, head).split()
+    assert (count, raw.hlen(tally)) == (b"1000002", 2)
+    assert int(size) == len(raw.hget(tally, head + b":1"))
+    q.delete([batch.id])
+    assert raw.hget(tally, "n:1").split()[1] == b"8000"
+    for _ in range(5):
+        q.sweep()
+    ended(q, raw)
 
 
 def test_a_result_that_the_producer_asked_for(ps: Penstock, q: Queue) -> None:

@@ -190,6 +190,27 @@ def test_the_place_of_a_value_is_kept(script: str, queue: Queue, raw: redis.Redi
     check_invariant(raw)
 
 
+@pytest.mark.parametrize("script", ["ack", "settle", "hand_over"])
+def test_a_result_beside_a_value_finds_no_room(script: str, queue: Queue, raw: redis.Redis) -> None:
+    """A member whose result is kept besides leaves its state alone, as any job does."""
+    queue.purge("ready", "scheduled")
+    with queue.batch(then=b"sum", results=True) as batch:
+        job = batch.enqueue(b"1", result_ttl=60)
+    taken = queue.reserve(1, block=0)
+    set_result(taken[0], (b'"%b"' % (b"x" * 60_000), ""))
+    text = results_of(taken, [0.5])
+    with no_memory(raw):
+        if script == "ack":
+            assert _ran(queue, queue.ops.ack(taken, results=text)).all_done
+        elif script == "settle":
+            assert _ran(queue, queue.ops.settle(taken, 1, results=text)).outcomes.all_done
+        else:
+            assert _ran(queue, queue.ops.hand_over(taken, [(0, b"1\nnext")], results=text)).all_done
+    with pytest.raises(ResultGone, match="the server's memory was full"):
+        queue.result(job.id, timeout=0)
+    check_invariant(raw)
+
+
 def test_staging_is_refused(queue: Queue, raw: redis.Redis) -> None:
     """Neither staging, nor promising, nor publishing is done in part."""
     steps = [

@@ -1,5 +1,5 @@
 -- join_batch(ids, batch, place) makes new jobs members of a batch. The deadline of an open one begins again, unless it has come. If the
--- batch keeps values, each gets the next place; place: the only one gets this, that of the job which it follows.
+-- batch keeps values, each gets the next place; place: the first one gets this, that of the job which it follows.
 --- KEYS   scheduled tally expiry members batches
 --- NEEDS  now uses
 --- GIVES  join_batch
@@ -14,7 +14,7 @@ local function join_batch(ids, batch, place)
     end
     for i = 1, #ids do
       suffix[i] = suffix[i] or string.format(':%.0f', count + i)
-      if (place or count + i) + 0 <= known then
+      if (i == 1 and place or count + i) + 0 <= known then
         fields[#fields + 1], fields[#fields + 2], bytes = 'nb' .. batch .. suffix[i], ids[i], bytes + #ids[i]
       end
     end

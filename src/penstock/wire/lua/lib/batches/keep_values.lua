@@ -1,6 +1,6 @@
 -- keep_values(ids, state, given, most) notes how members of batches that keep values have ended, at their places (protocol/batches.md,
 -- Values). given: the results that came with the call, for keep_results; most: bytes of a value. It may write first: a full server refuses
--- that, and the states are noted without the values then.
+-- that, and the states are noted without the values then. It returns true if the server is full, false if it has room, nil if it wrote nothing.
 --- KEYS   held tally members
 --- GIVES  keep_values
 local function keep_values(ids, state, given, most)
@@ -39,4 +39,5 @@ local function keep_values(ids, state, given, most)
       redis.call('HSET', tally, 'nb' .. callback, head[1] .. string.format(' %.0f', head[2]))
     end
   end
+  return is_full
 end

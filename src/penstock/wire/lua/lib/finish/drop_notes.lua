@@ -19,7 +19,9 @@ local function drop_notes(ids)
   for i = 1, #ids do
     if heads[i] then
       fields[#fields + 1] = 'n' .. ids[i]
-      entries[#entries + 1] = ids[i] .. ' ' .. string.match(heads[i], '^%d+ %d+') .. ' '
+      local count, bytes = string.match(heads[i], '^(%d+) (%d+)')
+      count = string.sub(ids[i], 1, 1) == 'b' and count + 0 > 10000 and '10000' or count -- members behind them have no field
+      entries[#entries + 1] = ids[i] .. ' ' .. count .. ' ' .. bytes .. ' '
     end
   end
   local function take(text) -- name the notes of the first entries in `fields`; return the other entries

@@ -31,11 +31,11 @@ if uses_any('results') then
     if #ids == 0 then
       return
     end
-    local keeps_values, bounds = uses_any('notes') and uses_any('batches'), nil
+    local keeps_values, bounds, is_full = uses_any('notes') and uses_any('batches'), nil, nil
     if keeps_values then
       bounds = result_bounds()
       --@include lib/batches/keep_values
-      keep_values(ids, state, given, tonumber(bounds[5]) or 65536)
+      is_full = keep_values(ids, state, given, tonumber(bounds[5]) or 65536)
     end
     given = given or states_to_keep(ids)
     if keeps_values then
@@ -44,7 +44,7 @@ if uses_any('results') then
     if #given.ids > 0 then
       bounds = bounds or result_bounds()
       local blocks, ends, replaced, bytes = result_blocks(given, state, tonumber(bounds[5]) or 65536)
-      if not tonumber(redis.pcall('HSET', held, unpack(blocks))) then -- OOM
+      if is_full or not tonumber(redis.pcall('HSET', held, unpack(blocks))) then -- OOM; no later write tells
         without_values(given.values)
         blocks, ends, replaced, bytes = result_blocks(given, state, math.huge)
         redis.call('HDEL', held, '-')
