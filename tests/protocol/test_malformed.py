@@ -66,6 +66,7 @@ FORMS = {
     "score": rb"-inf|-?\d+",
     "delay": rb"\d+(,\d+)*",
     "delays": rb"[ \d]*",
+    **dict.fromkeys(("waiting", "running"), rb"|[0-9a-d](\.[0-9a-z]{1,7}){1,14}"),  # of measure
     "fence": rb"",  # of purge; those of checkpoints and roles are whole numbers
     "progress": rb"",
 }

@@ -63,7 +63,7 @@ local expired = find_expired(sweep_limit)
 --@include lib/deliver/rate (gives: allowance)
 --@include lib/deliver/wake_after_ends
 local wake_empty, wants_room = redis.call('LLEN', wake) == 0, full > now and redis.call('LLEN', space) == 0
---@include lib/deliver/choose_jobs
+--@include lib/deliver/choose_jobs (gives: record_size)
 --@include lib/deliver/prepare_delivery
 --@include lib/deliver/write_delivery
 --@include lib/deliver/next_event

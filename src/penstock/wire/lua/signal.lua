@@ -48,9 +48,14 @@ end
 local most, size = math.max(tonumber(result_size) or 0, 65536), #name + #value + 18
 local ends_wait, awaited = string.match(wait, '^(%d+) (.*)$')
 local reserved = awaited and awaited ~= name and #awaited + 18 or 0 -- for the end of its time
+local signal_bytes = #outcomes + size
+if signal_bytes > 262144 then
+  local _, of_timeouts = count_timeouts(outcomes)
+  signal_bytes = signal_bytes - of_timeouts
+end
 if #value > most then
   return {-23, nonce, most}
-elseif #outcomes + size > 262144 and #outcomes + size - select(2, count_timeouts(outcomes)) > 262144 then
+elseif signal_bytes > 262144 then
   return {-23, nonce, 262144}
 elseif bytes + size + reserved > 1048576 then
   return {-23, nonce, 1048576}
