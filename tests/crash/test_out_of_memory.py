@@ -461,6 +461,11 @@ def _schedules(queue: Queue) -> None:
     assert queue.schedules.list()[0].runs == 0
 
 
+def _measure(queue: Queue) -> None:
+    assert _ran(queue, queue.ops.measure(["mail", "0.1", "1.1"])).outcome == 1
+    assert queue.history().handlers
+
+
 def _hold(queue: Queue) -> None:
     assert queue.hold(60)
     assert queue.stats().held
@@ -501,7 +506,7 @@ WORKING: dict[str, Callable[[Queue], None]] = {
     "assign": _assign, "assigned": _assign, "fetch": _assign, "dismiss": _assign,
     "retime": _retime, "results": _results, "cancel": _cancel, "beat": _beat,
     "note": _note, "read_notes": _note, "suspend": _note, "signal": _signal,
-    "hold": _hold, "schedules": _schedules, "pause_schedule": _pause_schedule,
+    "measure": _measure, "hold": _hold, "schedules": _schedules, "pause_schedule": _pause_schedule,
     "unschedule": _unschedule,
     "keep_schedules": _keep_schedules, "orphan_schedules": _orphan_schedules,
 }  # fmt: skip
