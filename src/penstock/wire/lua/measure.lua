@@ -113,14 +113,14 @@ local function write_rows()
   if last then
     figures[5] = redis.call('XLEN', ready) + redis.call('ZCOUNT', scheduled, '-inf', now)
     minutes = add_row(rows_from(minutes, minute - 120), row_of(minute - 1, figures))
-    local before, number, counts = string.match(slots, '^(.-) ?(%w+),([%w,]+)$')
+    local before, number, counts = string.match(' ' .. slots, '^(.*) (%w+),([%w,]+)$')
     is_new = not number or tonumber(number, 36) ~= slot
     if not is_new then
       local add = string.gmatch(counts, '%w+')
       for i = 1, 4 do
         figures[i] = figures[i] + tonumber(add() or '0', 36)
       end
-      slots = before
+      slots = string.sub(before, 2)
     end
     slots = add_row(rows_from(slots, slot - 287), row_of(slot, figures))
   end
