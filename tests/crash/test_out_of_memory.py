@@ -462,7 +462,7 @@ def _schedules(queue: Queue) -> None:
 
 
 def _measure(queue: Queue) -> None:
-    assert _ran(queue, queue.ops.measure(["mail", "0.1", "1.1"])).outcome == 1
+    assert _ran(queue, queue.ops.measure(["mail", "0.1", "1.1"])).code == 1
     assert queue.history().handlers
 
 
