@@ -805,14 +805,14 @@ def test_redrive_of_a_job_whose_id_is_taken(cli: Cli, client: Penstock) -> None:
     assert cli("redrive", "q").out == "0 dead letters redriven\n"
 
 
-def test_the_history_of_a_queue(cli: Cli, client: Penstock, backend: Backend) -> None:
+def test_the_history_of_a_queue(cli: Cli, client: Penstock, real_backend: Backend) -> None:
     """Rows of hours and minutes, and times by handler; also before there is any."""
     q = client.queue("mail")
     q.enqueue(1)
     assert cli("stats", "mail", "--history").out.startswith("queue 'mail' has no history")
     handlers = Handlers()
     handlers.handler("resize")(lambda size: size)
-    raw = backend.sync_client()
+    raw = real_backend.sync_client()
     for _ in range(2):
         q.enqueue(["x"], headers={"handler": "resize"})
         Worker(client, "mail", handlers, burst=True).run()

@@ -133,6 +133,7 @@ RARE = (
     "no lost lease is noticed",
     "a worker forgets that its lease ends",
     "a lost schedule does not come back",
+    "a death adds two jobs",
 )
 """Names of faults that need about ten seeds or more."""
 PLANTS: tuple[Plant, ...] = (
