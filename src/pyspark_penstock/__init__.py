@@ -16,12 +16,12 @@ except Exception as reason:  # noqa: BLE001  # see above: whatever is missing, t
     failure = reason
     try:
         from pyspark.sql.datasource import DataSource
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001  # without pyspark nobody asks for the source
         pass
     else:
 
-        class DefaultSource(DataSource):  # type: ignore[no-redef]
-            """Tells whoever uses the source why it can't be imported."""
+        class DefaultSource(DataSource):  # type: ignore[no-redef]  # in place of the source
+            """Raises the reason why penstock can't be imported, as soon as the source is used."""
 
             def __init__(self, options: Any) -> None:
                 super().__init__(options)
