@@ -85,6 +85,7 @@ def test_r8_nothing_is_kept_of_finished_jobs(
         wait_for(lambda: _used(raw) <= before * 1.01)
     left = {key.decode() for key in raw.scan_iter()} - {"penstock:{q}:history"}
     queue = {f"penstock:{{q}}:{name}" for name in ("meta", "ready")}
+    assert (raw.memory_usage("penstock:{q}:history") or 0) <= 40 << 10
     assert left == queue | {"penstock:node", "penstock:queues"}
     assert raw.xlen("penstock:{q}:ready") == 0
 
