@@ -47,7 +47,7 @@ def handlers() -> Handlers:
 
 
 class Answers(list[Any]):
-    """What the waits of a handler returned, in order; a timeout is None."""
+    """Collects what the waits of a handler returned, in order; None for a timeout."""
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ async def test_an_end_leaves_nothing(
 
 
 async def test_a_purge_leaves_a_job_with_a_signal(q: AsyncQueue, raw: Raw) -> None:
-    """A due job that somebody has signalled is not removed with those that were only added."""
+    """A purge of due jobs leaves a job that has a signal."""
     job = await add(q)
     await q.enqueue({}, headers={"handler": "order"})
     await q.signal(job, "approval")

@@ -156,7 +156,7 @@ async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, 
 async def test_a_key_of_another_type_with_limits_per_key(
     ps: AsyncPenstock, raw: Raw, damage: None, name: str, settings: dict[str, Any]
 ) -> None:
-    """The same with limits per key, which read and write more keys."""
+    """A wrong type of a key is refused on a queue with limits per key, too."""
     found = await find_changes(ps, raw, name, settings)
     assert not found, "\n".join(found)
 

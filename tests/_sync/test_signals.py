@@ -48,7 +48,7 @@ def handlers() -> Handlers:
 
 
 class Answers(list[Any]):
-    """What the waits of a handler returned, in order; a timeout is None."""
+    """Collects what the waits of a handler returned, in order; None for a timeout."""
 
 
 @pytest.fixture
@@ -349,7 +349,7 @@ def test_an_end_leaves_nothing(
 
 
 def test_a_purge_leaves_a_job_with_a_signal(q: Queue, raw: Raw) -> None:
-    """A due job that somebody has signalled is not removed with those that were only added."""
+    """A purge of due jobs leaves a job that has a signal."""
     job = add(q)
     q.enqueue({}, headers={"handler": "order"})
     q.signal(job, "approval")

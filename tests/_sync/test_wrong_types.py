@@ -157,7 +157,7 @@ def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) 
 def test_a_key_of_another_type_with_limits_per_key(
     ps: Penstock, raw: Raw, damage: None, name: str, settings: dict[str, Any]
 ) -> None:
-    """The same with limits per key, which read and write more keys."""
+    """A wrong type of a key is refused on a queue with limits per key, too."""
     found = find_changes(ps, raw, name, settings)
     assert not found, "\n".join(found)
 

@@ -541,7 +541,7 @@ class SideBySide(RuleBasedStateMachine):
 
     @property
     def wakes_for_jobs(self) -> bool:
-        """Whether the last call, which has added jobs that may start, has woken a consumer."""
+        """Whether the last call has woken a consumer for the jobs that it added."""
         return self.model.paused != "out" and self.had_slot and not self.model.is_held_for_long
 
     @invariant()

@@ -350,7 +350,7 @@ class BaseSteps:
 
     @property
     def suspension(self) -> Suspension | None:
-        """What the job waits for at the end of the run. Internal: a worker asks for it."""
+        """The wait with which the run ends. Internal: for the worker."""
         return self._run.suspension
 
     def __repr__(self) -> str:

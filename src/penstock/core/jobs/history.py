@@ -88,7 +88,7 @@ class JobTimes:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """What has happened in a queue in a minute, or in ten.
+    """The figures of a queue for one minute, or for ten minutes.
 
     Attributes:
         at: beginning of the period, in seconds since 1970 by the queue's clock.
