@@ -19,7 +19,7 @@ from penstock import (
     ResultGone,
     ResultTimeout,
 )
-from penstock.client._async import admin
+from penstock.client._async import looking
 from penstock.core.calls.operations import QueueOps
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import Raw, advance
@@ -31,7 +31,7 @@ MARKS_FROM = 2**52
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no wait look again by itself: a test that is not told does not end."""
-    monkeypatch.setattr(admin, "LOOK_AGAIN", 600.0)
+    monkeypatch.setattr(looking, "LOOK_AGAIN", 600.0)
 
 
 def awaited(raw: Raw, q: AsyncQueue) -> int:
@@ -146,7 +146,7 @@ async def test_a_stream_that_has_ended(
     q: AsyncQueue, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wait that outlasts the entries of other jobs looks as seldom as before, and is told."""
-    monkeypatch.setattr(admin, "LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(looking, "LOOK_AGAIN", 0.05)
     looks, results = list[float](), QueueOps.results
 
     def note(ops: QueueOps, *args: Any, **options: Any) -> Any:
@@ -165,7 +165,7 @@ async def test_a_stream_that_has_ended(
     before = len(looks)
     await await_for(lambda: len(looks) >= before + 20)
     assert looks[before + 19] - looks[before] > 0.5
-    monkeypatch.setattr(admin, "LOOK_AGAIN", 600.0)
+    monkeypatch.setattr(looking, "LOOK_AGAIN", 600.0)
     await q.ack([job.id])
     assert await waiting.result() is None
 

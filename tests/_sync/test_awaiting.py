@@ -20,7 +20,7 @@ from penstock import (
     ResultGone,
     ResultTimeout,
 )
-from penstock.client._sync import admin
+from penstock.client._sync import looking
 from penstock.core.calls.operations import QueueOps
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import Raw, advance
@@ -32,7 +32,7 @@ MARKS_FROM = 2**52
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no wait look again by itself: a test that is not told does not end."""
-    monkeypatch.setattr(admin, "LOOK_AGAIN", 600.0)
+    monkeypatch.setattr(looking, "LOOK_AGAIN", 600.0)
 
 
 def awaited(raw: Raw, q: Queue) -> int:
@@ -145,7 +145,7 @@ def test_nothing_is_told_where_no_client_waits(q: Queue, raw: Raw) -> None:
 
 def test_a_stream_that_has_ended(q: Queue, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait that outlasts the entries of other jobs looks as seldom as before, and is told."""
-    monkeypatch.setattr(admin, "LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(looking, "LOOK_AGAIN", 0.05)
     looks, results = list[float](), QueueOps.results
 
     def note(ops: QueueOps, *args: Any, **options: Any) -> Any:
@@ -164,7 +164,7 @@ def test_a_stream_that_has_ended(q: Queue, raw: Raw, monkeypatch: pytest.MonkeyP
     before = len(looks)
     wait_for(lambda: len(looks) >= before + 20)
     assert looks[before + 19] - looks[before] > 0.5
-    monkeypatch.setattr(admin, "LOOK_AGAIN", 600.0)
+    monkeypatch.setattr(looking, "LOOK_AGAIN", 600.0)
     q.ack([job.id])
     assert waiting.result() is None
 

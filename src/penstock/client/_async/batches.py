@@ -9,7 +9,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from penstock.client._async.admin import AsyncQueueAdmin, ask_all
+from penstock.client._async.admin import ask_all
+from penstock.client._async.looking import AsyncQueueLooking
 from penstock.client._async.route.interfaces import AsyncEnqueuing
 from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.settling import check_jobs
@@ -47,7 +48,7 @@ class AsyncBatchOf(Generic[Q]):
 
     def __init__(
         self,
-        queue: AsyncQueueAdmin,
+        queue: AsyncQueueLooking,
         bind: Callable[[AsyncPart], Q],
         record: bytes,
         on: str,
@@ -124,7 +125,7 @@ class AsyncQueueBatches(Generic[B]):
         make: makes a batch of the record of its callback and its condition.
     """
 
-    def __init__(self, queue: AsyncQueueAdmin, make: Callable[[bytes, str], B]) -> None:
+    def __init__(self, queue: AsyncQueueLooking, make: Callable[[bytes, str], B]) -> None:
         self._queue, self._make = queue, make
 
     def __repr__(self) -> str:
@@ -249,7 +250,7 @@ class AsyncQueueBatches(Generic[B]):
         return sorted((one for part in parts for one in part), key=lambda one: one.id)
 
 
-async def _read_status(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | None:
+async def _read_status(queue: AsyncQueueLooking, batch: JobName) -> BatchStatus | None:
     async def read(part: AsyncPart, names: list[JobName]) -> list[BatchStatus | None]:
         _, statuses = await part.executor.run(part.ops.batches(names=names))
         return [await _with_failures(part, status) for status in statuses] or [None]
@@ -260,7 +261,7 @@ async def _read_status(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | 
 
 
 async def read_results(
-    queue: AsyncQueueAdmin, batch: JobName, *, return_exceptions: bool
+    queue: AsyncQueueLooking, batch: JobName, *, return_exceptions: bool
 ) -> list[Any]:
     """Return the values of the jobs of a batch; see `AsyncQueueBatches.results`."""
     check_flag("return_exceptions", return_exceptions)
@@ -295,7 +296,7 @@ async def _with_failures(part: AsyncPart, status: BatchStatus) -> BatchStatus:
     return replace(status, failures=tuple(failures[:MOST_NAMED_FAILURES])) if failures else status
 
 
-async def _close(queue: AsyncQueueAdmin, batch: JobName) -> BatchStatus | None:
+async def _close(queue: AsyncQueueLooking, batch: JobName) -> BatchStatus | None:
     async def close(part: AsyncPart, names: list[JobName]) -> list[bool]:
         return [(await part.executor.run(part.ops.close_batch(names[0]))).code > 0]
 

@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from penstock.client._async.admin import AsyncQueueAdmin
+from penstock.client._async.looking import AsyncQueueLooking
 from penstock.core.jobs.job import Delivery
 from penstock.core.values.annotations import Unpack
 
@@ -42,7 +42,7 @@ class _AsyncBoundNamed(Protocol):
     def __call__(self, function: Callable[P, R], /) -> AsyncBoundHandler[P, P, R]: ...
 
 
-class AsyncQueueHandlers(AsyncQueueAdmin):
+class AsyncQueueHandlers(AsyncQueueLooking):
     """The part of a queue that registers handlers.
 
     The worker is imported when a handler is registered: other programs do not need it.

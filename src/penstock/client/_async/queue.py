@@ -11,6 +11,7 @@ from penstock.client._async.batches import AsyncBatchOf, AsyncQueueBatches
 from penstock.client._async.job import AsyncJobOf
 from penstock.client._async.queue_settling import AsyncQueueSettling
 from penstock.client._async.role import AsyncRoleOf
+from penstock.client._async.route.one_node import AsyncBoundRoute
 from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.schedules import AsyncQueueSchedules
 from penstock.client._async.settling import check_jobs
@@ -36,7 +37,7 @@ from penstock.core.jobs.middleware import enqueue_event, enqueuing
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.record import RECORD
 from penstock.core.values import stable
-from penstock.core.values.annotations import Unpack
+from penstock.core.values.annotations import Self, Unpack
 from penstock.core.values.checks import (
     BATCH,
     Duration,
@@ -128,6 +129,14 @@ class AsyncQueue(AsyncQueueSettling):
     def batches(self) -> AsyncQueueBatches[AsyncBatch]:
         """The batches of the queue: open, list, get and close them."""
         return AsyncQueueBatches(self, partial(AsyncBatch, self, self._bind))
+
+    def _bind(self, part: AsyncPart) -> Self:
+        """Return an object of the queue whose calls stay in one part, for a batch or a role."""
+        bound = type(self)(self._name, middleware=self.middleware)
+        bound.route = AsyncBoundRoute(self.route.topology, part, bound)
+        if self.route.part is None:
+            bound.ops.queue = self
+        return bound
 
     # -- producing -------------------------------------------------------------------------
 

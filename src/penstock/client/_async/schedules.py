@@ -6,9 +6,9 @@ import builtins
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._async.admin import AsyncQueueAdmin, ask_all
+from penstock.client._async.admin import ask_all
+from penstock.client._async.looking import AsyncQueueLooking
 from penstock.client._async.route.part import AsyncPart
-from penstock.client._async.searching import show_each
 from penstock.core import flows
 from penstock.core.calls.operations.scheduling import ListedSchedules
 from penstock.core.jobs.job import Enqueued
@@ -31,7 +31,7 @@ __all__ = ["AsyncQueueSchedules"]
 class AsyncQueueSchedules:
     """The schedules of a queue, as `queue.schedules`: periodic jobs, which its workers add."""
 
-    def __init__(self, queue: AsyncQueueAdmin) -> None:
+    def __init__(self, queue: AsyncQueueLooking) -> None:
         self._queue = queue
 
     def __repr__(self) -> str:
@@ -223,6 +223,7 @@ async def _run(part: AsyncPart, name: str) -> Enqueued | None:
 
 
 async def _list(part: AsyncPart) -> list[ScheduleView]:
+    from penstock.client._async.searching import show_each
     from penstock.core.enqueuing.schedules import view
 
     await part.connect()

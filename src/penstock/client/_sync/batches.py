@@ -10,7 +10,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from penstock.client._sync.admin import QueueAdmin, ask_all
+from penstock.client._sync.admin import ask_all
+from penstock.client._sync.looking import QueueLooking
 from penstock.client._sync.route.interfaces import Enqueuing
 from penstock.client._sync.route.part import Part
 from penstock.client._sync.settling import check_jobs
@@ -48,7 +49,7 @@ class BatchOf(Generic[Q]):
 
     def __init__(
         self,
-        queue: QueueAdmin,
+        queue: QueueLooking,
         bind: Callable[[Part], Q],
         record: bytes,
         on: str,
@@ -125,7 +126,7 @@ class QueueBatches(Generic[B]):
         make: makes a batch of the record of its callback and its condition.
     """
 
-    def __init__(self, queue: QueueAdmin, make: Callable[[bytes, str], B]) -> None:
+    def __init__(self, queue: QueueLooking, make: Callable[[bytes, str], B]) -> None:
         self._queue, self._make = queue, make
 
     def __repr__(self) -> str:
@@ -248,7 +249,7 @@ class QueueBatches(Generic[B]):
         return sorted((one for part in parts for one in part), key=lambda one: one.id)
 
 
-def _read_status(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
+def _read_status(queue: QueueLooking, batch: JobName) -> BatchStatus | None:
     def read(part: Part, names: list[JobName]) -> list[BatchStatus | None]:
         _, statuses = part.executor.run(part.ops.batches(names=names))
         return [_with_failures(part, status) for status in statuses] or [None]
@@ -258,7 +259,7 @@ def _read_status(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
     return status
 
 
-def read_results(queue: QueueAdmin, batch: JobName, *, return_exceptions: bool) -> list[Any]:
+def read_results(queue: QueueLooking, batch: JobName, *, return_exceptions: bool) -> list[Any]:
     """Return the values of the jobs of a batch; see `QueueBatches.results`."""
     check_flag("return_exceptions", return_exceptions)
     name = batch if isinstance(batch, str) else batch.id
@@ -292,7 +293,7 @@ def _with_failures(part: Part, status: BatchStatus) -> BatchStatus:
     return replace(status, failures=tuple(failures[:MOST_NAMED_FAILURES])) if failures else status
 
 
-def _close(queue: QueueAdmin, batch: JobName) -> BatchStatus | None:
+def _close(queue: QueueLooking, batch: JobName) -> BatchStatus | None:
     def close(part: Part, names: list[JobName]) -> list[bool]:
         return [part.executor.run(part.ops.close_batch(names[0])).code > 0]
 

@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from penstock.client._sync.admin import QueueAdmin
+from penstock.client._sync.looking import QueueLooking
 from penstock.core.jobs.job import Delivery
 from penstock.core.values.annotations import Unpack
 
@@ -43,7 +43,7 @@ class _BoundNamed(Protocol):
     def __call__(self, function: Callable[P, R], /) -> BoundHandler[P, P, R]: ...
 
 
-class QueueHandlers(QueueAdmin):
+class QueueHandlers(QueueLooking):
     """The part of a queue that registers handlers.
 
     The worker is imported when a handler is registered: other programs do not need it.

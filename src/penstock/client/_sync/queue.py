@@ -12,6 +12,7 @@ from penstock.client._sync.batches import BatchOf, QueueBatches
 from penstock.client._sync.job import JobOf
 from penstock.client._sync.queue_settling import QueueSettling
 from penstock.client._sync.role import RoleOf
+from penstock.client._sync.route.one_node import BoundRoute
 from penstock.client._sync.route.part import Part
 from penstock.client._sync.schedules import QueueSchedules
 from penstock.client._sync.settling import check_jobs
@@ -37,7 +38,7 @@ from penstock.core.jobs.middleware import enqueue_event, enqueuing
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.record import RECORD
 from penstock.core.values import stable
-from penstock.core.values.annotations import Unpack
+from penstock.core.values.annotations import Self, Unpack
 from penstock.core.values.checks import (
     BATCH,
     Duration,
@@ -129,6 +130,14 @@ class Queue(QueueSettling):
     def batches(self) -> QueueBatches[Batch]:
         """The batches of the queue: open, list, get and close them."""
         return QueueBatches(self, partial(Batch, self, self._bind))
+
+    def _bind(self, part: Part) -> Self:
+        """Return an object of the queue whose calls stay in one part, for a batch or a role."""
+        bound = type(self)(self._name, middleware=self.middleware)
+        bound.route = BoundRoute(self.route.topology, part, bound)
+        if self.route.part is None:
+            bound.ops.queue = self
+        return bound
 
     # -- producing -------------------------------------------------------------------------
 

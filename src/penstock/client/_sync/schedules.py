@@ -7,9 +7,9 @@ import builtins
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._sync.admin import QueueAdmin, ask_all
+from penstock.client._sync.admin import ask_all
+from penstock.client._sync.looking import QueueLooking
 from penstock.client._sync.route.part import Part
-from penstock.client._sync.searching import show_each
 from penstock.core import flows
 from penstock.core.calls.operations.scheduling import ListedSchedules
 from penstock.core.jobs.job import Enqueued
@@ -32,7 +32,7 @@ __all__ = ["QueueSchedules"]
 class QueueSchedules:
     """The schedules of a queue, as `queue.schedules`: periodic jobs, which its workers add."""
 
-    def __init__(self, queue: QueueAdmin) -> None:
+    def __init__(self, queue: QueueLooking) -> None:
         self._queue = queue
 
     def __repr__(self) -> str:
@@ -224,6 +224,7 @@ def _run(part: Part, name: str) -> Enqueued | None:
 
 
 def _list(part: Part) -> list[ScheduleView]:
+    from penstock.client._sync.searching import show_each
     from penstock.core.enqueuing.schedules import view
 
     part.connect()
