@@ -52,7 +52,7 @@ class App:
         ticks = TickRun(
             ticker=self.ticker,
             ops=ops,
-            parts=[ops],
+            parts={ops: self.ticker},
             run_call=self._run,
             clock=self.clock,
             log=get_logger("penstock.tests"),

@@ -103,7 +103,7 @@ class Worker:
         ticks = TickRun(
             ticker=self.ticker,
             ops=ops,
-            parts=[ops],
+            parts={ops: self.ticker},
             run_call=run,
             clock=lambda: self.clock,
             log=LOG,

@@ -76,7 +76,6 @@ RIVALS = (
     ("two nodes", "slots"),
     ("two nodes", "key rate"),
     ("two nodes", "clear"),
-    ("two nodes", "flush all"),
 )
 """Parts that exclude each other: the second one is left out."""
 OF_PROCESSES = ("kill", "stop")

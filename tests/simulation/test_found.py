@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from penstock import NodesUnavailable
-from tests.simulation.server import Session
+from penstock import AsyncWorker, Handlers, NodesUnavailable
+from tests.simulation.server import Server, Session
 from tests.simulation.world import World
 
 
@@ -104,3 +105,42 @@ def test_a_batch_whose_node_goes_down_while_it_is_full() -> None:
                     await batch.enqueue(b"2", block=60)
 
         world.run(world.process("p").spawn(enqueue()))
+
+
+def test_a_declared_schedule_whose_nodes_restart_empty_one_after_the_other() -> None:
+    """Its worker stores it on the other node, and again there when that one has lost it, too."""
+    with World(1) as world:
+        servers = [world.add_server("a"), world.add_server("b")]
+        handlers, has_ticked = Handlers(), asyncio.Event()
+
+        @handlers.handler("often", queue="q", every=2)
+        async def run_tick() -> None:
+            has_ticked.set()
+
+        async def work() -> None:
+            ps = world.client("w", "a", "b")
+            await AsyncWorker(ps, ps.queue("q"), handlers).run(signals=False)
+
+        async def wait_for_tick() -> Server:
+            """Return the server that has the schedule, behind a tick."""
+            has_ticked.clear()
+            await asyncio.wait_for(has_ticked.wait(), 30)
+            [home] = [one for one in servers if _has_schedules(one)]
+            return home
+
+        async def run() -> None:
+            world.process("w").spawn(work())
+            home = await wait_for_tick()
+            homes = [home.name]
+            while not {*pairwise(homes)} >= {("a", "b"), ("b", "a")}:  # ids of nodes are drawn
+                home.replace_data({})
+                for link in list(world.network.links):
+                    link.cut()
+                home = await wait_for_tick()
+                homes.append(home.name)
+
+        world.run(run())
+
+
+def _has_schedules(server: Server) -> bool:
+    return any(key.endswith(b":schedules") for key in server.copy_data())

@@ -40,7 +40,9 @@ def run_once(ticker: Ticker, answer: Callable[[Any], Any]) -> Exception | None:
         return (yield SimpleNamespace(call=call))
 
     log = logging.getLogger("penstock")
-    ticks = TickRun(ticker=ticker, ops=ops, parts=[ops], run_call=run, clock=lambda: 100.0, log=log)
+    ticks = TickRun(
+        ticker=ticker, ops=ops, parts={ops: ticker}, run_call=run, clock=lambda: 100.0, log=log
+    )
     flow = ticks.run()
     try:
         effect: Any = next(flow)

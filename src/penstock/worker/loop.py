@@ -135,10 +135,11 @@ def _run_ticks(state: WorkerState) -> Flow:
     for poll in list(state.polls) if state.clock() >= state.tick_at else ():
         if max(poll.ticker.due_at, poll.barred) <= state.clock():
             name = poll.ops.keys.name
+            parts = [part for part in state.polls if part.ops.keys.name == name]
             ticks = TickRun(
                 ticker=poll.ticker,
                 ops=poll.ops,
-                parts=[part.ops for part in state.polls if part.ops.keys.name == name],
+                parts={part.ops: part.ticker for part in parts},
                 run_call=partial(run_call, state, poll),
                 clock=state.clock,
                 log=state.log,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -143,6 +143,14 @@ class Ticker:
         if self.look_at < math.inf:
             self.look_at = 0.0
 
+    def note_stored(self, name: str) -> None:
+        """Note that a declared schedule lies here, and check all soon.
+
+        The entry of one that was stored during a check may lie behind its cursor.
+        """
+        self.declared.stored.add(name)
+        self.look_at, self.check_at, self.cursor = 0.0, 0.0, "0"
+
     def server_ms(self, now: float) -> int:
         """Return the server's time, or a little less."""
         return self.now_ms + int((now - self.at) * 1000)
@@ -216,7 +224,7 @@ class TickRun:
     Attributes:
         ticker: the schedules of the queue.
         ops: its operations.
-        parts: those of the same part of the queue on each node.
+        parts: those of the same part of the queue on each node, with the schedules there.
         run_call: runs a call.
         clock: the worker's clock.
         log: the worker's log.
@@ -224,7 +232,7 @@ class TickRun:
 
     ticker: Ticker
     ops: QueueOps
-    parts: Sequence[QueueOps]
+    parts: Mapping[QueueOps, Ticker]
     run_call: CallRunner
     clock: Callable[[], float]
     log: Any
@@ -260,10 +268,7 @@ class TickRun:
         # Ticks of older versions come first.
         may_store = ticker.at and not any(at <= self.clock() for at, _ in ticker.near)
         if ticker.own and may_store and self.clock() >= ticker.store_at:
-            if (yield from self._store()):
-                # An entry that was stored during a check may lie behind its cursor.
-                ticker.check_at, ticker.cursor = 0.0, "0"
-                ticker.look_now()
+            yield from self._store()
             if any(new.name in ticker.refused for new in ticker.own):
                 ticker.store_at = self.clock() + REFUSED_STORE_PAUSE
         return is_due
@@ -438,14 +443,14 @@ class TickRun:
                     unstored.append(new)
         return unstored
 
-    def _store(self) -> Generator[Effect, Any, bool]:
-        """Store the schedules of the worker's handlers; return if some were not stored before.
+    def _store(self) -> Flow:
+        """Store the schedules of the worker's handlers.
 
         A schedule that is on no node waits until all nodes are up: it may lie on one that is down.
         """
         ticker = self.ticker
         up = [part for part in self.parts if part.node is None or part.node.state.is_up]
-        has_all, is_stored = len(up) == len(self.parts), False
+        has_all = len(up) == len(self.parts)
         refused, waiting = list[NewSchedule](), list[NewSchedule]()
         wanted = ticker.own if len(self.parts) > 1 else (yield from self._split_unstored())
         for new in wanted:
@@ -465,20 +470,18 @@ class TickRun:
             elif outcome.code == flows.SCHEDULE_OUTDATED:
                 text = "schedule %r stays as it is: a later version has replaced this one; %s"
                 self.log.warning(text, new.name, "schedules.restore(...) brings it back")
-            elif outcome.ops is self.ops:
-                ticker.declared.stored.add(new.name)
+            elif outcome.ops is not None:
+                self.parts[outcome.ops].note_stored(new.name)
             if outcome.code == flows.SCHEDULE_REPLACED:
                 text = (
                     "schedule %r of queue %r has replaced another value of this name, of an "
                     "earlier version or of another app: two apps that share a queue need two names"
                 )
                 self.log.info(text, new.name, self.ops.name)
-            is_stored |= outcome.code is not None
         if waiting and not ticker.has_waited and self.ops is up[0]:
             text = "the schedules %s are not stored yet, as a node is down that may have them"
             self.log.warning(text, ", ".join(repr(new.name) for new in waiting))
         ticker.own, ticker.has_waited = waiting + refused, bool(waiting)
-        return is_stored
 
 
 def _unknown(error: Exception) -> Exception | None:

@@ -127,7 +127,7 @@ class AsyncPenstockKit(AsyncPenstock):
                 ticks = TickRun(
                     ticker=ticker,
                     ops=ops,
-                    parts=[ops],
+                    parts={ops: ticker},
                     run_call=_run,
                     clock=monotonic,
                     log=logger,

@@ -125,7 +125,7 @@ class PenstockKit(Penstock):
                 ticks = TickRun(
                     ticker=ticker,
                     ops=ops,
-                    parts=[ops],
+                    parts={ops: ticker},
                     run_call=_run,
                     clock=monotonic,
                     log=logger,
