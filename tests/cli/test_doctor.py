@@ -94,7 +94,8 @@ def test_the_work(cli: Cli, real_backend: Backend) -> None:
     assert found(cli("doctor", "--json"), "work", "ok") == ["nothing is wrong now."]
     queue.bury(queue.reserve(1, block=0), "no")
     queue.pause()
-    text = "q: 1 dead letter; q: deliveries are paused, and 1 job could be delivered"
+    text = "q: 1 dead letter, the last one just now; "
+    text += "q: deliveries are paused, and 1 job could be delivered"
     result = cli("doctor", "--json")
     assert found(result, "work", "warning") == [f"{text}; see `penstock check`."]
     assert result.code == 0

@@ -169,7 +169,11 @@ def test_what_is_wrong(client: Penstock, real_backend: Backend) -> None:
         client.queue(name).enqueue(1)
         client.queue(name).reserve()[0].bury("no")
     with running_top(real_backend.url) as terminal:
-        terminal.wait(lambda frame: "! a: 1 dead letter; 1 more: penstock check" in frame)
+        terminal.wait(
+            lambda frame: (
+                "! a: 1 dead letter, the last one just now; 1 more: penstock check" in frame
+            )
+        )
         terminal.press("p")
         terminal.wait(lambda frame: "deliver no jobs until a resume?" in frame)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.core.enqueuing.batches import BatchState, BatchStatus
 from penstock.core.enqueuing.schedules import ScheduleView
 from penstock.core.jobs.queue_stats import QueueStats, Settings
 from penstock.core.jobs.workers import WorkerView
@@ -45,10 +46,11 @@ def found(
     workers: tuple[WorkerView, ...] = (),
     nodes: tuple[NodeView, ...] = (),
     schedules: dict[str, list[ScheduleView]] | None = None,
+    batches: dict[str, list[BatchStatus]] | None = None,
     bounds: ProblemBounds = BOUNDS,
 ) -> list[tuple[str, str | None, str]]:
     """Return kind, queue and text of the problems."""
-    problems = find_problems(queues, workers, nodes, schedules or {}, bounds, NOW)
+    problems = find_problems(queues, workers, nodes, schedules or {}, batches or {}, bounds, NOW)
     assert all(one.remedy.startswith("penstock ") for one in problems)
     return [(one.kind, one.queue, one.text) for one in problems]
 
@@ -59,6 +61,7 @@ FULL_TEXT = "full: 5 jobs wait, the limit is 5"
 SLOTS_TEXT = "7 jobs wait for a slot, the first one since 6.7 min: 5 of 5 run (max_active)"
 HELD_TEXT = "7 jobs wait, the first one since 6.7 min: the queue is held for 30 s"
 PAUSED_TEXT = "deliveries are paused, and 1 job could be delivered"
+OWN_TEXT = "no worker: 2 jobs could be delivered, the first one since 61 s"
 QUEUES: list[tuple[dict[str, Any], str | None, str]] = [
     ({}, None, ""),
     ({"ready": 9, "oldest": 300.0}, None, ""),
@@ -66,6 +69,10 @@ QUEUES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"ready": 7, "oldest": 400.0, "active": 5, "slots": 5}, "wait", SLOTS_TEXT),
     ({"ready": 7, "oldest": 400.0, "held": 30.0}, "wait", HELD_TEXT),
     ({"dead": 1}, "dead", "1 dead letter"),
+    ({"dead": 2, "last_death": 59.0}, "dead", "2 dead letters, the last one just now"),
+    ({"dead": 2, "last_death": 180.0}, "dead", "2 dead letters, the last one 3.0 min ago"),
+    ({"settings": Settings(longest_wait=60), "ready": 2, "oldest": 60.0}, None, ""),
+    ({"settings": Settings(longest_wait=60), "ready": 2, "oldest": 61.0}, "worker", OWN_TEXT),
     ({"settings": FULL, "ready": 2, "scheduled": 3, "dependent": 1}, None, ""),
     ({"settings": FULL, "ready": 2, "scheduled": 4, "dependent": 1}, "full", FULL_TEXT),
     ({"settings": Settings(paused="out")}, None, ""),
@@ -93,6 +100,39 @@ def test_bounds() -> None:
     assert [kind for kind, *_ in found(queue, bounds=ProblemBounds(30, 9))] == ["worker", "dead"]
 
 
+def test_old_deaths() -> None:
+    """Dead letters of which the last one died before a time can be left out."""
+    queue, recent = stats(dead=9, last_death=3600.5), BOUNDS._replace(dead_since=3600)
+    assert found(queue, bounds=recent) == []
+    assert [kind for kind, *_ in found(queue, bounds=recent._replace(dead_since=3601))] == ["dead"]
+
+
+def test_a_setting_wins() -> None:
+    """The bound of a queue is for its waits and its schedules, shorter or longer than the usual."""
+    patient = stats(ready=2, oldest=900.0, settings=Settings(longest_wait=1000))
+    assert found(patient, schedules={"q": [schedule(next=NOW - 999)]}) == []
+    strict = stats(settings=Settings(longest_wait=1))
+    assert [kind for kind, *_ in found(strict, schedules={"q": [schedule(next=NOW - 2)]})] == [
+        "schedule"
+    ]
+
+
+def test_batches() -> None:
+    """One that waits for dead letters only, or whose callback is one, can't end by itself."""
+
+    def of(state: BatchState, done: int, dead: int) -> list[tuple[str, str | None, str]]:
+        batch = BatchStatus("b-1", state, "success", total=3, done=done, failed=0, dead=dead)
+        return found(stats(), batches={"q": [batch]})
+
+    assert of("open", 1, 2) == of("waiting", 1, 1) == of("called", 3, 0) == []
+    text = "batch b-1 waits only for 2 dead letters"
+    assert of("waiting", 1, 2) == [("batch", "q", text)]
+    text = "batch b-1 has failed: its callback is a dead letter"
+    assert of("failed", 1, 1) == [("batch", "q", text)]
+    text = "batch b-1 was not closed: its callback is a dead letter"
+    assert of("abandoned", 3, 0) == [("batch", "q", text)]
+
+
 def test_missing_handlers() -> None:
     """One problem for each handler that workers do not have; other queues have none."""
     lacking = [
@@ -118,6 +158,10 @@ def test_schedules() -> None:
     assert of(next=NOW - 301) == [("schedule", "q", text.replace("301 s", "5.0 min"))]
     text = "the last job of schedule 'hourly' is dead"
     assert of(last_state="dead") == [("schedule", "q", text)]
+    failed = of(last_state="scheduled", last_failures=3, last_error="Timeout: 5 s\nmore")
+    text = "the last job of schedule 'hourly' has failed 3 times: Timeout: 5 s"
+    assert failed == [("schedule", "q", text)]
+    assert of(last_state="scheduled", last_failures=1, last_error="Timeout") == []
     text = "schedule 'hourly' waits: app 'shop' runs without its handler"
     orphaned = of(next=None, orphaned=True, app="shop", last_state="dead")
     assert orphaned == [("schedule", "q", text)]

@@ -188,6 +188,7 @@ SPANS = {
     **dict.fromkeys(["configured", "dead_max", "replicas", "result_size"], (0, WHOLE)),
     **dict.fromkeys(["results_bytes", "results_max"], (0, WHOLE)),
     "burst": (1, 100_000), "lease": (1, LONGEST_LEASE), "unknown_age": (1, YEARS),
+    "longest_wait": (1, YEARS),
 }  # fmt: skip
 """The least and the most of each setting that is a whole number."""
 RATES = ["1/1", "1000000/86400000", "1/1/1", "1/1/999"]

@@ -340,8 +340,9 @@ def test_what_is_wrong_comes_first(ps: Penstock, raw: Raw, page: Browser, open_p
         in found.text
     )
     assert "penstock worker MODULE:NAME --queues emails" in found.text
-    assert "reports : 1 dead letter penstock errors reports" in found.text
-    assert "/queues/reports?state=dead" in {href for href, _ in found.reader.links}
+    assert "reports : 1 dead letter, the last one just now penstock errors reports" in found.text
+    links = {href for href, _ in found.reader.links}
+    assert {"/queues/reports?state=dead", "/workers", "/queues/emails"} <= links
     assert found.text.index("Wrong now") < found.text.index("added / s")
     assert "emails" not in open_page().get("/?q=reports").text
 

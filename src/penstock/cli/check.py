@@ -20,30 +20,36 @@ def check(
     pattern: Annotated[str, Argument("PATTERN")] = "*",
     longest_wait: Annotated[float, Option(low=0)] = 300,
     most_dead: Annotated[int, Option(low=0)] = 0,
+    dead_since: Annotated[float | None, Option(low=0)] = None,
 ) -> None:
-    """Say what is wrong now with queues, workers, schedules and nodes; exit code 1 if anything is.
+    """Say what is wrong now with queues, their work, and nodes; exit code 1 if anything is.
 
     That is: a node that does not answer or whose memory is nearly full; a queue that is full, or
     whose jobs wait for too long, with a worker or without one; jobs that a worker gives back, as it
-    has no such handler; a schedule that is late, whose handler was removed, or whose
-    last job is dead; dead letters; jobs in a paused queue. Each comes with the command that mends
-    it or tells more.
+    has no such handler; a schedule that is late, whose handler was removed, or whose last job fails
+    or is dead; a batch that can't end; dead letters; jobs in a paused queue. Each comes with the
+    command that mends it or tells more.
 
     Args:
         pattern: only queues whose names match: * any text, ? any character, [abc] one of these. If
             none does, the exit code is 1.
-        longest_wait: time that a job may wait, and a tick of a schedule be late.
+        longest_wait: time that a job may wait, and a tick of a schedule be late, in queues without
+            a setting longest_wait.
         most_dead: dead letters that a queue may have.
+        dead_since: dead letters are a problem only if the last death was not longer ago.
 
     Examples:
         penstock check
         penstock check 'shop.*' --longest-wait 60 --most-dead 100
+        penstock check --dead-since 3600
     """
     with session.client() as client:
         queues = list(client.scan_queues_iter(pattern=pattern))
         if not queues and pattern != "*":
             raise Failed(f"no queue matches {pattern!r}: `penstock queues` lists the queues")
-        found = client.find_problems(queues, longest_wait=longest_wait, most_dead=most_dead)
+        found = client.find_problems(
+            queues, longest_wait=longest_wait, most_dead=most_dead, dead_since=dead_since
+        )
     rows = [(one.kind, one.queue or "", one.text, one.remedy) for one in found]
 
     def show() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -246,8 +247,7 @@ class AsyncQueueBatches(Generic[B]):
 
         They name no dead letters: `get` does.
         """
-        parts = await ask_all(self._queue, _list)
-        return sorted((one for part in parts for one in part), key=lambda one: one.id)
+        return await read_batches(self._queue)
 
 
 async def _read_status(queue: AsyncQueueLooking, batch: JobName) -> BatchStatus | None:
@@ -305,11 +305,17 @@ async def _close(queue: AsyncQueueLooking, batch: JobName) -> BatchStatus | None
     return await _read_status(queue, batch)
 
 
-async def _list(part: AsyncPart) -> list[BatchStatus]:
-    status_of: dict[str, BatchStatus] = {}
-    cursor = "0"
-    while True:
-        cursor, page = await part.executor.run(part.ops.batches(cursor))
-        status_of |= {status.id: status for status in page}
-        if cursor == "0":
-            return [*status_of.values()]
+async def read_batches(queue: AsyncQueueLooking, most: float = math.inf) -> list[BatchStatus]:
+    """Return the batches of a queue, by id; of each part all, or about `most`."""
+
+    async def read(part: AsyncPart) -> list[BatchStatus]:
+        status_of: dict[str, BatchStatus] = {}
+        cursor = "0"
+        while True:
+            cursor, page = await part.executor.run(part.ops.batches(cursor))
+            status_of |= {status.id: status for status in page}
+            if cursor == "0" or len(status_of) >= most:
+                return [*status_of.values()]
+
+    parts = await ask_all(queue, read)
+    return sorted((one for part in parts for one in part), key=lambda one: one.id)

@@ -494,13 +494,17 @@ class AsyncPenstock:
         *,
         longest_wait: Duration = 300,
         most_dead: int = 0,
+        dead_since: Duration | None = None,
     ) -> list[Problem]:
-        """Return what is wrong now with queues, workers, schedules and nodes. Nothing is written.
+        """Return what is wrong now with queues, their work, and nodes. Nothing is written.
 
         Args:
             queues: figures of queues that were just read; None = read those of all queues.
-            longest_wait: seconds that a job may wait, and a tick of a schedule be late.
+            longest_wait: seconds that a job may wait, and a tick of a schedule be late, in queues
+                without a setting `longest_wait`.
             most_dead: dead letters that a queue may have.
+            dead_since: seconds; dead letters are a problem only if the last death was not longer
+                ago. None = always.
 
         Returns:
             The problems, the most urgent kind first; empty = nothing is wrong.
@@ -511,23 +515,29 @@ class AsyncPenstock:
             >>> [(problem.kind, problem.queue) for problem in await ps.find_problems()]
             [('paused', 'emails')]
         """
+        from penstock.client._async.problems import read_work
         from penstock.core.nodes import problems
 
-        longest = duration_ms("longest_wait", longest_wait) / 1000
-        bounds = problems.ProblemBounds(longest, check_count("most_dead", most_dead, low=0))
+        bounds = problems.ProblemBounds(
+            longest_wait=duration_ms("longest_wait", longest_wait) / 1000,
+            most_dead=check_count("most_dead", most_dead, low=0),
+            dead_since=None if dead_since is None else duration_ms("dead_since", dead_since) / 1000,
+        )
         if queues is None:  # a scan may return a queue twice
             queues = {one.name: one async for one in self.scan_queues_iter()}.values()
         figures = list(queues)
-        schedules = {
-            one.name: await (await self.open(one.name)).schedules.list()
-            for one in figures
-            if one.has_schedules
-        }
+        schedules, batches = await read_work(self.open, figures)
         workers, nodes = await self.workers(), (await self.hello()).nodes
         times, _ = await self.topology.each(lambda node: node.executor.time_ms())
         now = max(times) / 1000
         return problems.find_problems(
-            figures, workers=workers, nodes=nodes, schedules=schedules, bounds=bounds, now=now
+            figures,
+            workers=workers,
+            nodes=nodes,
+            schedules=schedules,
+            batches=batches,
+            bounds=bounds,
+            now=now,
         )
 
     async def clear(self, queues: Iterable[AsyncQueue | str]) -> list[str]:

@@ -241,8 +241,6 @@ async def _list(part: AsyncPart) -> list[ScheduleView]:
         if entry.last_run is not None
     }
     jobs = await show_each(part, list(runs.values()))
-    states = {job_id: job.state for job_id, job in jobs.items() if job is not None}
     return [
-        view(entry, runs.get(name), states.get(runs.get(name, "")))
-        for name, entry in entries.items()
+        view(entry, runs.get(name), jobs.get(runs.get(name, ""))) for name, entry in entries.items()
     ]

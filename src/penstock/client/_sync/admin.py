@@ -321,6 +321,7 @@ class QueueAdmin:
         key_burst: int | None = KEEP,
         max_active: int | None = KEEP,
         history: bool | None = KEEP,
+        longest_wait: Duration | None = KEEP,
     ) -> Settings:
         """Store settings on the queue, for all its clients. Settings not given stay as they are.
 
@@ -328,8 +329,8 @@ class QueueAdmin:
             lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes, replicas,
                 backoff_base, backoff_cap, unknown_age, dead_max, dead_age, results_max,
                 results_bytes, result_size, result_ttl, rate, burst, per_key, share, ordered,
-                key_rate, key_burst, max_active, history: as in `Settings`; None = back to the
-                default.
+                key_rate, key_burst, max_active, history, longest_wait: as in `Settings`; None =
+                back to the default.
 
         Returns:
             All settings as they are now.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -245,8 +246,7 @@ class QueueBatches(Generic[B]):
 
         They name no dead letters: `get` does.
         """
-        parts = ask_all(self._queue, _list)
-        return sorted((one for part in parts for one in part), key=lambda one: one.id)
+        return read_batches(self._queue)
 
 
 def _read_status(queue: QueueLooking, batch: JobName) -> BatchStatus | None:
@@ -302,11 +302,17 @@ def _close(queue: QueueLooking, batch: JobName) -> BatchStatus | None:
     return _read_status(queue, batch)
 
 
-def _list(part: Part) -> list[BatchStatus]:
-    status_of: dict[str, BatchStatus] = {}
-    cursor = "0"
-    while True:
-        cursor, page = part.executor.run(part.ops.batches(cursor))
-        status_of |= {status.id: status for status in page}
-        if cursor == "0":
-            return [*status_of.values()]
+def read_batches(queue: QueueLooking, most: float = math.inf) -> list[BatchStatus]:
+    """Return the batches of a queue, by id; of each part all, or about `most`."""
+
+    def read(part: Part) -> list[BatchStatus]:
+        status_of: dict[str, BatchStatus] = {}
+        cursor = "0"
+        while True:
+            cursor, page = part.executor.run(part.ops.batches(cursor))
+            status_of |= {status.id: status for status in page}
+            if cursor == "0" or len(status_of) >= most:
+                return [*status_of.values()]
+
+    parts = ask_all(queue, read)
+    return sorted((one for part in parts for one in part), key=lambda one: one.id)

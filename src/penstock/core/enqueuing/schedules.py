@@ -15,6 +15,7 @@ from penstock.core.enqueuing.new_jobs import NewJob
 from penstock.core.enqueuing.options import NOT_STORED
 from penstock.core.enqueuing.prepared import prepared
 from penstock.core.jobs.record import RECORD, SCHEDULED_FOR, encode_body
+from penstock.core.jobs.views import JobView
 from penstock.core.values import stable
 from penstock.core.values.checks import (
     MAX_DURATION_MS,
@@ -258,6 +259,8 @@ class ScheduleView:
         app: the app whose code declares it; None = none: `schedules.add` has created it.
         orphaned: whether its ticks wait, as no worker that runs has declared it for a minute, and
             one of its app does without it: its handler was removed.
+        last_failures: how often that job has failed.
+        last_error: its last error, or None.
     """
 
     name: str
@@ -276,6 +279,8 @@ class ScheduleView:
     paused: bool
     app: str | None = None
     orphaned: bool = False
+    last_failures: int = 0
+    last_error: str | None = None
 
 
 def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
@@ -459,8 +464,8 @@ def span_text(ms: int) -> str:
     return f"{ms / 1000:g}s" if rest or not parts else "".join(parts)
 
 
-def view(entry: StoredSchedule, last_run: str | None, last_state: str | None) -> ScheduleView:
-    """Return the schedule of an entry, as users see it."""
+def view(entry: StoredSchedule, last_run: str | None, job: JobView | None) -> ScheduleView:
+    """Return the schedule of an entry, as users see it; `job`: the last one, if it is there."""
     spec = entry.spec
     return ScheduleView(
         entry.name,
@@ -473,10 +478,12 @@ def view(entry: StoredSchedule, last_run: str | None, last_state: str | None) ->
         None if entry.tick is None else entry.tick / 1000,
         entry.last_tick / 1000 or None,
         last_run,
-        last_state,
+        None if job is None else job.state,
         entry.runs,
         entry.skipped,
         entry.paused,
         entry.app or None,
         entry.is_orphaned,
+        0 if job is None else job.nacks + job.crashes,
+        job.error or None if job is not None else None,
     )

@@ -62,6 +62,8 @@ class Settings:
         max_active: most jobs that are delivered at once, over all consumers; default no limit
             (docs/rate.md).
         history: whether workers note the history of the queue; default yes (docs/observing.md).
+        longest_wait: seconds that a job may wait, and a tick of a schedule be late, before
+            `penstock check` says so; default 300, or what its caller chooses.
         paused: "in", "out", "all" or None.
     """
 
@@ -90,6 +92,7 @@ class Settings:
     key_burst: int | None = None
     max_active: int | None = None
     history: bool | None = None
+    longest_wait: float | None = None
     paused: str | None = None
 
 
@@ -188,6 +191,7 @@ class QueueStats:
             (`max_active`); None = any number.
         held: seconds for which nothing is delivered (`hold`); None = it is not held.
         held_keys: how many keys are held now, on all its nodes and partitions together.
+        last_death: seconds since the last death among the dead letters; None = there are none.
         has_schedules: whether it has schedules, or had some a while ago.
         configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
             server's clock; None = never.
@@ -241,6 +245,7 @@ class QueueStats:
     slots: int | None = None
     held: float | None = None
     held_keys: int = 0
+    last_death: float | None = None
     has_schedules: bool = False
     configured: float | None = None
     unreachable: tuple[str, ...] = ()
@@ -302,6 +307,7 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
         kept=number_in(fields.get("kept", "")) or 0,
         configured=None if configured is None else configured / 1000,
         slots=slots_of_part(fields.get("max_active", "")),
+        last_death=since("last_death"),
         held=_hold_left(number_in(fields.get("held_until", "")) or 0, reply.now),
         held_keys=number_in(fields.get("held_keys", "")) or 0,
         has_schedules="e" in fields.get("uses", ""),

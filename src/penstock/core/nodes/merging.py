@@ -79,6 +79,7 @@ def merged_stats(parts: Sequence[QueueStats], unreachable: Iterable[str] = ()) -
         oldest=_best(max, [stats.oldest for stats in there]),
         age=_best(max, [stats.age for stats in there]),
         idle=_best(min, [stats.idle for stats in there]),
+        last_death=_best(min, [stats.last_death for stats in there]),
         held=_best(max, [stats.held for stats in there]),
         slots=_total([stats.slots for stats in there]),
         has_schedules=any(stats.has_schedules for stats in there),

@@ -7,16 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
+from penstock.core.enqueuing.batches import BatchStatus
 from penstock.core.enqueuing.schedules import ScheduleView
 from penstock.core.jobs.logs import byte_size, counted, span
 from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.jobs.workers import WorkerView
 from penstock.core.nodes.node_views import NodeView, PrimaryView
 
+LONGEST_REASON = 120
+"""Characters of an error that the text of a problem has."""
+FAILURES_OF_SCHEDULE = 2
+"""Failures of the last job from which its schedule is a problem: one may pass."""
 __all__ = ["Problem", "ProblemBounds", "ProblemKind", "find_problems"]
 
 ProblemKind = Literal[
-    "node", "memory", "full", "worker", "handler", "wait", "schedule", "dead", "paused"
+    "node", "memory", "full", "worker", "handler", "wait", "schedule", "batch", "dead", "paused"
 ]
 
 
@@ -28,7 +33,8 @@ class Problem:
         kind: node (it does not answer), memory (nearly full), full (a queue refuses jobs), worker
             (none takes the jobs of a queue), handler (a worker gives jobs back, as it has no such
             handler), wait (jobs wait for too long), schedule (a tick is late or waits for a handler
-            that was removed, or the last job is dead), dead (there are dead letters), paused (jobs
+            that was removed, or the last job fails or is dead), batch (it can't end: it waits for
+            dead letters only, or its callback is one), dead (there are dead letters), paused (jobs
             wait in a paused queue).
         text: what is wrong, for people.
         queue: its queue, or None.
@@ -45,12 +51,14 @@ class ProblemBounds(NamedTuple):
     """The bounds beyond which something is wrong.
 
     Attributes:
-        longest_wait: seconds that a job may wait, and a tick be late.
+        longest_wait: seconds that a job may wait, and a tick be late; the queue's setting wins.
         most_dead: dead letters that a queue may have.
+        dead_since: seconds for which a death is a problem; None = for ever.
     """
 
     longest_wait: float
     most_dead: int
+    dead_since: float | None = None
 
 
 def find_problems(
@@ -58,6 +66,7 @@ def find_problems(
     workers: Sequence[WorkerView],
     nodes: Iterable[NodeView],
     schedules: Mapping[str, Sequence[ScheduleView]],
+    batches: Mapping[str, Sequence[BatchStatus]],
     bounds: ProblemBounds,
     now: float,
 ) -> list[Problem]:
@@ -68,16 +77,21 @@ def find_problems(
         workers: those that run.
         nodes: as the client sees them.
         schedules: those of queues that have some, by the name of the queue.
+        batches: the first ones of queues that have some, and dead letters.
         bounds: of waits and dead letters.
         now: time of the server.
     """
     worked = {name for one in workers for name in one.queues}
     problems = [problem for node in nodes for problem in _problems_of_node(node)]
     for stats in queues:
-        problems += _problems_of_queue(stats, bounds, has_worker=stats.name in worked)
+        own = stats.settings.longest_wait
+        longest = bounds.longest_wait if own is None else own
+        problems += _problems_of_queue(stats, longest, has_worker=stats.name in worked)
+        problems += _problems_of_deaths(stats, bounds)
         problems += _problems_of_handlers(stats.name, workers)
         for schedule in schedules.get(stats.name, ()):
-            problems += _problems_of_schedule(stats.name, schedule, bounds, now)
+            problems += _problems_of_schedule(stats.name, schedule, longest, now)
+        problems += _problems_of_batches(stats.name, batches.get(stats.name, ()))
     order = get_args(ProblemKind)
     return sorted(problems, key=lambda one: (order.index(one.kind), one.queue or "", one.text))
 
@@ -95,7 +109,7 @@ def _problems_of_node(node: NodeView) -> Iterator[Problem]:
 
 
 def _problems_of_queue(
-    stats: QueueStats, bounds: ProblemBounds, *, has_worker: bool
+    stats: QueueStats, longest_wait: float, *, has_worker: bool
 ) -> Iterator[Problem]:
     name, settings = shlex.quote(stats.name), stats.settings
     waiting = stats.ready + stats.scheduled + stats.parked - stats.dependent
@@ -108,7 +122,7 @@ def _problems_of_queue(
         if stats.ready:
             text = f"deliveries are paused, and {ready} could be delivered"
             yield Problem("paused", text, stats.name, f"penstock resume {name}")
-    elif wait > bounds.longest_wait:
+    elif wait > longest_wait:
         text = f"{ready} could be delivered, the first one since {span(wait)}"
         if stats.held is not None:
             text = f"{ready} wait, the first one since {span(wait)}: the queue is held for "
@@ -124,10 +138,16 @@ def _problems_of_queue(
             yield Problem(
                 "worker", text, stats.name, f"penstock worker MODULE:NAME --queues {name}"
             )
-    if stats.dead > bounds.most_dead:
+
+
+def _problems_of_deaths(stats: QueueStats, bounds: ProblemBounds) -> Iterator[Problem]:
+    age = stats.last_death
+    is_recent = bounds.dead_since is None or age is None or age <= bounds.dead_since
+    if stats.dead > bounds.most_dead and is_recent:
         text = counted(stats.dead, "dead letter")
-        remedy = f"penstock errors {name}"
-        yield Problem("dead", text, stats.name, remedy)
+        if age is not None:
+            text += f", the last one {'just now' if age < 60 else span(age) + ' ago'}"
+        yield Problem("dead", text, stats.name, f"penstock errors {shlex.quote(stats.name)}")
 
 
 def _problems_of_handlers(queue: str, workers: Sequence[WorkerView]) -> Iterator[Problem]:
@@ -141,11 +161,11 @@ def _problems_of_handlers(queue: str, workers: Sequence[WorkerView]) -> Iterator
 
 
 def _problems_of_schedule(
-    queue: str, schedule: ScheduleView, bounds: ProblemBounds, now: float
+    queue: str, schedule: ScheduleView, longest_wait: float, now: float
 ) -> Iterator[Problem]:
     remedy = f"penstock schedules {shlex.quote(queue)}"
     late = 0.0 if schedule.next is None else now - schedule.next
-    if late > bounds.longest_wait:
+    if late > longest_wait:
         text = f"schedule {schedule.name!r} is {span(late)} late: no worker of the queue runs"
         yield Problem("schedule", text, queue, remedy)
     elif schedule.orphaned:
@@ -154,4 +174,26 @@ def _problems_of_schedule(
         yield Problem("schedule", text, queue, remove)
     elif schedule.last_state == "dead":
         text = f"the last job of schedule {schedule.name!r} is dead"
+        yield Problem("schedule", text + _reason(schedule.last_error), queue, remedy)
+    elif schedule.last_failures >= FAILURES_OF_SCHEDULE:
+        text = f"the last job of schedule {schedule.name!r} has failed "
+        text += f"{schedule.last_failures} times" + _reason(schedule.last_error)
         yield Problem("schedule", text, queue, remedy)
+
+
+def _reason(error: str | None) -> str:
+    """Return the first line of an error behind a colon."""
+    line = (error or "").strip().partition("\n")[0]
+    return f": {line[:LONGEST_REASON]}" if line else ""
+
+
+def _problems_of_batches(queue: str, batches: Sequence[BatchStatus]) -> Iterator[Problem]:
+    name = shlex.quote(queue)
+    for batch in batches:
+        if batch.is_stuck:
+            text = f"batch {batch.id} waits only for {counted(batch.dead, 'dead letter')}"
+            yield Problem("batch", text, queue, f"penstock redrive {name} --batch {batch.id}")
+        elif batch.state in ("failed", "abandoned"):
+            why = "was not closed" if batch.state == "abandoned" else "has failed"
+            text = f"batch {batch.id} {why}: its callback is a dead letter"
+            yield Problem("batch", text, queue, f"penstock batches {name}")

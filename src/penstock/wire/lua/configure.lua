@@ -5,7 +5,7 @@
 ---                  meta was lost while jobs exist, create it again
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes,
 ---                  replicas, backoff_base, backoff_cap, unknown_age, dead_max, dead_age, results_max,
----                  results_bytes, result_size, result_ttl, rate, burst, per_key, share, ordered (1), key_rate, key_burst, max_active, history (0); value '' drops the setting.
+---                  results_bytes, result_size, result_ttl, rate, burst, per_key, share, ordered (1), key_rate, key_burst, max_active, history (0), longest_wait; value '' drops the setting.
 ---                  'configured' and ms: the settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
 --- META     v epoch seen off full paused max_length replicas result_ttl uses configured per_key ordered share key_rate key_burst
@@ -36,7 +36,7 @@ local function is_setting(field, value) -- '' drops a setting
     local count, parts = string.match(value, '^([1-9]%d*)(.*)$')
     return value == '' or count and count + 0 <= whole and (parts == '' or string.find(parts, '^/[1-9]%d?%d?$'))
   end
-  local bounds = ({lease = {1, span}, backoff_base = {1, span}, backoff_cap = {1, span}, dead_age = {1, span}, unknown_age = {1, span}, result_ttl = {1, span},
+  local bounds = ({lease = {1, span}, backoff_base = {1, span}, backoff_cap = {1, span}, dead_age = {1, span}, unknown_age = {1, span}, longest_wait = {1, span}, result_ttl = {1, span},
     max_length = {1, whole}, burst = {1, 100000}, key_burst = {1, 100000}, per_key = {1, whole}, share = {1, whole}, max_attempts = {0, whole}, max_crashes = {0, whole},
     max_releases = {0, whole}, max_snoozes = {0, whole}, replicas = {0, whole}, dead_max = {0, whole}, results_max = {0, whole},
     results_bytes = {0, whole}, result_size = {0, whole}, configured = {0, whole}})[field]

@@ -10,7 +10,8 @@
 ---                     ended; batches: those whose callbacks have not ended; staged, promised: rows that are not yet in the queue,
 ---                     see protocol/staging.md; dependent: jobs of scheduled that wait for other jobs, which max_length does not
 ---                     count; then the fields of meta, `kept`, the number of kept results, and
----                     `held_keys`, how many keys are held now, if any was
+---                     `held_keys`, how many keys are held now, if any was, and `last_death`, the time of the last death
+---                     among the dead letters
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --@include lib/checks/check_version
@@ -22,6 +23,10 @@ if uses_any('key_holds') then
   local last_end = string.format('%.0f', now + 90000000) -- a later one was written by a wrong clock
   fields[#fields + 1] = 'held_keys'
   fields[#fields + 1] = string.format('%.0f', redis.call('ZCOUNT', holds, string.format('(%.0f', now), last_end))
+end
+local last_dead = redis.call('ZRANGE', dead, -1, -1, 'WITHSCORES')
+if last_dead[2] then
+  fields[#fields + 1], fields[#fields + 2] = 'last_death', string.format('%.0f', last_dead[2])
 end
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
 local ended_leases, expired_jobs = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
