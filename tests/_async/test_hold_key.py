@@ -350,7 +350,7 @@ async def test_a_key_that_is_none(q: AsyncQueue, key: Any) -> None:
 class Course:
     """A queue to which something happens at random.
 
-    Times are multiples of 10 s, so the seconds that the test takes change nothing.
+    Times are multiples of 1000 s, so the seconds that the test takes change nothing.
     """
 
     def __init__(self, q: AsyncQueue, raw: Raw, seed: int) -> None:
@@ -362,20 +362,20 @@ class Course:
     async def add(self) -> None:
         """Add jobs, some with a delay."""
         for _ in range(self.draw.randint(1, 6)):
-            delay = self.draw.choice([0, 0, 0, 20])
+            delay = self.draw.choice([0, 0, 0, 2000])
             await self.q.enqueue(self.added, key=self.draw.choice("aab"), delay=delay)
             self.added += 1
 
     async def hold(self) -> None:
         """Hold a key, or end a hold."""
-        key, span = self.draw.choice("abc"), self.draw.choice([0, 20, 40])
+        key, span = self.draw.choice("abc"), self.draw.choice([0, 2000, 4000])
         await self.q.hold(span, key=key)
         self.ends[key] = max(self.ends[key], self.now + span) if span else 0
 
     async def advance(self) -> None:
         """Let time pass."""
-        self.now += 10
-        advance(self.raw, self.q.ops, 10)
+        self.now += 1000
+        advance(self.raw, self.q.ops, 1000)
 
     async def take(self) -> None:
         """Reserve jobs: none has a key that is held."""
@@ -393,9 +393,9 @@ class Course:
             if job and way == "ack" and await job.ack():
                 self.done.append(job.body)
             elif job and way == "nack":
-                await job.nack(delay=self.draw.choice([0, 20]))
+                await job.nack(delay=self.draw.choice([0, 2000]))
             elif job and way == "release":
-                await job.release(delay=self.draw.choice([0, 20]))
+                await job.release(delay=self.draw.choice([0, 2000]))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -403,14 +403,14 @@ class Course:
 async def test_at_random(q: AsyncQueue, raw: Raw, limit: str, seed: int) -> None:
     """No job of a held key is delivered, whatever else happens; all end, and nothing is left."""
     settings = {"per_key": 3, "share": 1} if limit == "per_key and share" else LIMITS[limit]
-    await q.configure(lease=15, max_crashes=0, max_attempts=0, max_releases=0, **settings)
+    await q.configure(lease=1500, max_crashes=0, max_attempts=0, max_releases=0, **settings)
     course = Course(q, raw, seed)
     acts = (course.add, course.hold, course.advance, *[course.take, course.settle] * 2)
     for _ in range(80):
         await course.draw.choice(acts)()
     done = course.done
     while len(done) < course.added:
-        advance(raw, q.ops, 50)
+        advance(raw, q.ops, 5000)
         jobs = await take_all(q, 1000)
         assert jobs or (await q.stats()).active
         await q.ack(jobs)

@@ -253,20 +253,23 @@ async def test_a_limit_that_is_none(q: AsyncQueue, value: Any) -> None:
 
 
 async def test_any_program_holds_it(q: AsyncQueue, raw: Raw) -> None:
-    """Random calls: never more than the limit, and never fewer while jobs wait."""
+    """Random calls: never more than the limit, and never fewer while jobs wait.
+
+    Times differ by 50 s at least from the ends of leases and ttls, so none ends between two calls.
+    """
     draws = random.Random(7)
     most = 3
-    await q.configure(max_active=most, lease=20, max_crashes=0)
+    await q.configure(max_active=most, lease=2050, max_crashes=0)
     held: list[AsyncJob] = []
     for step in range(300):
         act = draws.choice(["add", "add", "take", "ack", "fail", "settle", "time", "cancel"])
         if act == "add":
-            options: dict[str, Any] = draws.choice([{}, {"ttl": 30}, {"lease": 0, "ttl": 9}])
+            options: dict[str, Any] = draws.choice([{}, {"ttl": 3050}, {"lease": 0, "ttl": 950}])
             await q.enqueue_many([step] * draws.randrange(1, 4), **options)
         elif act == "take":
             held += await q.reserve(draws.randrange(1, 6), block=0)
         elif act == "time":
-            advance(raw, q.ops, draws.choice([1, 10, 21]))
+            advance(raw, q.ops, draws.choice([100, 1000, 2100]))
         elif held:
             job = held.pop(draws.randrange(len(held)))
             if act == "settle":

@@ -351,7 +351,7 @@ def test_a_key_that_is_none(q: Queue, key: Any) -> None:
 class Course:
     """A queue to which something happens at random.
 
-    Times are multiples of 10 s, so the seconds that the test takes change nothing.
+    Times are multiples of 1000 s, so the seconds that the test takes change nothing.
     """
 
     def __init__(self, q: Queue, raw: Raw, seed: int) -> None:
@@ -363,20 +363,20 @@ class Course:
     def add(self) -> None:
         """Add jobs, some with a delay."""
         for _ in range(self.draw.randint(1, 6)):
-            delay = self.draw.choice([0, 0, 0, 20])
+            delay = self.draw.choice([0, 0, 0, 2000])
             self.q.enqueue(self.added, key=self.draw.choice("aab"), delay=delay)
             self.added += 1
 
     def hold(self) -> None:
         """Hold a key, or end a hold."""
-        key, span = self.draw.choice("abc"), self.draw.choice([0, 20, 40])
+        key, span = self.draw.choice("abc"), self.draw.choice([0, 2000, 4000])
         self.q.hold(span, key=key)
         self.ends[key] = max(self.ends[key], self.now + span) if span else 0
 
     def advance(self) -> None:
         """Let time pass."""
-        self.now += 10
-        advance(self.raw, self.q.ops, 10)
+        self.now += 1000
+        advance(self.raw, self.q.ops, 1000)
 
     def take(self) -> None:
         """Reserve jobs: none has a key that is held."""
@@ -394,9 +394,9 @@ class Course:
             if job and way == "ack" and job.ack():
                 self.done.append(job.body)
             elif job and way == "nack":
-                job.nack(delay=self.draw.choice([0, 20]))
+                job.nack(delay=self.draw.choice([0, 2000]))
             elif job and way == "release":
-                job.release(delay=self.draw.choice([0, 20]))
+                job.release(delay=self.draw.choice([0, 2000]))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -404,14 +404,14 @@ class Course:
 def test_at_random(q: Queue, raw: Raw, limit: str, seed: int) -> None:
     """No job of a held key is delivered, whatever else happens; all end, and nothing is left."""
     settings = {"per_key": 3, "share": 1} if limit == "per_key and share" else LIMITS[limit]
-    q.configure(lease=15, max_crashes=0, max_attempts=0, max_releases=0, **settings)
+    q.configure(lease=1500, max_crashes=0, max_attempts=0, max_releases=0, **settings)
     course = Course(q, raw, seed)
     acts = (course.add, course.hold, course.advance, *[course.take, course.settle] * 2)
     for _ in range(80):
         course.draw.choice(acts)()
     done = course.done
     while len(done) < course.added:
-        advance(raw, q.ops, 50)
+        advance(raw, q.ops, 5000)
         jobs = take_all(q, 1000)
         assert jobs or q.stats().active
         q.ack(jobs)

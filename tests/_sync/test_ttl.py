@@ -141,18 +141,18 @@ def test_only_expired_jobs_leave_the_head_of_ready(q: Queue, raw: Raw, seed: int
     """Only expired jobs are removed from the head of ready, even if some are active or missing."""
     draw = random.Random(seed)
     living, total = [], 0
-    q.enqueue_many(range(-40, 0), ttl=10)
+    q.enqueue_many(range(-40, 0), ttl=100)
     assert len(q.reserve(20, block=0)) == 20
     for _ in range(60):
-        ttl = draw.choice([9, 10, 10, 10, 60, None] if seed % 2 else [9, 10])
+        ttl = draw.choice([90, 100, 100, 100, 600, None] if seed % 2 else [90, 100])
         bodies = [*range(total, total + draw.choice([1, 1, 2, 30]))]
         q.enqueue_many(bodies, ttl=ttl)
         total += len(bodies)
-        living += bodies if ttl in (60, None) else []
+        living += bodies if ttl in (600, None) else []
     missing = numbers(raw, q.ops, "ready")[5]
     raw.xdel(q.ops.keys["ready"], missing)
     q.enqueue("last")
-    advance(raw, q.ops, 11)
+    advance(raw, q.ops, 110)
     for _ in range(20):  # each call removes some
         q.stats()
     assert [job.body for job in q.reserve(1000, block=0)] == [*living, "last"]
