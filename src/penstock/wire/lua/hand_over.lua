@@ -115,9 +115,6 @@ if is_link and uses_any('marks') and redis.call('HEXISTS', tally, 'c' .. number)
     redis.call('RPUSH', wake, '1')
   end
   wake_after_ends()
-  if full > now and redis.call('LLEN', space) == 0 then
-    redis.call('RPUSH', space, '1')
-  end
   return {0, nonce, 4}
 elseif is_link then
   results.values[1] = results.values[1] .. ' ' .. first

@@ -62,13 +62,13 @@ local function see(id, where, score, value)
     passed = passed + 1
     return
   end
-  local job = job_fields(id, where, score, value)
   if skip > 0 then
     skip = skip - 1
-  elseif left > 0 and (tail > 0 or bytes < 1048576) then
-    jobs[#jobs + 1] = tail > 0 and job or with_body(job)
-    left, bytes = left - 1, bytes + #job[7]
+    return
   end
+  local job = job_fields(id, where, score, value)
+  jobs[#jobs + 1] = tail > 0 and job or with_body(job)
+  left, bytes = left - 1, bytes + #job[7]
 end
 local function unfinished()
   if passed >= 1000 or wasted >= 1048576 then

@@ -1,7 +1,7 @@
 -- Check if this producer may add jobs now, and find repeated calls.
 --- KEYS   ready held meta space
 --- NEEDS  nonce producer epoch replicas uses full create paused off role seen before
---- SETS   epoch off
+--- SETS   epoch
 --- GIVES  seed raw now changes is_lease created change score_of end_of nothing
 --@include lib/meta/now (gives: changes)
 --@include lib/checks/is_lease

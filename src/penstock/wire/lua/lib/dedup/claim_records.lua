@@ -4,7 +4,7 @@
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space
 ---        parked tickets turns paces holds
 --- NEEDS  before nonce epoch alarm enqueued full last max_length off paused replicas seen uses
---- SETS   epoch alarm off uses
+--- SETS   epoch alarm uses
 --- GIVES  claim_records
 local function claim_records(given, producer, create, delay, bound, wait, role, mode, records)
   -- 1 check the producer and the arguments; 2 find what has expired or ended; 3 decide on each record; 4 check that there is room; 5 assign
