@@ -8,7 +8,7 @@ The faults are drawn at random from all places where one is possible. Each is pu
 HEAD. Then these tests run, the quickest first, until one fails:
 
 1. touched: the tests that execute the changed line and know its file (tests/support/touched.py);
-   for Lua the vectors of the scripts that have it
+   for Lua the vectors of the scripts that have it, and other cases of the protocol with their names
 2. short: the others of a short run that execute the line, as many as take 20 seconds; for Lua those
    that call such a script, and those of the protocol
 3. whole: with `--whole`, every case of those tests; every test if none is known
@@ -77,7 +77,7 @@ SHORT_LIMIT = 20
 """Seconds that the tests of a short run take that execute the line and do not know the file."""
 TIME_LIMIT = "the time limit"
 """Stands for a test that ends an endless loop."""
-VECTORS = "tests/protocol/test_vectors.py"
+PROTOCOL = "tests/protocol/"
 
 # -- faults ----------------------------------------------------------------------------------------
 
@@ -448,7 +448,7 @@ class Bench:
         touched = find_touched({path, twin_of(path)}, self.root)
         if touched.scripts:
             names = "|".join(map(re.escape, touched.scripts))
-            case = re.compile(rf"{VECTORS}.*\[(?:.*-)?(?:{names})[:\]]")
+            case = re.compile(rf"{PROTOCOL}.*\[(?:.*-)?(?:{names})[] :,-]")
             return lambda test: bool(case.match(test))
         return lambda test: test.partition("::")[0] in touched.files
 

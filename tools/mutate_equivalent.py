@@ -126,6 +126,44 @@ EQUIVALENT = {
         "local size = looked > 0 and bytes / looked or 1048575",
         "> -> >=",
     ): "only how many entries a step reads",
+    (
+        f"{LUA}lib/add/wrong_time.lua",
+        "if third == 108 then -- the end of a lease fits into a score",
+        "third == 108 -> true",
+    ): "only slower",
+    (
+        f"{LUA}lib/deliver/choose_waiting.lua",
+        "local lowest = (delivered + took - 15) / 16 % 9 * -4398046511104",
+        "15 -> 14",
+    ): "no score lies between",
+    (
+        f"{LUA}lib/deliver/choose_waiting.lua",
+        "if tonumber(waiting_at) < lowest then",
+        "< -> <=",
+    ): "no job is due at 0",
+    (
+        f"{LUA}lib/results/result_blocks.lua",
+        "local usual = math.min(most, has_lines and -1 or 200)",
+        "200 -> 199",
+    ): "only slower",
+    (
+        f"{LUA}lib/dedup/write_decision.lua",
+        "for i = 2, ttl_ends and #ttl_ends or 0, 2 do",
+        "0 -> 1",
+    ): "the loop begins at 2",
+    **{
+        (f"{LUA}lib/finish/notify_ended.lua", "if count > 0 and count < #ids then", change): (
+            "only which of two reads finds the marks"
+        )
+        for change in (
+            "< -> <=",
+            "> -> >=",
+            "and -> or",
+            "0 -> 1",
+            "count > 0 and count < #ids -> true",
+            "count > 0 and count < #ids -> false",
+        )
+    },
     **{
         (f"{LUA}lib/sweep/move_sparse.lua", STEP, change): "only how many entries a step reads"
         for change in ("100 -> 101", "100 -> 99", "1048576 -> 1048577", "1048576 -> 1048575")

@@ -38,6 +38,9 @@ def _put(raw: Raw, place: str, sizes: list[int]) -> None:
         for number, text in zip(NUMBERS, texts, strict=True):
             raw.xadd(KEYS["ready"], {"j": text}, id=number)
         return
+    if place == "failed":
+        errors = ["1 0 1 0 " + "x" * size for size in sizes]
+        raw.hset(KEYS["tally"], mapping=dict(zip(NUMBERS, errors, strict=True)))
     raw.hset(KEYS["held"], mapping=dict(zip(NUMBERS, texts, strict=True)))
     index, first = {
         "due": ("scheduled", T0 - 1000),
@@ -45,6 +48,7 @@ def _put(raw: Raw, place: str, sizes: list[int]) -> None:
         "active": ("active", score_of(T0 + 30_000, TAG)),
         "ended": ("active", score_of(T0 - 1000, TAG)),
         "dead": ("dead", T0 - 1000),
+        "failed": ("dead", T0 - 1000),
         "dead later": ("dead", LATER),
     }[place]
     step = 4096 if index == "active" else 1
@@ -81,6 +85,7 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], Count, bool]] = {
     "survey ready": ("ready", ("", "ready", "", "", 1000, 2), _rows(2), False),
     "survey scheduled": ("scheduled", ("", "scheduled", "", "", 1000, 2), _rows(4), False),
     "scan ready": ("ready", (0, 1000, 1), _jobs, False),
+    "results": ("failed", (EPOCH, "", *NUMBERS), _jobs, False),
     "show": ("scheduled", (EPOCH, *NUMBERS), _jobs, False),
     "retime": ("dead later", ("dead", 0, 0, 0), attrgetter("found"), False),
 }

@@ -122,6 +122,36 @@ def test_the_keys_of_the_lane_are_enough_or_refused(script: Script, backend: Bac
         _check(given, backend, T0)
 
 
+@EVERY
+def test_a_token_that_is_there_is_not_doubled(script: Script, backend: Backend) -> None:
+    """A call that adds a token to `wake` or `space` leaves the one that it finds."""
+    raw = backend.sync_client()
+    for vector in vectors_of(script.name):
+        for key in _added_tokens(vector):
+            raw.flushdb()
+            found = replace(vector, before={**vector.before, key: vector.after[key]})
+            _compare(run_vector(raw, found, T0), wanted(found, T0), script.name)
+
+
+@SCRIPTS
+def test_a_producer_whose_wait_ends_now_gets_no_token(script: Script, backend: Backend) -> None:
+    """It waits up to the time in `full`, and not in this ms."""
+    raw = backend.sync_client()
+    for vector in vectors_of(script.name):
+        meta = next((key for key in vector.before if key.endswith(":meta")), "")
+        spaces = [key for key in _added_tokens(vector) if key.endswith(":space")]
+        for space in spaces if meta else ():
+            raw.flushdb()
+            before = apply(vector.before, {meta: {"fields": {"full": vector.now}}})
+            assert space not in run_vector(raw, replace(vector, before=before), T0).after
+
+
+def _added_tokens(vector: Vector) -> list[str]:
+    """Return those of the lists of tokens that the call of a vector makes."""
+    tokens = [key for key in vector.after if key.endswith((":wake", ":space"))]
+    return [key for key in tokens if key not in vector.before]
+
+
 @PRESSURE
 def test_vectors_of_pressure_hold(script: Script, backend: Backend) -> None:
     """Reply and keys equal those of the file on every back end; these scripts read no clock."""

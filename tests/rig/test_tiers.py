@@ -27,6 +27,7 @@ class Case:
     marks: dict[str, pytest.Mark] = field(default_factory=dict)
     fixturenames: tuple[str, ...] = ()
     script: str = ""
+    call: str = ""
 
     @property
     def nodeid(self) -> str:
@@ -41,6 +42,8 @@ class Case:
         params: dict[str, Any] = {"backend": self.spec} if self.spec else {}
         if self.script:
             params["vector"] = SimpleNamespace(script=self.script)
+        if self.call:
+            params["call"] = self.call
         return SimpleNamespace(params=params)
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
@@ -140,18 +143,23 @@ def test_all_back_ends_have_the_same_cases() -> None:
 def test_a_short_run_has_all_cases_of_tests_that_a_change_touches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those of a file, and those of a script's vectors; no slow ones, and only so many."""
+    """Those of a file, those of a script's vectors, and those of the protocol that begin with its
+    name; no slow ones, and only so many.
+    """
     many = cases("tests/b/test_a.py::test_many", 40, SERVER)
     slow = cases("tests/b/test_a.py::test_slow", 1, None, marks={"slow": pytest.mark.slow.mark})
     other = cases("tests/b/test_b.py::test_other", 40, SERVER)
     vectors = [*cases("tests/c.py::test_vector", 10, None, script="ack")]
     vectors += cases("tests/c.py::test_vector", 30, None, script="nack")
     touched = Touched(frozenset({"tests/b/test_a.py"}), frozenset({"ack"}))
-    items = [*many, *slow, *other, *vectors]
+    named = [*cases("tests/protocol/d.py::test_call", 10, None, call="ack due")]
+    named += cases("tests/protocol/d.py::test_call", 30, None, call="acks")
+    items = [*many, *slow, *other, *vectors, *named]
     ran = Counter(c.test for c in kept(items, touched=touched))
     assert ran["tests/b/test_a.py::test_many"] == 40
     assert ran["tests/b/test_b.py::test_other"] == 4
     assert 10 <= ran["tests/c.py::test_vector"] <= 14
+    assert 10 <= ran["tests/protocol/d.py::test_call"] <= 14
     assert ran["tests/b/test_a.py::test_slow"] == 0
     monkeypatch.setattr("tests.support.tiers.MOST_TOUCHED", 20)
     assert len(kept(items, touched=touched)) == len(kept(items)) + 20

@@ -27,6 +27,8 @@ __all__ = ["left_out"]
 
 ONE_IN, MOST = 4, 4
 """A short run has one case in this many of each test, and at most this many."""
+PROTOCOL = "tests/protocol/"
+"""Tests whose cases are often texts that begin with the name of a script: "reserve due"."""
 MOST_TOUCHED = 1000
 """Most cases that a short run has more because a change touches them; a minute or less."""
 
@@ -81,7 +83,12 @@ def _knows(item: pytest.Item, touched: Touched) -> bool:
         return True
     params = item.callspec.params if touched.scripts and hasattr(item, "callspec") else {}
     vector, script = params.get("vector"), params.get("script")
-    return getattr(vector, "script", getattr(script, "name", "")) in touched.scripts
+    if getattr(vector, "script", getattr(script, "name", "")) in touched.scripts:
+        return True
+    return PROTOCOL in item.path.as_posix() and any(
+        isinstance(value, str) and value.partition(" ")[0].rstrip(",:") in touched.scripts
+        for value in params.values()
+    )
 
 
 def _test(item: pytest.Item) -> tuple[str, str]:
