@@ -151,6 +151,16 @@ EQUIVALENT = {
         "for i = 2, ttl_ends and #ttl_ends or 0, 2 do",
         "0 -> 1",
     ): "the loop begins at 2",
+    (
+        f"{LUA}lib/deliver/choose_jobs.lua",
+        "elseif has_urgent then -- jobs with a priority that are ready",
+        "has_urgent -> true",
+    ): "only slower",
+    (
+        f"{LUA}lib/checks/check_receipts.lua",
+        "if has_counters and #counts == 0 then",
+        "and -> or",
+    ): "only slower",
     **{
         (f"{LUA}lib/finish/notify_ended.lua", "if count > 0 and count < #ids then", change): (
             "only which of two reads finds the marks"

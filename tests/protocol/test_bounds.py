@@ -106,6 +106,26 @@ def test_a_refusal_names_the_first_200_characters(
     assert dump(scene.raw) == before
 
 
+LEADS = {1: b"\xc2\xdf", 2: b"\xe0\xef", 3: b"\xf0\xf4"}
+"""First bytes of characters, the lowest and the highest, by how many bytes follow."""
+
+
+@pytest.mark.parametrize("follow", LEADS)
+def test_a_name_of_a_signal_is_utf8(follow: int, backend: Backend) -> None:
+    """Each byte of a character has its bounds."""
+    scene = plain_scene(backend.sync_client(), KEYS)
+    first, last = LEADS[follow]
+    tail = b"\x80\xbf\x80"[:follow]
+    others = (b"\x7f", b"\xc0")
+    wrong = [tail[:i] + other + tail[i + 1 :] for other in others for i in range(follow)]
+    cases = {bytes([lead]) + tail: True for lead in (first, last)}
+    cases |= {bytes([lead]) + tail: False for lead in (first - 1, last + 1)}
+    cases |= {bytes([first]) + tail: False for tail in wrong}
+    for name, is_utf8 in cases.items():
+        reply = scene.run("signal", 8, EPOCH, scene.numbers["active"][0], name, "1")
+        assert (reply[0] == Code.DONE) == is_utf8, name
+
+
 @pytest.mark.parametrize("name", ["ack", "nack", "delete", "redrive", "settle"])
 def test_a_call_names_at_most_1000_jobs(name: str, backend: Backend) -> None:
     """The 1001st number is refused, with a receipt or without, and nothing changes."""
@@ -131,6 +151,7 @@ NOT_DELAYS = [
 ]  # fmt: skip
 NOT_TTLS = ["0", "", "inf", "-1", "1e3", str(YEARS + 1), str(1 << 51)]
 NOT_LEASES = ["0", "inf", "nan", "-1", "1e3", "2073600001"]
+NOT_RECORD_LEASES = ["", "inf", "1e3", "2073600001"]
 SHORT = ["1", "999", "1000"]
 CHUNK = f"80 99\n1;d={'a' * 74}\nx"
 HANDED = (EPOCH, "1-abc", "", "#", "")
@@ -147,6 +168,9 @@ CALLS: list[tuple[str, str, list[str], tuple[Any, ...]]] = [
     ("assign", "lease", NOT_LEASES, ("", 0, 1, 1, 7, "eve", "?")),
     ("configure", "lease", NOT_LEASES, ("", "lease", "?")),
     ("extend", "lease", NOT_LEASES[1:], (EPOCH, "", "?", "")),
+    ("enqueue", "lease", NOT_RECORD_LEASES, ("", 0, "", 0, "", "1;l=?\nx")),
+    ("claim", "lease", NOT_RECORD_LEASES, ("", 0, "", 0, "", "", "1;l=?;d=a\nx")),
+    ("hand_over", "lease", NOT_RECORD_LEASES, (*HANDED, "0", "1;l=?\nx")),
     ("enqueue", "ttl", NOT_TTLS, ("", 0, "", 0, "", "1;t=?\nx")),
     ("enqueue", "ttl", NOT_TTLS, ("", 0, "", 0, "", "1;l=5;t=?;c=json\nx")),
     ("claim", "ttl", NOT_TTLS, ("", 0, "", 0, "", "", "1;t=?;d=a\nx")),
