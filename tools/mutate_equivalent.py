@@ -157,6 +157,15 @@ EQUIVALENT = {
         "has_urgent -> true",
     ): "only slower",
     (
+        f"{LUA}lib/deliver/next_ready.lua",
+        (
+            "if first_due and first_due < 9007199254740991 "
+            "and not (soonest and soonest <= first_due) then "
+            "-- not a successor: it has no due time yet"
+        ),
+        "9007199254740991 -> 9007199254740990",
+    ): "no due time lies between",
+    (
         f"{LUA}lib/checks/check_receipts.lua",
         "if has_counters and #counts == 0 then",
         "and -> or",

@@ -70,6 +70,7 @@ MISTAKEN: list[tuple[str, str, tuple[Any, ...]]] = [
     ("purge", "fence", ("ready", "?", 0)),
     ("schedules", "cursor", ("?",)),
     ("list_batches", "cursor", (EPOCH, "?")),
+    ("settle", "number", (EPOCH, "1-abc", 0, 7, "eve", "", *["1-1000000000"] * 1000, "?")),
     ("list_batches", "number", (EPOCH, "", "?")),
     ("read_batch", "number", (EPOCH, "?", "dead", 0)),
     ("read_batch", "part", (EPOCH, "1-1000000000", "?", 0)),
@@ -124,6 +125,15 @@ def test_a_name_of_a_signal_is_utf8(follow: int, backend: Backend) -> None:
     for name, is_utf8 in cases.items():
         reply = scene.run("signal", 8, EPOCH, scene.numbers["active"][0], name, "1")
         assert (reply[0] == Code.DONE) == is_utf8, name
+
+
+@pytest.mark.parametrize("name, args", [("schedules", ()), ("list_batches", (EPOCH,))])
+def test_a_cursor_has_64_bits(name: str, args: tuple[Any, ...], backend: Backend) -> None:
+    """The server refuses a greater one with an error of its own."""
+    scene = plain_scene(backend.sync_client(), KEYS)
+    for cursor, is_taken in (((1 << 63) - 1, True), (1 << 64, False), (10**20, False)):
+        reply = scene.run(name, 8, *args, cursor)
+        assert (reply[0] != Code.MALFORMED) == is_taken, cursor
 
 
 @pytest.mark.parametrize("name", ["ack", "nack", "delete", "redrive", "settle"])
