@@ -208,3 +208,31 @@ def test_groups_of_errors(q: Queue) -> None:
     assert (some.looked, some.is_complete) == (4, False)
     [late] = q.jobs(error="late").error_groups().groups
     assert (late.id, late.jobs) == (found.groups[1].id, 2)
+
+
+def test_a_text(q: Queue) -> None:
+    """It may be in a body, beyond what a page shows, a header, the dedup id or the error."""
+    long = b"x" * 1500 + b" Ada@example.com"
+    huge = b"y" * 9000 + b"ada@example.com"
+    q.enqueue(long)
+    q.enqueue(huge)
+    q.enqueue({"to": "ADA@example.com"})
+    q.enqueue(b"h", headers={"to": "ada@example.com"})
+    q.enqueue(b"i", dedup_id="mail ada@example.com")
+    q.enqueue(b"bob@example.com")
+    chosen: dict[str, Any] = {"text": "ada@EXAMPLE.com"}
+    found = [view.raw for view in q.jobs("ready", body=9, **chosen)]
+    assert found == [long[:9], huge[:9], b'{"to":"AD', b"h", b"i"]
+    assert {view.raw for view in q.jobs(**chosen)} == {
+        long,
+        huge,
+        *found[3:],
+        b'{"to":"ADA@example.com"}',
+    }
+    page = q.jobs("ready", n=1000, **chosen).page(full=False)
+    assert len(page.ids) == 5
+    [job] = q.reserve(block=0)
+    job.bury("no mail to ada@example.com")
+    assert [view.id for view in q.jobs("dead", text="MAIL TO")] == [job.id]
+    with pytest.raises(BadArgument, match="text"):
+        q.jobs(text=5)  # type: ignore[arg-type]

@@ -41,3 +41,26 @@ def test_a_batch_that_is_not_there(cli: Cli, client: Penstock) -> None:
     refused = cli("batches", "q", "close", job.id)
     assert (refused.code, "there is no batch" in refused.err) == (1, True)
     assert cli("batches", "q", "close").code == 2
+
+
+def test_members(cli: Cli, client: Penstock) -> None:
+    """Those that wait, run or are dead, each with its state; and the counts of all."""
+    queue = client.queue("q")
+    with queue.batch(then="sum") as batch:
+        batch.enqueue_many(["a", "b", "c", "d"])
+    queue.enqueue("other")
+    done, dead, held = queue.reserve(3, block=0)
+    done.ack()
+    dead.bury("no stock")
+    document = cli("batches", "q", "members", batch.id, "--json").document
+    states = {one["id"]: one["state"] for one in document["members"]}
+    [waiting] = [one for one in states if one not in (dead.id, held.id)]
+    assert states == {dead.id: "dead", held.id: "active", waiting: "ready"}
+    assert (document["total"], document["done"]) == (4, 1)
+    shown = cli("batches", "q", "members", batch.id).out
+    assert shown.splitlines()[2].split()[:4] == [batch.id, "waiting", "success", "4"]
+    assert "no stock" in shown
+    assert cli("batches", "q", "members").code == 2
+    result = cli("batches", "q", "members", queue.enqueue("x").id)
+    assert (result.code, result.out) == (1, "")
+    assert "there is no batch" in result.err

@@ -1002,3 +1002,12 @@ def test_documents_are_plain_ascii(cli: Cli, client: Penstock) -> None:
     out = cli("peek", "ü", "--json").out
     assert out.isascii()
     assert json.loads(out)["jobs"][0]["body"] == "ü"
+
+
+def test_a_job_is_found_by_a_text(cli: Cli, client: Penstock) -> None:
+    """Over all queues, also if it stands far behind in a body."""
+    wanted = client.queue("mail").enqueue({"pad": "x" * 5000, "to": "ada@example.com"})
+    client.queue("sms").enqueue({"to": "bob"})
+    assert cli("scan", "--text", "ADA@example", "--ids").out == f"{wanted.id}\n"
+    [one] = cli("scan", "--text", "ada@", "--json").document["jobs"]
+    assert (one["id"], one["queue"]) == (wanted.id, "mail")

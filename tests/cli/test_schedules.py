@@ -54,6 +54,64 @@ def test_actions(cli: Cli, client: Penstock) -> None:
     assert cli("schedules", "q", "remove", "s").out == "s: there is no such schedule\n"
 
 
+def test_add_and_edit(cli: Cli, client: Penstock) -> None:
+    """A schedule is stored with the job of a handler; an edit keeps this job and the counts."""
+    add = ("schedules", "q", "add", "s", '{"to": "ada"}', "--json-body", "--header", "handler=send")
+    assert cli(*add, "--every", "15m").out == "s: stored\n"
+    assert cli(*add, "--every", "15m").out == "s: it was like this\n"
+    queue = client.queue("q")
+    queue.schedules.run("s")
+    assert cli("schedules", "q", "edit", "s", "--overlap", "yes").out == "s: changed\n"
+    cron = ("schedules", "q", "edit", "s", "--cron", "0 3 * * *", "--tz", "Europe/Berlin")
+    assert cli(*cron, "--json").document == {"queue": "q", "schedule": "s", "changed": True}
+    assert cli("schedules", "q", "edit", "s", "--cron", "0 4 * * *").code == 0
+    assert cli("schedules", "q", "edit", "s", "--missed", "skip").code == 0
+    assert cli("schedules", "q", "edit", "s", "--missed", "skip").out == "s: it was like this\n"
+    [one] = queue.schedules.list()
+    assert (one.cron, one.tz, one.overlap, one.missed) == (
+        "0 4 * * *",
+        "Europe/Berlin",
+        True,
+        "skip",
+    )
+    assert one.runs == 1
+    assert cli("schedules", "q", "edit", "s", "--every", "1d").code == 0
+    queue.schedules.run("s")
+    first, second = queue.peek()
+    assert (first.body, first.headers["handler"]) == (second.body, second.headers["handler"])
+    assert (second.body, second.headers["handler"]) == ({"to": "ada"}, "send")
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (("add", "s"), "add needs a BODY, and no other action takes one"),
+        (("edit", "s", "x", "--every", "5m"), "add needs a BODY"),
+        (("edit", "s"), "edit needs --cron, --every, --tz, --overlap or --missed"),
+        (
+            ("edit", "s", "--every", "5m", "--json-body"),
+            "--header and --json-body go with add only",
+        ),
+        (("pause", "s", "--every", "5m"), "--every goes with add and edit only"),
+        (("edit", "t", "--every", "5m"), "no such schedule"),
+        (("edit", "s", "--every", "5x"), "must be seconds, a timedelta, or a text"),
+        (("edit", "s", "--tz", "Europe/Berlin"), "every= counts from 1970 in UTC"),
+        (("add", "s", "x"), "pass either cron="),
+    ],
+)
+def test_add_and_edit_that_are_refused(
+    cli: Cli, client: Penstock, arguments: tuple[str, ...], reason: str
+) -> None:
+    """The error says what to give; nothing changes."""
+    queue = client.queue("q")
+    queue.schedules.add("s", every="15m", job="x")
+    before = queue.schedules.list()
+    result = cli("schedules", "q", *arguments)
+    assert result.code != 0
+    assert reason in result.err
+    assert queue.schedules.list() == before
+
+
 APP = """
 from penstock import Handlers, Penstock, Worker
 

@@ -21,9 +21,17 @@ from tests.cli.support import TIMEOUT, Cli, environment
 from tests.cli.test_hostile import EVIL
 from tests.support.backends import Backend
 from tests.support.hostile import is_harmless
+from tests.support.keyspace import Raw, advance
+from tests.worker.test_history import measure, noted
 
 END = "\x1b[J"
 SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+@pytest.fixture
+def raw(real_backend: Backend) -> Raw:
+    """A plain client of the server."""
+    return real_backend.sync_client()
 
 
 class Terminal:
@@ -176,6 +184,24 @@ def test_what_is_wrong(client: Penstock, real_backend: Backend) -> None:
         )
         terminal.press("p")
         terminal.wait(lambda frame: "deliver no jobs until a resume?" in frame)
+
+
+def test_the_last_hour(client: Penstock, raw: Raw, real_backend: Backend) -> None:
+    """The history of the chosen queue, as its workers noted it, is there at the first look."""
+    queue = client.queue("emails")
+    queue.enqueue_many(range(1200))
+    measure(queue)  # the work begins
+    queue.ack(queue.reserve(1000))
+    queue.reserve(1)[0].bury("no")
+    advance(raw, queue.ops, 60)
+    measure(queue, noted(*[("resize", 0.02, 0.2)] * 20))
+    client.queue("other").enqueue(1)
+    with running_top(real_backend.url, columns=100) as terminal:
+        text = "last hour: 1,000 done, 1 dead; slowest: resize p95 480 ms"
+        frame = terminal.wait(lambda frame: text in frame)
+        assert "█" in frame
+        terminal.press("j")
+        terminal.wait(lambda frame: re.search(r"▸ +other", frame) and "last hour" not in frame)
 
 
 def test_rates(client: Penstock) -> None:

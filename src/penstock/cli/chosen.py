@@ -19,6 +19,7 @@ class ChosenJobs:
     Args:
         handler: only jobs of this handler; an empty text = jobs without one.
         error: only jobs with this text in their last error, in any case of its letters.
+        text: only jobs with this text in their body, a header, their dedup id or last error.
         group: only jobs of this group of errors; `penstock errors` lists them.
         key: only jobs of this key.
         batch: only jobs of the batch with this id.
@@ -27,6 +28,7 @@ class ChosenJobs:
 
     handler: str | None = None
     error: str | None = None
+    text: str | None = None
     group: str | None = None
     key: str | None = None
     batch: str | None = None

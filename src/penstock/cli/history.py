@@ -1,4 +1,4 @@
-"""The history of a queue, as `penstock stats --history` shows it."""
+"""The history of a queue, as `penstock stats --history` and `penstock top` show it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from datetime import datetime
 from penstock import HandlerHistory, HistoryPoint, JobTimes, QueueHistory
 from penstock.cli import output
 from penstock.cli.app import Session
+from penstock.core.jobs.logs import printable
 
-__all__ = ["show_history"]
+__all__ = ["last_hour", "show_history"]
 
 ROWS_OF_MINUTES = 15
 """Minutes that are shown; the document of --json has all."""
 HOUR_SECONDS, SHOWN_HOURS = 3600.0, 12
 """An hour, and how many of them are shown."""
+SUMMED_FIGURES = (("enqueued", "added"), ("done", "done"), ("failed", "failed"), ("died", "dead"))
 COLUMNS = ("until", "added", "done", "failed", "dead", "waiting")
 TIME_COLUMNS = ("handler", "jobs", "waiting_p50", "waiting_p95", "running_p50", "running_p95")
 
@@ -29,6 +31,30 @@ def show_history(session: Session, name: str) -> None:
         history = client.open(name).history()
     document = {"queue": name, "history": asdict(history) | {"handlers": _times(history)}}
     session.answer(document, lambda: _print(name, history))
+
+
+BARS = " ▁▂▃▄▅▆▇█"
+MINUTES_PER_BAR, BARS_OF_HOUR = 3, 20
+
+
+def last_hour(history: QueueHistory) -> str:
+    """Return a line about the last hour: jobs done, as bars, sums, and the slowest handler."""
+    since = history.now - HOUR_SECONDS
+    points = [one for one in history.minutes if one.at >= since]
+    if not points:
+        return ""
+    done = [0] * BARS_OF_HOUR
+    for one in points:
+        bar = int((one.at - since) // (MINUTES_PER_BAR * 60))
+        done[min(bar, BARS_OF_HOUR - 1)] += one.done
+    top = max(*done, 1)
+    bars = "".join(BARS[-(-count * (len(BARS) - 1) // top)] for count in done)
+    sums = ((sum(getattr(one, name) for one in points), word) for name, word in SUMMED_FIGURES)
+    text = ", ".join(f"{count:,} {word}" for count, word in sums if count)
+    times = [(one.since(since).running.p95 or 0.0, one.name) for one in history.handlers]
+    slowest, name = max(times, key=lambda one: one[0], default=(0.0, None))
+    slow = f"; slowest: {printable(name)} p95 {_seconds(slowest)}" if slowest and name else ""
+    return f"last hour: {text or 'nothing'}{slow}  {bars}"
 
 
 def _times(history: QueueHistory) -> list[dict[str, object]]:

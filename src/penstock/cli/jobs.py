@@ -41,6 +41,8 @@ __all__ = [
     "QueueArgument",
     "dedup",
     "enqueue",
+    "parsed_body",
+    "parsed_headers",
     "peek",
     "result",
     "scan",
@@ -119,7 +121,7 @@ def enqueue(
         raise BadUsage("give a BODY, - to read it from stdin, or --lines, and only one of them")
     retry = RetryPolicy(max_attempts, backoff_base, backoff_cap)
     options: dict[str, Any] = {
-        "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or []),
+        "delay": delay, "lease": lease, "ttl": ttl, "headers": parsed_headers(header or []),
         "durable": Durable(replicas, fsynced, timeout), "key": key,
         "dedup": _dedup(dedup_id, dedup_window, dedup_until, on_duplicate),
         "retry": None if retry == RetryPolicy() else retry,
@@ -132,7 +134,7 @@ def enqueue(
             jobs = list(target.enqueue_many(_each_line(stdin, json_body), **options))
         else:
             raw = stdin.read() if body == "-" else (body or "").encode("utf-8", "surrogateescape")
-            jobs = [target.enqueue(_body(raw, json_body), **options)]
+            jobs = [target.enqueue(parsed_body(raw, is_json=json_body), **options)]
     actions = Counter(job.action for job in jobs if job.duplicate)
     duplicates = actions.total()
     document = {
@@ -166,7 +168,8 @@ def _outcome(job: Enqueued) -> str:
     return told if job.action == "added" else f"{told} ({job.action})"
 
 
-def _headers(pairs: list[str]) -> dict[str, str]:
+def parsed_headers(pairs: list[str]) -> dict[str, str]:
+    """Return the headers of options NAME=VALUE."""
     headers = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -176,7 +179,8 @@ def _headers(pairs: list[str]) -> dict[str, str]:
     return headers
 
 
-def _body(raw: bytes, is_json: bool, argument: str = "body") -> Any:
+def parsed_body(raw: bytes, *, is_json: bool, argument: str = "body") -> Any:
+    """Return the body of a job from the bytes of an argument or a line."""
     if not is_json:
         return raw
     try:
@@ -189,7 +193,7 @@ def _body(raw: bytes, is_json: bool, argument: str = "body") -> Any:
 
 def _each_line(stdin: BinaryIO, is_json: bool) -> Iterator[Any]:
     for number, line in enumerate(stdin, 1):
-        yield _body(line.removesuffix(b"\n"), is_json, f"line {number}")
+        yield parsed_body(line.removesuffix(b"\n"), is_json=is_json, argument=f"line {number}")
 
 
 @command("peek")
@@ -264,6 +268,7 @@ def scan(
     Examples:
         penstock scan emails --state active
         penstock scan --handler digest --ids
+        penstock scan --text ada@example.com
     """
     states: list[StateName] = list(dict.fromkeys(state or ()))
     document: dict[str, Any] = {"queue": queue, "states": states or None}

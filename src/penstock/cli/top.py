@@ -21,6 +21,7 @@ from penstock import NotPermitted, Penstock, PenstockError, Problem, QueueStats
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.grid import Medium, grid
+from penstock.cli.history import last_hour
 from penstock.cli.parameters import BadUsage, Option
 from penstock.core.jobs.logs import counted, printable
 
@@ -42,6 +43,8 @@ STEP_OF_KEY = {"j": 1, "\x1b[B": 1, "k": -1, "\x1b[A": -1}
 """Keys that choose another queue."""
 OTHER_LINES = 5
 """Lines of the screen that are no queues: title, headings, rule, message, keys."""
+PAST_INTERVAL = 10.0
+"""Seconds between two looks at the history of the chosen queue."""
 
 
 @command("top")
@@ -72,6 +75,7 @@ class Board:
         chosen: name of the chosen queue.
         message: the outcome of the last key.
         problems: what is wrong now: the first one is shown while there is no message.
+        past: the last hour of the chosen queue, from its history.
         asked: key of the action that the message asks about; "" = the message is no question.
     """
 
@@ -79,7 +83,9 @@ class Board:
     chosen: str = ""
     message: str = ""
     problems: Sequence[Problem] = ()
+    past: str = ""
     asked: str = ""
+    _past_of: tuple[str, float] = ("", 0.0)
     _rates: dict[str, tuple[float, float]] = field(default_factory=dict)
     _at: float = 0.0
 
@@ -103,9 +109,21 @@ class Board:
             at = names.index(self.chosen) + step
             self.chosen = names[min(max(at, 0), len(names) - 1)]
 
+    def needs_past(self, now: float) -> bool:
+        """Return True if the history of the chosen queue is to be read; forget that of another."""
+        name, read_at = self._past_of
+        if name == self.chosen and now < read_at + PAST_INTERVAL:
+            return False
+        self.past = self.past if name == self.chosen else ""
+        self._past_of = (self.chosen, now)
+        return bool(self.chosen)
+
     def frame(self, title: str, medium: Medium, height: int) -> list[str]:
         """Return the lines of the screen."""
-        room = max(1, height - OTHER_LINES)
+        foot = [printable(self.message or self._wrong()), KEYS_HELP]
+        if self.past and height > OTHER_LINES + 1:
+            foot = [self.past, *foot]
+        room = max(1, height - OTHER_LINES - len(foot) + 2)
         at = next((n for n, one in enumerate(self.rows) if one.name == self.chosen), 0)
         first = max(0, min(at - room // 2, len(self.rows) - room))
         cells = [self._cells(one) for one in self.rows[first : first + room]]
@@ -119,8 +137,7 @@ class Board:
             medium=medium,
         )
         body = lines if self.rows else ["no queues"]
-        foot = [printable(self.message or self._wrong())[: medium.width], KEYS_HELP[: medium.width]]
-        return [printable(title)[: medium.width], *body, *foot]
+        return [printable(title)[:width], *body, *(line[:width] for line in foot)]
 
     def _wrong(self) -> str:
         if not self.problems:
@@ -166,6 +183,8 @@ def _look(client: Penstock, board: Board) -> None:
         board.show(rows, time.monotonic())
         with suppress(NotPermitted):  # the user may read queues only
             board.problems = client.find_problems(rows)
+        if board.needs_past(time.monotonic()):
+            board.past = last_hour(client.open(board.chosen).history())
     except (PenstockError, RedisError, OSError) as error:
         board.message = f"{type(error).__name__}: {error}"
 

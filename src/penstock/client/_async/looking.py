@@ -230,6 +230,7 @@ class AsyncQueueLooking(AsyncQueueAdmin):
         *,
         handler: str | None = None,
         error: str | None = None,
+        text: str | None = None,
         group: str | None = None,
         key: str | None = None,
         batch: str | None = None,
@@ -257,6 +258,8 @@ class AsyncQueueLooking(AsyncQueueAdmin):
             state: ready, scheduled, parked, active or dead; or several of them; None = all.
             handler: only jobs of the handler of this name; "" = jobs without one.
             error: only jobs whose last error contains this text, in any case of its letters.
+            text: only jobs with this text in their body, a header, their dedup id or last error,
+                in any case of its letters. JSON is searched as it is stored.
             group: only jobs of the group of errors with this id, see `error_groups`.
             key: only jobs of this key.
             batch: only jobs of the batch with this id, whose callback has not ended. Each job is
@@ -283,6 +286,7 @@ class AsyncQueueLooking(AsyncQueueAdmin):
             state=state,
             handler=handler,
             error=error,
+            text=text,
             group=group,
             key=key,
             batch=batch,

@@ -103,6 +103,53 @@ class AsyncQueueSchedules:
         spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
         return await self._store(name, job, spec, force=True)
 
+    async def change(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: float | timedelta | str | None = None,
+        tz: str | None = None,
+        overlap: bool | None = None,
+        missed: Missed | None = None,
+    ) -> bool:
+        """Change when a schedule runs; its job and what is not given stay.
+
+        A schedule that an app declares stays so: its workers leave it until their code declares it
+        in another way.
+
+        Args:
+            name: its name.
+            cron, every, tz, overlap, missed: as of `add`. A rule of the other kind replaces it.
+
+        Returns:
+            False if the schedule was like this before.
+
+        Raises:
+            BadArgument: an argument can't be used, or there is no such schedule.
+
+        Examples:
+            >>> await q.schedules.add("report", job={"kind": "daily"}, every="1h")
+            True
+            >>> await q.schedules.change("report", every="2h")
+            True
+            >>> [(one.name, one.spec) for one in await q.schedules.list()]
+            [('report', 'every 2h')]
+        """
+        from penstock.core.enqueuing.schedules import NewSchedule, changed_spec
+
+        check_party("name", name)
+        answers = await ask_all(self._queue, lambda part: _read_entry(part, name))
+        entry = next((entry for entry, _ in answers if entry is not None), None)
+        if entry is None:
+            raise _missing(name)
+        spec = changed_spec(
+            entry.spec, cron=cron, every=every, tz=tz, overlap=overlap, missed=missed
+        )
+        route = await self._queue.route.refresh()
+        new = NewSchedule(name, spec, record=entry.record, app=entry.app)
+        return await route.store_schedule(new, force=True) != flows.SCHEDULE_UNCHANGED
+
     async def _store(self, name: str, job: Any, spec: Spec, *, force: bool) -> bool:
         from penstock.core.enqueuing.schedules import new_schedule
 

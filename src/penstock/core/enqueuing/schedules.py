@@ -34,6 +34,7 @@ __all__ = [
     "ScheduleView",
     "Spec",
     "StoredSchedule",
+    "changed_spec",
     "check_spec",
     "new_schedule",
     "read_entry",
@@ -374,6 +375,28 @@ def check_spec(
     text = _checked_cron(cron, zone)
     assert isinstance(zone, str)
     return Spec(text, None, zone, bool(overlap), chosen)
+
+
+def changed_spec(
+    spec: Spec, *, cron: object, every: Any, tz: object, overlap: object, missed: Any
+) -> Spec:
+    """Return a spec with other values where they are given; see `queue.schedules.change`.
+
+    Raises:
+        BadArgument: one of them can't be used.
+    """
+    if cron is None and every is None:
+        cron, every = spec.cron, every_of(spec)
+    if tz is None and every is None and spec.cron is not None:
+        tz = spec.tz
+    changed = check_spec(
+        cron,
+        every,
+        tz,
+        overlap=spec.overlap if overlap is None else overlap,
+        missed=spec.missed if missed is None else missed,
+    )
+    return replace(changed, ttl_code=spec.ttl_code)
 
 
 def _every_ms(every: Any) -> int:

@@ -49,6 +49,7 @@ class Search:
         handler: only jobs of this handler; "" = jobs without one.
         group: only jobs of the group of errors with this id.
         error: only jobs whose last error contains this text, in any case of its letters.
+        text: only jobs that contain this text, in any case of its letters.
         key: only jobs with the hash of this key.
         batch: only jobs of the batch with this id.
         older_than: only jobs that were enqueued more than so many seconds ago.
@@ -60,6 +61,7 @@ class Search:
     in_order: bool = False
     handler: str | None = None
     error: str | None = None
+    text: str | None = None
     group: str | None = None
     key: str | None = None
     batch: str | None = None
@@ -70,18 +72,18 @@ class Search:
     @property
     def is_filtered(self) -> bool:
         """Return True if the search needs more of a job than its state."""
-        chosen = (self.handler, self.error, self.group, self.key, self.batch, self.older_than)
-        return any(one is not None for one in chosen)
+        chosen = (self.handler, self.error, self.text, self.group, self.key, self.batch)
+        return any(one is not None for one in (*chosen, self.older_than))
 
     @property
     def listed_bytes(self) -> int:
         """Return the most bytes of each body that a page in order has."""
-        return LONGEST_LISTED_BODY if self.body is None else self.body
+        return LONGEST_LISTED_BODY if self.body is None or self.text is not None else self.body
 
     def is_cut(self, job: JobView) -> bool:
         """Return True if a whole body is wanted, and a page in order may have only a part of it."""
         is_whole = not self.in_order or 0 < len(job.raw) < LONGEST_LISTED_BODY
-        return self.body is None and not is_whole
+        return (self.body is None or self.text is not None) and not is_whole
 
     def cut(self, job: JobView) -> JobView:
         """Return a job with the part of its body that the search asks for."""
@@ -91,7 +93,7 @@ class Search:
         """Return True if a job is one of those searched for, with all that a search can know."""
         if self.states and job.state not in self.states:
             return False  # it has changed its state meanwhile
-        return self.batch in (None, job.batch) and self.matches(job)
+        return self.batch in (None, job.batch) and self.matches(job) and self._has_text(job)
 
     def matches(self, job: JobView) -> bool:
         """Return True if a job is one of those searched for, as far as a page tells."""
@@ -103,11 +105,20 @@ class Search:
             return False
         if self.error is not None and self.error.casefold() not in job.error.casefold():
             return False
+        if not self.is_cut(job) and not self._has_text(job):
+            return False
         if self.group is None:
             return True
         from penstock.core.jobs.error_groups import group_id
 
         return group_id(job) == self.group
+
+    def _has_text(self, job: JobView) -> bool:
+        if self.text is None:
+            return True
+        folded, body = self.text.casefold(), job.raw.decode("utf-8", "replace")
+        texts = (job.dedup_id or "", *job.headers.values(), job.error, body)
+        return any(folded in text.casefold() for text in texts)
 
     def check_cursor(self, cursor: object) -> tuple[str, str]:
         """Return the part with which a search goes on, and the place behind which.
@@ -142,6 +153,7 @@ def check_search(
     state: object = None,
     handler: object = None,
     error: object = None,
+    text: object = None,
     group: object = None,
     key: str | None = None,
     batch: str | None = None,
@@ -165,6 +177,7 @@ def check_search(
         in_order=in_order,
         handler=_check_text("handler", handler),
         error=_check_text("error", error),
+        text=_check_text("text", text),
         group=_check_text("group", group),
         key=None if key is None else check_label("key", key),
         batch=batch,
