@@ -231,7 +231,7 @@ class Ledger:
         self._lapsed_at = 0.0
         self._ticked_until = 0.0
         self._ticked_at: dict[tuple[str, int], float] = {}
-        self._rate_excess = 0.0
+        self._time_excess = 0.0
 
     @property
     def _now(self) -> float:
@@ -409,7 +409,7 @@ class Ledger:
         self.paused_at = self.held = None  # they are compared with the time of the queue
         self.held_keys.clear()
         if seconds < 0:
-            self._rate_excess = STEP_OF_QUEUE_TIME
+            self._time_excess = STEP_OF_QUEUE_TIME
             self._ticked_until = max(self._ticked_until, before)
         else:
             self._lapse()
@@ -442,7 +442,8 @@ class Ledger:
         if run.job.at_most_once:
             return run.began_at <= self._lapsed_at
         longest = max(term_of(run.job).lease, run.job.lease, run.extended_to - run.began_at)
-        return run.until - longest < self._lapsed_at
+        # A renewal leaves an end that is later, as it may be behind a step back of the time.
+        return run.until - longest - self._time_excess < self._lapsed_at
 
     # -- handlers --------------------------------------------------------------------------
 
@@ -636,7 +637,7 @@ class Ledger:
             self._check_gaps(times, rate, f"the rate of key {key}")
 
     def _check_gaps(self, times: Iterable[float], rate: Rate, what: str) -> None:
-        gap, arrival, excess = rate.seconds / rate.count, 0.0, SERVER_TICK + self._rate_excess
+        gap, arrival, excess = rate.seconds / rate.count, 0.0, SERVER_TICK + self._time_excess
         for at in sorted(times):
             arrival = max(arrival, at) + gap
             if arrival > at + rate.burst * gap + excess and not self.has_lost:

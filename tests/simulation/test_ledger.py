@@ -120,3 +120,29 @@ def test_a_hold_of_a_key_outlives_the_loss_of_later_calls(ledger: Ledger) -> Non
     assert ledger.broken == ["early was delivered during a hold of its key"]
     ledger.lose_since(now)
     assert not ledger.held_keys["k"]
+
+
+def test_a_renewal_behind_a_clock_that_was_set_back(ledger: Ledger) -> None:
+    """It leaves a longer lease as it is, by as much as the time of the queue went back.
+
+    So it may be older than the end of the lease tells. A step forward ends the lease.
+    """
+    clock = ledger._world.clock
+    holders: list[Any] = [
+        SimpleNamespace(name=name, is_alive=True, was_stopped=False) for name in ("w0", "w1")
+    ]
+
+    def begin_in(process: Any, until: float) -> None:
+        job: Any = StubJob("one", term=SimpleNamespace(until=until, lease=3.0))
+        ledger.begin("one", job.id, job, process)
+
+    attempt(ledger, "one")
+    ledger.step_clock(-100.0, EPOCH)
+    begin_in(holders[0], until=clock.now + 3.4)
+    clock.now += 0.3
+    ledger.step_clock(2000.0, EPOCH)
+    clock.now += 1.1
+    begin_in(holders[1], until=clock.now + 3.0)
+    assert ledger.broken == []
+    begin_in(holders[0], until=clock.now + 3.0)
+    assert ledger.broken == ["one runs in w0 while w1 holds it"]
