@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.simulation.ledger import RESULT, Ledger
 from tests.simulation.network import Link
-from tests.simulation.plan import FAULT_SECONDS, Blow, Plan
+from tests.simulation.places import Place
+from tests.simulation.plan import FAULT_SECONDS, MOVE, Blow, Plan
 from tests.simulation.server import Server
 from tests.simulation.world import World
 
@@ -58,6 +59,7 @@ class Faults:
     Args:
         world: the world.
         plan: which faults there are.
+        place: the servers.
         members: the programs.
         ledger: is told what servers have forgotten.
         repair: restores what a server has lost that has forgotten all.
@@ -71,6 +73,7 @@ class Faults:
         self,
         world: World,
         plan: Plan,
+        place: Place,
         members: Iterable[Member],
         ledger: Ledger,
         repair: Callable[[], Coroutine[Any, Any, None]],
@@ -79,6 +82,8 @@ class Faults:
         self._ledger = ledger
         self._repair = repair
         self._plan = plan
+        self._place = place
+        self._shift = asyncio.Lock()  # of data from one server to another, or to an older state
         self._members = {member.name: member for member in members}
         self.counts: Counter[str] = Counter()
         self.is_on = True
@@ -95,6 +100,7 @@ class Faults:
             "lose tail": self._lose_tail,
             "fail over": self._fail_over,
             "flush all": self._flush_all,
+            MOVE: self._move_slot,
         }
         world.network.strike = self.strike
 
@@ -166,7 +172,7 @@ class Faults:
 
     def _server_of(self, blow: Blow) -> Server:
         self._note(blow)
-        return self._world.network.servers[blow.target]
+        return self._place.primaries[blow.target]
 
     async def _cut_all(self, blow: Blow) -> None:
         self._cut_links(self._server_of(blow))
@@ -215,30 +221,41 @@ class Faults:
 
     async def _lose_tail(self, blow: Blow) -> None:
         """Cut the power of a server that has not written the last calls to its disk."""
-        server, since = self._world.network.servers[blow.target], self._world.clock.now
-        kept = server.copy_data()
-        await asyncio.sleep(self._world.draws.uniform(0.0, LONGEST_TAIL))
-        self._note(blow)
-        server.replace_data(kept)
-        self._ledger.lose_since(since)
-        await self._keep_down(server, blow.seconds)
+        async with self._shift:
+            server, since = self._place.primaries[blow.target], self._world.clock.now
+            kept = server.copy_data()
+            await asyncio.sleep(self._world.draws.uniform(0.0, LONGEST_TAIL))
+            self._note(blow)
+            server.replace_data(kept)
+            self._ledger.lose_since(since)
+            await self._keep_down(server, blow.seconds)
 
     async def _fail_over(self, blow: Blow) -> None:
         """Let a replica take the place of a server, after a time in which it got nothing."""
-        server, since = self._world.network.servers[blow.target], self._world.clock.now
-        if server.has_lag:
-            return
-        server.has_lag = True
-        kept = server.copy_data()
-        await asyncio.sleep(self._world.draws.uniform(0.0, LONGEST_TAIL))
-        self._note(blow)
-        server.replace_data(kept)
-        server.has_lag = False
-        self._ledger.lose_since(since, but_confirmed=True)
-        await self._keep_down(server, blow.seconds)
+        async with self._shift:
+            server, since = self._place.primaries[blow.target], self._world.clock.now
+            server.has_lag = True
+            kept = server.copy_data()
+            await asyncio.sleep(self._world.draws.uniform(0.0, LONGEST_TAIL))
+            self._note(blow)
+            down = asyncio.ensure_future(self._keep_down(server, blow.seconds))
+            await self._place.elect()
+            self._place.promote(blow.target, kept)
+            server.has_lag = False
+            self._ledger.lose_since(since, but_confirmed=True)
+            await self._place.tell()
+            await down
 
     async def _flush_all(self, blow: Blow) -> None:
-        server = self._server_of(blow)
-        with self._ledger.wiping():
-            server.replace_data({})
-            await self._repair()
+        async with self._shift:
+            server = self._server_of(blow)
+            with self._ledger.wiping():
+                server.replace_data({})
+                await self._repair()
+
+    async def _move_slot(self, blow: Blow) -> None:
+        """Move a slot that has keys to another server of a cluster."""
+        async with self._shift:
+            refused = self._world.network.refused
+            self._note(blow)
+            await self._place.move_slot(blow.target, blow.seconds, refused)

@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import TryAgainError
 
 from penstock import (
     AsyncJob,
@@ -33,6 +34,7 @@ from penstock import (
 from tests.simulation.faults import LONGEST_DELAY, LONGEST_TAIL
 from tests.simulation.ledger import LOST, RESULT, Entry, Ledger, Rate, Run, follow_up_of
 from tests.simulation.loop import current_process
+from tests.simulation.places import urls_of
 from tests.simulation.plan import FAULT_SECONDS, Plan
 from tests.simulation.world import World
 
@@ -73,8 +75,8 @@ SCHEDULE, DECLARED, TICK_SECONDS = "often", "declared", 5.0
 POLICY = RetryPolicy(max_attempts=3, base=0.2, cap=1.0)
 """Of jobs that always fail. The others have no limit: a crash counts as an attempt."""
 PATIENT = RetryPolicy(max_attempts=0, base=0.2, cap=1.0)
-DOCUMENTED = (PenstockError, RedisConnectionError, RedisTimeoutError)
-"""The errors that a call may raise."""
+DOCUMENTED = (PenstockError, RedisConnectionError, RedisTimeoutError, TryAgainError)
+"""The errors that a call may raise; the last one in a cluster whose slot does not get on."""
 REFUSALS = (OutOfMemory, QueueClosed, QueueFull, QueuePaused)
 """Errors of an enqueue that say that nothing was added."""
 LONGEST_PAUSE = 8.0
@@ -132,7 +134,7 @@ class Load:
 
     def client(self, name: str) -> AsyncPenstock:
         """Return a client that connects at its first call: the server may be down."""
-        return self.world.client(name, *self.plan.servers)
+        return self.world.client(name, *urls_of(self.plan))
 
     def queue(self, client: AsyncPenstock) -> AsyncQueue:
         """Return the queue."""
@@ -335,7 +337,7 @@ class Load:
         except JobExpired:
             if entry.ttl is None:
                 self.ledger.complain(f"{entry.name} has expired, and has no ttl")
-        except (ResultTimeout, JobCancelled, RedisConnectionError, RedisTimeoutError) as error:
+        except (ResultTimeout, JobCancelled, *DOCUMENTED[1:]) as error:
             self.world.note("no result", entry.name, type(error).__name__)
         else:
             self.world.note("result", entry.name, value)

@@ -41,6 +41,9 @@ LATEST_FEATURES = {
     "waits": 0.15,
 }
 """Features that are drawn apart: the other worlds keep their stories."""
+PLACES = {"cluster": 0.15, "sentinel": 0.1}
+"""Where the queue is, if neither on one server nor on two: in a Redis Cluster of two primaries, or
+behind Sentinels. Each primary has a replica, which takes over at an address of its own."""
 STRIKES = ("cut request", "cut reply", "mute request", "mute reply", "delay request", "delay reply")
 """What may happen to bytes: the connection breaks, all is lost without a sign, or they are late."""
 LONGEST_STOP = 12.0
@@ -62,6 +65,9 @@ BLOWS: dict[str, tuple[float, float, float]] = {
 }
 """What may happen to a process or a server: the share of the worlds, and the least and the most
 seconds of one. A clock is set by so many seconds."""
+MOVE, LONGEST_MOVE = "move slot", 4.0
+"""What happens in a cluster, and the most seconds for which a slot moves."""
+BLOWS_OF_PLACE = {"cluster": (MOVE, "fail over"), "sentinel": ("fail over",)}
 RIVALS = (
     ("clear", "keys"),  # until the queue is configured again, it has no order
     ("clear", "key rate"),  # so do its keys
@@ -76,6 +82,10 @@ RIVALS = (
     ("two nodes", "slots"),
     ("two nodes", "key rate"),
     ("two nodes", "clear"),
+    ("two nodes", "cluster"),
+    ("two nodes", "sentinel"),
+    ("cluster", "sentinel"),
+    ("cluster", "step clock"),  # a slot that moves to a server of another time: the same
 )
 """Parts that exclude each other: the second one is left out."""
 OF_PROCESSES = ("kill", "stop")
@@ -111,7 +121,7 @@ class Plan:
     """A plan.
 
     Attributes:
-        features: some of `FEATURES`, `LATER_FEATURES` and `LATEST_FEATURES`.
+        features: some of `FEATURES`, `LATER_FEATURES`, `LATEST_FEATURES` and `PLACES`.
         strikes: some of `STRIKES`.
         blows: what happens, in the order of time.
         servers, producers, workers: their names.
@@ -148,6 +158,7 @@ class Plan:
                 blow
                 for blow in self.blows
                 if blow.name in names and blow.target not in {*SERVERS} - {*servers_of(names)}
+                if blow.kind != MOVE or "cluster" in names
             ),
             producers=kept(self.producers),
             workers=kept(self.workers),
@@ -157,7 +168,7 @@ class Plan:
 
 def servers_of(features: Collection[str]) -> tuple[str, ...]:
     """Return the names of the servers that a system with these features has."""
-    return SERVERS if "two nodes" in features else SERVERS[:1]
+    return SERVERS if "two nodes" in features or "cluster" in features else SERVERS[:1]
 
 
 def draw_plan(seed: int) -> Plan:
@@ -170,11 +181,15 @@ def draw_plan(seed: int) -> Plan:
     drawn += [name for name, share in LATER_FEATURES.items() if later.random() < share]
     latest = random.Random(f"latest {seed}")
     drawn += [name for name, share in LATEST_FEATURES.items() if latest.random() < share]
+    places = random.Random(f"places {seed}")
+    drawn += [name for name, share in PLACES.items() if places.random() < share]
     for part, rival in RIVALS:
         if part in drawn and rival in drawn:
             drawn.remove(rival)
-    features = tuple(name for name in drawn if name in FEATURES | LATER_FEATURES | LATEST_FEATURES)
+    features = tuple(name for name in drawn if name not in BLOWS)
     kinds = [kind for kind in drawn if kind in BLOWS]
+    for place in PLACES:
+        kinds += [kind for kind in BLOWS_OF_PLACE[place] if place in drawn and kind not in kinds]
     servers = servers_of(features)
     producers = tuple(f"p{i}" for i in range(draws.choice((1, 2))))
     workers = tuple(f"w{i}" for i in range(draws.choice((1, 2, 3))))
@@ -201,7 +216,7 @@ def _draw_blows(
     at = draws.expovariate(1 / BLOW_PAUSE)
     while kinds and at < FAULT_SECONDS:
         kind = draws.choice(kinds)
-        _, least, most = BLOWS[kind]
+        _, least, most = BLOWS.get(kind, (0.0, 0.1, LONGEST_MOVE))
         seconds = draws.uniform(least, most)
         blows.append(Blow(f"{kind} {len(blows)}", kind, at, draw_target(kind), seconds))
         at += draws.expovariate(1 / BLOW_PAUSE)

@@ -6,7 +6,7 @@ import copy
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -63,6 +63,10 @@ class Session(FakeSocket):
         server: the server.
         reply: is called with the bytes of a reply.
         owner: name of the client, for the trace.
+
+    Attributes:
+        is_asking: whether the last command was ASKING, see `Cluster`.
+        command: the last command.
     """
 
     def __init__(self, server: Server, reply: Callable[[bytes], None], owner: str) -> None:
@@ -74,6 +78,8 @@ class Session(FakeSocket):
         self._wait: _Wait | None = None
         self._wait_number = 0
         self._has_written = False
+        self.is_asking = False
+        self.command: Sequence[bytes] = ()
         server.trace(server.name, self._client_info["id"], "is opened by", owner)
 
     def feed(self, data: bytes) -> None:
@@ -166,6 +172,11 @@ class Session(FakeSocket):
             self._end_wait(error)
         return True
 
+    def fail(self, error: SimpleError) -> None:
+        """End the command that blocks with an error."""
+        self._end_wait(error)
+        self.run()
+
     def time_out(self, number: int) -> None:
         """End the command that blocks, if it is the one with this number."""
         if self._wait is not None and self._wait_number == number:
@@ -206,6 +217,7 @@ class Server:
         has_lag: whether its replica gets nothing.
         seconds_per_request: for which it is busy with a request.
         alter: returns the text that runs in place of a script's own.
+        answer: returns the reply to a command that it does not run; None = it runs it.
     """
 
     def __init__(
@@ -223,6 +235,7 @@ class Server:
         self.seconds_per_request = 0.0
         self._busy_until = 0.0
         self.alter: Callable[[bytes], bytes] = lambda source: source
+        self.answer: Callable[[Session, Sequence[bytes]], Any] = lambda *_: None
         self._clock = clock
         self._call_later = call_later
         self.trace = trace
@@ -238,7 +251,11 @@ class Server:
         self.commands += 1
         _TIME.server = self
         self.trace(self.name, session._client_info["id"], *command)
-        if command[0].upper() == b"INFO":  # fakeredis has none
+        session.command = command
+        answer = self.answer(session, command)
+        if answer is not None:
+            session.put_response(answer)
+        elif command[0].upper() == b"INFO":  # fakeredis has none
             session.put_response(INFO)
         elif command[0].upper() == b"WAIT":  # nor this
             session.wait_for_replica(int(command[2]) / 1000)
@@ -251,12 +268,35 @@ class Server:
         self.ahead += seconds
         self.was_stepped = True
 
+    def set_clock_as(self, other: Server) -> None:
+        """Have the time of another server."""
+        self.ahead, self.was_stepped = other.ahead, other.was_stepped
+
     def finish_at(self, arrival: float) -> float:
         """Return when the server has done a request that comes then: one after the other."""
         if self.seconds_per_request:
             begin = min(max(arrival, self._busy_until), arrival + MOST_SECONDS_BEHIND)
             arrival = self._busy_until = begin + self.seconds_per_request
         return arrival
+
+    @property
+    def data(self) -> Mapping[bytes, Any]:
+        """All keys with their values."""
+        return self.fake.dbs[0]
+
+    def take_key(self, key: bytes, source: Server) -> None:
+        """Take a key from another server."""
+        with self.fake.lock, source.fake.lock:
+            self.fake.dbs[0][key] = source.fake.dbs[0].pop(key)
+        self._serve_blocked()
+
+    def refuse_blocked(self, refuse: Callable[[Sequence[bytes]], SimpleError | None]) -> None:
+        """End commands that block, each with the error that `refuse` returns, if it does."""
+        for session in [*self._blocked]:
+            error = refuse(session.command)
+            if error is not None:
+                self._blocked.remove(session)
+                session.fail(error)
 
     def copy_data(self) -> dict[bytes, Any]:
         """Return a copy of all keys."""

@@ -192,9 +192,9 @@ class World:
         self.processes.append(process)
         return process
 
-    def client(self, owner: str, *servers: str, **options: Any) -> AsyncPenstock:
-        """Return a client of servers; call this in the process that uses it."""
-        urls = [f"redis://{name}" for name in servers]
+    def client(self, owner: str, *places: str, **options: Any) -> AsyncPenstock:
+        """Return a client of servers, by name or URL; call this in the process that uses it."""
+        urls = [name if "://" in name else f"redis://{name}" for name in places]
         return AsyncPenstock(urls[0] if len(urls) == 1 else urls, owner=owner, **options)
 
 

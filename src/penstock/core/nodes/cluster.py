@@ -108,18 +108,18 @@ class Patience:
         retry_for: seconds after the first failure for which it is tried again while nothing
             changes.
         clock: returns monotonic seconds.
-        draw: random number from 0 to 1.
+        draw: returns random numbers from 0 to 1; None = `random.random`.
     """
 
     def __init__(
         self,
         retry_for: float,
         clock: Callable[[], float],
-        draw: Callable[[], float] = random.random,
+        draw: Callable[[], float] | None = None,
     ) -> None:
         self._retry_for = retry_for
         self._clock = clock
-        self._draw = draw
+        self._draw = draw or random.random
         self._since = math.inf
         self._lost: float | None = None
         self._tries = 0
