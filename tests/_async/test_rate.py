@@ -8,6 +8,9 @@ import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, BadArgument
 from tests.support.keyspace import Raw, advance, check_invariant, evalshas
+from tests.support.twins import aspawn
+
+from .conftest import AsyncWaits
 
 
 async def taken(q: AsyncQueue, n: int = 1000) -> int:
@@ -76,6 +79,39 @@ async def test_what_is_held_back_is_an_event(real_q: AsyncQueue, real_raw: Raw) 
         assert job.body == wanted
     assert evalshas(real_raw) - before < 20
     assert await real_q.reserve(block=0) == []
+
+
+@pytest.mark.usefixtures("no_ticks")
+async def test_a_job_that_comes_before_it_is_allowed(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """It tells one of two consumers that wait of the time; later jobs wake neither of them, and
+    each gets its job when the rate allows it.
+    """
+    await q.configure(rate="1/s")
+    await q.enqueue(0)
+    assert await taken(q) == 1
+    consumers = [aspawn(q.reserve, 1, block=30) for _ in range(2)]
+    await waits.reach(2)
+    for number in (1, 2, 3):
+        await q.enqueue(number)
+    jobs = [job for one in consumers for job in await one.result()]
+    assert sorted(job.body for job in jobs) == [1, 2]
+    assert abs(jobs[0].delivered - jobs[1].delivered) > 0.9
+
+
+@pytest.mark.usefixtures("no_ticks")
+async def test_a_consumer_that_leaves_hands_the_time_on(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """Another one learns of it, though no job that comes meanwhile wakes it."""
+    await q.configure(rate="1/2s")
+    await q.enqueue(0)
+    assert await taken(q) == 1
+    leaves = aspawn(q.reserve, 1, block=0.5)
+    await waits.reach(1)
+    stays = aspawn(q.reserve, 1, block=30)
+    await waits.reach(2)
+    for number in (1, 2):
+        await q.enqueue(number)
+    assert await leaves.result() == []
+    assert [job.body for job in await stays.result()] == [1]
 
 
 async def test_a_later_event_waits_for_the_rate(q: AsyncQueue) -> None:

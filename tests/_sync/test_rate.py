@@ -9,6 +9,9 @@ import pytest
 
 from penstock import BadArgument, Penstock, Queue
 from tests.support.keyspace import Raw, advance, check_invariant, evalshas
+from tests.support.twins import spawn
+
+from .conftest import Waits
 
 
 def taken(q: Queue, n: int = 1000) -> int:
@@ -77,6 +80,39 @@ def test_what_is_held_back_is_an_event(real_q: Queue, real_raw: Raw) -> None:
         assert job.body == wanted
     assert evalshas(real_raw) - before < 20
     assert real_q.reserve(block=0) == []
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_a_job_that_comes_before_it_is_allowed(q: Queue, waits: Waits) -> None:
+    """It tells one of two consumers that wait of the time; later jobs wake neither of them, and
+    each gets its job when the rate allows it.
+    """
+    q.configure(rate="1/s")
+    q.enqueue(0)
+    assert taken(q) == 1
+    consumers = [spawn(q.reserve, 1, block=30) for _ in range(2)]
+    waits.reach(2)
+    for number in (1, 2, 3):
+        q.enqueue(number)
+    jobs = [job for one in consumers for job in one.result()]
+    assert sorted(job.body for job in jobs) == [1, 2]
+    assert abs(jobs[0].delivered - jobs[1].delivered) > 0.9
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_a_consumer_that_leaves_hands_the_time_on(q: Queue, waits: Waits) -> None:
+    """Another one learns of it, though no job that comes meanwhile wakes it."""
+    q.configure(rate="1/2s")
+    q.enqueue(0)
+    assert taken(q) == 1
+    leaves = spawn(q.reserve, 1, block=0.5)
+    waits.reach(1)
+    stays = spawn(q.reserve, 1, block=30)
+    waits.reach(2)
+    for number in (1, 2):
+        q.enqueue(number)
+    assert leaves.result() == []
+    assert [job.body for job in stays.result()] == [1]
 
 
 def test_a_later_event_waits_for_the_rate(q: Queue) -> None:

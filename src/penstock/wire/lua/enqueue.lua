@@ -49,7 +49,7 @@ do -- few locals fit into a script
   end
 end
 repeat -- the fast lane: jobs for ready, without options that concern their place or their end; a `break` leaves it, see reserve
-  if create and (create ~= '' or delay ~= '0' or bound ~= '' or role ~= '') or uses_any('large_bodies closed max_active holds limits tickets once roles ttls')
+  if create and (create ~= '' or delay ~= '0' or bound ~= '' or role ~= '') or uses_any('large_bodies closed max_active rate holds limits tickets once roles ttls')
     or not epoch or off > 0 or since < 0 or n == 0 or n > 1000 then
     break
   end

@@ -7,7 +7,7 @@
 ---                  members are kept for the callback
 ---          record  the callback, without ttl, dedup id and key. max_length does not count for it
 --- BOUNDS   nonce 1 9007199254740991
---- META     v epoch last seen off paused uses max_length full enqueued replicas @producer=before
+--- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  as in enqueue; first: number of the callback,
 ---                                                            which names the batch
 ---          {-4, nonce, paused}                               as in enqueue, as are all that follow

@@ -9,7 +9,7 @@
 ---                    waits for its retry and has no notes is due now; skip = skip the tick; move = only move it to an earlier time. With expected '' run or alone
 ---          record    as in enqueue; '' = none, with skip and move
 --- BOUNDS   nonce 1 9007199254740991  expected? 0 9007199254740991  next? 0 9007199254740991
---- META     v epoch last seen off paused uses max_length full enqueued replicas @producer=before
+--- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  as in enqueue; count 0 = the tick was skipped
 ---                                                            or moved, or the last job of a run now has not ended;
 ---                                                            first is then the job that is due now, or ''

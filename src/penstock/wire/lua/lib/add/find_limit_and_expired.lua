@@ -2,7 +2,7 @@
 -- check_capacity compares the two. It also includes what removes expired jobs.
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
 ---        tickets turns paces holds
---- NEEDS  now bound max_length nothing paused seen score_of sweep_limit uses
+--- NEEDS  now alarm bound change max_length nothing paused seen score_of sweep_limit uses
 --- SETS   uses
 --- GIVES  keyed limit wake_empty drop_bodies expired has_urgent remove_expired write_ends write_ends_and_wake
 local limit = tonumber(max_length)
@@ -10,9 +10,11 @@ if tonumber(bound) and (not limit or tonumber(bound) < limit) then
   limit = tonumber(bound)
 end
 --@include lib/deliver/slots (gives: free_slots)
---@include lib/deliver/hold (gives: held_until)
--- Full: the end of a delivery will add the token. Held for more than 4 s: consumers learn of the end by their polls.
-local wake_empty = redis.call('LLEN', wake) == 0 and (free_slots() or 1) > 0 and not (held_until and held_until > now + 4000)
+--@include lib/deliver/rate (gives: spend)
+local allowed_at = spend and spend(0) or 0
+-- No token if the queue is full: the end of a delivery will add it; or if nothing may be delivered before allowed_at, and consumers learn of
+-- that time by their polls, or one of them has a timer.
+local wake_empty = redis.call('LLEN', wake) == 0 and (free_slots() or 1) > 0 and allowed_at <= now + 4000 and not (alarm > now and alarm <= allowed_at)
 --@include lib/finish/drop_bodies
 --@include lib/finish/forget
 --@include lib/finish/notify_ended

@@ -9,7 +9,7 @@
 local function next_event(delivery, took, n, idle, wrote, successor_due)
   local delivers, more, soonest = paused ~= 'out' and paused ~= 'all', false, delivery.soonest
   local first_end, first_due = delivery.first_end, delivery.first_due
-  local has_slot = (free_slots() or 1) > 0
+  local has_slot, is_limited = (free_slots() or 1) > 0, false
   if delivers then
     if delivery.is_changed then
       if paused ~= 'in' then
@@ -53,15 +53,19 @@ local function next_event(delivery, took, n, idle, wrote, successor_due)
   end
   if delivers and spend then
     local allowed_at = spend(took)
+    is_limited = allowed_at ~= nil
     if allowed_at then -- nothing is delivered before: the rate of the queue
       soonest = more and allowed_at or soonest and math.max(soonest, allowed_at)
       more, token = false, false
     end
   end
-  if not more and alarm > now and (idle or took == 0) and not (soonest and soonest <= alarm) then
-    -- The event of the alarm is gone. A caller that goes on waiting keeps a timer for the next one.
-    alarm = idle and n > 0 and took == 0 and soonest and soonest - now <= 4000 and soonest or 0
-    change('alarm', alarm)
+  if not more and (idle or took == 0) and not (soonest and soonest <= alarm) then
+    -- A caller that goes on waiting keeps a timer for the next event. Jobs that come before the rate allows one need not wake another caller.
+    local noted = idle and n > 0 and took == 0 and soonest and soonest - now <= 4000 and soonest or 0
+    if alarm > now or is_limited and noted > 0 then -- the event of the alarm is gone, or past
+      alarm = noted
+      change('alarm', alarm)
+    end
   end
   if not more and soonest and (took > 0 or n == 0) then
     token = announce(soonest, idle) or token
