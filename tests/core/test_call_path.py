@@ -105,6 +105,18 @@ def test_an_option_passes_few_functions(queue: Queue, is_used: bool) -> None:
         assert len(found) <= (2 * MOST + 1 if name.startswith("dedup") else MOST + 4), name
 
 
+@pytest.mark.parametrize(
+    "options", [{"delay": 60}, {"key": "a tenant"}, {"ttl": 60}, {"priority": 5, "key": "a tenant"}]
+)
+def test_options_that_come_again_pass_no_checks(queue: Queue, options: dict[str, Any]) -> None:
+    """The checked form of a set of options is kept: a second job passes hardly more functions than
+    one without options.
+    """
+    queue.enqueue(b"body", **options)
+    found = passed(lambda: queue.enqueue(b"body", **options))
+    assert len(found) <= MOST
+
+
 def test_a_handlers_enqueue_passes_few_functions(queue: Queue) -> None:
     """The call of a handler with two arguments, which are checked and encoded."""
     handlers = Handlers()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument
+from penstock.core.enqueuing.prepared import prepared
 from penstock.core.values.checks import (
     MAX_LEASE_MS,
     check_block,
@@ -144,3 +145,18 @@ def test_invalid_texts(value: Any) -> None:
     """An error must be text."""
     with pytest.raises(BadArgument, match=r"error=.*must be a str"):
         check_text("error", value, limit=10)
+
+
+@pytest.mark.parametrize("name", ["delay", "priority", "result_ttl"])
+def test_an_equal_value_of_another_type_is_checked(name: str) -> None:
+    """The kept form of an option is that of a value and its type: True is not the delay 1."""
+    prepared(**{name: 1})
+    with pytest.raises(BadArgument, match=f"^{name}="):
+        prepared(**{name: True})
+
+
+def test_a_value_without_a_hash_is_refused_by_name() -> None:
+    """Also beside options that come again."""
+    for _ in range(2):
+        with pytest.raises(BadArgument, match=r"^delay="):
+            prepared(key="a", delay=[1])

@@ -29,6 +29,7 @@ from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
 
 __all__ = [
+    "NEW_OPTIONS",
     "NOT_STORED",
     "OPTIONS",
     "RIVALS",
@@ -109,6 +110,7 @@ class OptionRules(NamedTuple):
         field: the field of the record that holds it, or else the attribute of `Prepared`.
         fits_lane: whether the fast lane takes jobs that have it; a 0 is as good as none.
         is_shared: whether many jobs have the same value: it is checked once.
+        repeats: whether that is so of some programs only, such as for the keys of a few tenants.
         is_stored: whether a job that another call adds later can have it, such as one that a
             handler hands over.
         default: the value that stands for none; if it is not None, None is a value.
@@ -118,6 +120,7 @@ class OptionRules(NamedTuple):
     field: str
     fits_lane: bool = False
     is_shared: bool = True
+    repeats: bool = False
     is_stored: bool = True
     default: object = None
 
@@ -161,7 +164,7 @@ def _check_on_dead(argument: str, value: Any) -> str:
 
 
 OPTIONS = {
-    "delay": OptionRules(duration_ms, "delay", is_shared=False, default=0),
+    "delay": OptionRules(duration_ms, "delay", is_shared=False, repeats=True, default=0),
     "at": OptionRules(moment_ms, "delay", is_shared=False, is_stored=False),
     "lease": OptionRules(lease_ms, "l", fits_lane=True),
     "ttl": OptionRules(partial(duration_ms, zero=False), "t"),
@@ -173,7 +176,7 @@ OPTIONS = {
     "dedup_id": OptionRules(check_label, "d", is_shared=False, is_stored=False),
     "dedup": OptionRules(_check_dedup, "d", is_shared=False, is_stored=False),
     "retry": OptionRules(_check_retry, "p"),
-    "key": OptionRules(check_label, "q", fits_lane=True, is_shared=False),
+    "key": OptionRules(check_label, "q", fits_lane=True, is_shared=False, repeats=True),
     "result_ttl": OptionRules(duration_ms, "k", fits_lane=True),
     "priority": OptionRules(partial(check_count, low=0, high=9), "p"),
     "on_dead": OptionRules(_check_on_dead, "p"),
@@ -186,6 +189,8 @@ RIVALS = {
 """Option -> the other form of it."""
 UNSHARED_OPTIONS = frozenset(name for name, option in OPTIONS.items() if not option.is_shared)
 """Options that usually differ from job to job."""
+NEW_OPTIONS = frozenset(name for name in UNSHARED_OPTIONS if not OPTIONS[name].repeats)
+"""Options of which each job has another value, or one without a hash."""
 NOT_STORED = tuple(name for name, option in OPTIONS.items() if not option.is_stored)
 """Options that only a call that adds the job at once can have."""
 COMPUTED = ("dedup_id", "key")

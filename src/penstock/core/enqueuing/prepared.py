@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from penstock.core.enqueuing.dedup import Dedup, with_id
-from penstock.core.enqueuing.options import UNSHARED_OPTIONS, FollowerOfSet, check_each
+from penstock.core.enqueuing.options import NEW_OPTIONS, UNSHARED_OPTIONS, FollowerOfSet, check_each
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.record import (
     KEY_PLACEHOLDER,
@@ -39,7 +39,9 @@ MAX_RECORD_BYTES = 512 * 1024 * 1024
 LARGE_RECORD_BYTES = 1_000_000
 """Bytes of a job above which a warning is logged."""
 CHECKED_SETS = 256
-"""Sets of options whose checked form is kept."""
+"""Sets of shared options whose checked form is kept."""
+REPEATED_SETS = 1024
+"""Sets of options, with a delay or a key, whose checked form is kept."""
 
 
 @dataclass(slots=True)
@@ -153,6 +155,16 @@ def prepared(codec: Codec | None = None, many: bool = False, /, **options: Any) 
     """
     if not options:
         return _shared(codec, False)
+    if not many and NEW_OPTIONS.isdisjoint(options):
+        try:
+            return _repeated(codec, False, **options)
+        except TypeError:  # a value has no hash
+            pass
+    return _check(codec, many, **options)
+
+
+def _check(codec: Codec | None, many: bool, /, **options: Any) -> Prepared:
+    """Return the form of options; see `prepared`."""
     if UNSHARED_OPTIONS.isdisjoint(options):
         try:
             return _shared(codec, False, **options)
@@ -168,6 +180,10 @@ def prepared(codec: Codec | None = None, many: bool = False, /, **options: Any) 
     except TypeError:  # a value has no hash
         form = _shared.__wrapped__(codec, is_dedup, **shared)
     return _with_own(form, own, options, many=many)
+
+
+_repeated = lru_cache(maxsize=REPEATED_SETS, typed=True)(_check)  # True is not the delay 1
+"""`_check` of options that come again, such as one delay, or the keys of a few tenants."""
 
 
 @lru_cache(maxsize=CHECKED_SETS, typed=True)  # True is not the priority 1
