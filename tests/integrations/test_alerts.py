@@ -41,6 +41,9 @@ def names_in(text: str) -> set[str]:
     plain = text.replace("$__rate_interval", "5m")
     chosen = list(selectors(promql_parser.parse(plain)))
     assert {name for name, _ in chosen} == {*re.findall(r"\bpenstock_\w+", text)}
+    buckets = {name for name, _ in chosen if name not in METRICS}
+    assert all(METRICS[name.removesuffix("_bucket")].kind == "histogram" for name in buckets)
+    chosen = [(name.removesuffix("_bucket"), labels) for name, labels in chosen]
     grouped = {
         label for group in re.findall(r"by \(([^)]*)\)", text) for label in group.split(", ")
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import unquote
 
 import pytest
@@ -12,12 +12,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import BadArgument, Penstock
 from penstock.client._sync.metrics import Metrics
+from penstock.core.jobs.history import HandlerHistory, JobTimes, QueueHistory, TimesPoint
 from penstock.core.jobs.workers import worker_entry
-from penstock.core.nodes.metrics import METRICS, as_text
+from penstock.core.nodes.handler_times import HandlerTimes
+from penstock.core.nodes.metrics import METRICS, Family, as_text
 from penstock.integrations.prometheus import QueueCollector
 from penstock.wire.keys import worker_key, workers_key
 from tests.support.backends import Backend
 from tests.support.keyspace import advance
+from tests.worker.test_history import measure, noted
 
 HOSTILE = 'a "quoted" {name="x"} \\ é'
 
@@ -178,3 +181,72 @@ def test_a_server_that_is_down() -> None:
     ps = Penstock("redis://127.0.0.1:1", retry_for=0)
     assert scraped(ps) == {("up",): 0}
     ps.close()
+
+
+def counted(found: Sequence[Family], name: str) -> dict[tuple[str, ...], float]:
+    """Return the numbers of jobs of a histogram, by its labels; those of empty buckets are out."""
+    [family] = [one for one in found if one.name == f"penstock_queue_{name}_seconds"]
+    return {
+        (labels["queue"], labels["handler"], labels.get("le", "count")): number
+        for _, labels, number in family.lines()
+        if number
+    }
+
+
+def test_times_by_handler(backend: Backend, ps: Penstock) -> None:
+    """They grow from the first look on with the history, and never shrink when it forgets."""
+    raw, times = backend.sync_client(), HandlerTimes()
+    q, metrics = ps.queue("mail"), Metrics(ps, times=times)
+
+    def work(*runs: tuple[str, float, float]) -> None:
+        q.enqueue(1)
+        q.ack(q.reserve(1, block=1))
+        advance(raw, q.ops, 60)
+        measure(q, noted(*runs))
+
+    def look() -> Sequence[Family]:
+        times.due = min(times.due, 1e-9)  # a minute is over
+        return metrics.read()
+
+    measure(q)  # the work begins
+    work(("before", 0.2, 0.2))
+    assert counted(look(), "running") == {}
+    work(("send", 0.02, 0.3), ("send", 0.02, 7.0), ("", 0.02, 4000.0))
+    first = counted(look(), "running")
+    ends = ("0.5", "1.0", "5.0")
+    assert {one[2]: n for one, n in first.items() if one[1] == "send"} == {
+        **dict.fromkeys(ends, 1),
+        **dict.fromkeys(("10.0", "60.0", "300.0", "1800.0", "3600.0", "+Inf", "count"), 2),
+    }
+    assert first["mail", "", "+Inf"] == 1
+    assert ("mail", "", "3600.0") not in first
+    assert counted(look(), "running") == first
+    work(("send", 0.02, 0.3))
+    advance(raw, q.ops, 7200)
+    work(("send", 0.02, 0.3))
+    again = counted(look(), "running")
+    assert again["mail", "send", "count"] == 3  # the one of two hours ago came too late
+    assert counted(look(), "waiting")["mail", "send", "0.05"] == 3
+    q.clear()
+    ps.queue("mail").enqueue(1)
+    assert counted(look(), "running") == again
+    raw.delete(q.ops.keys["history"])
+    work(("send", 0.02, 0.3))
+    assert counted(look(), "running")["mail", "send", "count"] == 4
+    text = as_text(look())
+    line = 'penstock_queue_running_seconds_bucket{queue="mail",handler="send",le="0.5"} 3.0'
+    assert line in text.splitlines()
+    families = {one.name: one for one in text_string_to_metric_families(text)}
+    assert families["penstock_queue_running_seconds"].type == "histogram"
+
+
+def test_handlers_with_times_are_bounded() -> None:
+    """Those that come later have none, and are counted."""
+    times, point = HandlerTimes(), TimesPoint(0.0, JobTimes(), JobTimes((1,) * 14))
+    for number in range(30):
+        handlers = [HandlerHistory(f"h{name}", [point]) for name in range(10)]
+        handlers.append(HandlerHistory(None, [point]))
+        times.note(f"q{number}", QueueHistory(60.0, handlers=handlers), is_first=False)
+    assert len(times.by_handler) == 200
+    assert len(times.omitted) == 130
+    assert times.by_handler["q0", "(others)"].running.count == 14

@@ -13,7 +13,7 @@ from typing import Any
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.core import Metric
     from prometheus_client.metrics import MetricWrapperBase
     from prometheus_client.registry import Collector
 except ModuleNotFoundError as error:
@@ -128,6 +128,7 @@ class QueueCollector(Collector):
     | `penstock_queues` | gauge | number of queues, also of those without labels of their own |
     | `penstock_queues_omitted` | gauge | queues without labels of their own: there are more than
       `most` |
+    | `penstock_handlers_omitted` | gauge | handlers without times: there are more than 200 |
     | `penstock_workers` | gauge | workers that run |
     | `penstock_queue_jobs` | gauge: queue, state | jobs that are ready, scheduled, parked, active
       or dead |
@@ -141,6 +142,9 @@ class QueueCollector(Collector):
       schedule waits; 0 = none is due |
     | `penstock_queue_enqueued_total`, `_done_`, `_failed_`, `_crashed_`, `_died_`, `_redriven_`,
       `_trimmed_`, `_expired_`, `_cancelled_` | counter: queue | totals since the queue was made |
+    | `penstock_queue_waiting_seconds`, `penstock_queue_running_seconds` | histogram: queue,
+      handler | time from enqueue to first delivery, and of the handler, as the history of the queue
+      tells it once a minute; since the first scrape, without sums |
     | `penstock_node_up` | gauge: node | 1 = the node has answered |
     | `penstock_node_used_memory_bytes`, `penstock_node_max_memory_bytes` | gauge: node | memory;
       a limit of 0 = none |
@@ -164,11 +168,11 @@ class QueueCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, as they are now."""
         for family in self._metrics.read():
-            metric = METRICS[family.name]
-            of_kind = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
-            made = of_kind(family.name, metric.text, labels=metric.labels)
-            for values, number in family.samples:
-                made.add_metric(values, number)
+            described = METRICS[family.name]
+            name = family.name.removesuffix("_total")
+            made = Metric(name, described.text, described.kind)
+            for series, labels, number in family.lines():
+                made.add_sample(series, labels, number)
             yield made
 
 

@@ -16,8 +16,10 @@ from redis.exceptions import RedisError
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.route.part import Part
+from penstock.client.clock import monotonic
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.queue_stats import QueueStats
+from penstock.core.nodes.handler_times import HandlerTimes
 from penstock.core.nodes.metrics import TEXT_TYPE, Family, LateSchedules, Seen, as_text
 from penstock.core.values.answers import HttpAnswer, json_answer, unavailable
 from penstock.core.values.checks import check_count
@@ -28,6 +30,10 @@ __all__ = ["MAX_QUEUES", "Metrics"]
 logger = get_logger("penstock")
 MAX_QUEUES = 1_000
 """Queues with labels of their own, unless another number is given."""
+TIMES_INTERVAL = 55.0
+"""Seconds between two looks at histories."""
+IN_USE_SECONDS = 300.0
+"""Seconds after the last write to a queue in which its history may still grow."""
 LATE_TICK_SECONDS = 60.0
 """Seconds after which a due tick is late."""
 
@@ -39,17 +45,23 @@ class Metrics:
         client: reads the figures.
         patterns: only queues whose names match one of them, as in `client.queues`.
         most: the most queues with figures of their own: the first ones by name.
+        times: those of the jobs that earlier objects have seen; None = they are counted from now.
 
     Raises:
         BadArgument: an argument can't be used.
     """
 
     def __init__(
-        self, client: Penstock, patterns: Sequence[str] = ("*",), most: int = MAX_QUEUES
+        self,
+        client: Penstock,
+        patterns: Sequence[str] = ("*",),
+        most: int = MAX_QUEUES,
+        times: HandlerTimes | None = None,
     ) -> None:
         self._client = client
         self._patterns = patterns
         self._most = check_count("most", most)
+        self._times = HandlerTimes() if times is None else times
 
     def read(self) -> list[Family]:
         """Return the metrics as they are now; `penstock_up` alone is 0 if no server answers."""
@@ -70,8 +82,20 @@ class Metrics:
             for one in shown
             if one.has_schedules
         }
+        self._look_at_times(shown)
         workers, hello = self._client.workers(), self._client.hello()
-        return Seen(shown, len(every), late, workers=workers, nodes=hello.nodes)
+        return Seen(shown, len(every), late, workers=workers, nodes=hello.nodes, times=self._times)
+
+    def _look_at_times(self, queues: Sequence[QueueStats]) -> None:
+        """Read the histories of queues in use, once a minute, as workers write them."""
+        times, now = self._times, monotonic()
+        if now < times.due:
+            return
+        is_first, times.due = not times.due, now + TIMES_INTERVAL
+        for one in queues:
+            if one.deliveries and (is_first or (one.idle or 0) < IN_USE_SECONDS):
+                history = self._client.open(one.name).history()
+                times.note(one.name, history, is_first=is_first)
 
     def _find(self, pattern: str) -> Iterator[QueueStats]:
         """Yield the queues of a pattern. A name is asked for: a scan would read all names."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from penstock.core.jobs.history import JobTimes
 from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.jobs.workers import WorkerView
+from penstock.core.nodes.handler_times import HandlerTimes, TimedHandler, buckets_of
 from penstock.core.nodes.node_views import NodeView
 from penstock.core.values.checks import StateName
 
@@ -22,7 +24,7 @@ __all__ = [
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The content type of `as_text`."""
-MetricKind = Literal["gauge", "counter"]
+MetricKind = Literal["gauge", "counter", "histogram"]
 TOTAL_FIELDS = {
     "enqueued": "enqueued",
     "done": "acked",
@@ -45,11 +47,12 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-QUEUE, NODE = ("queue",), ("node",)
+QUEUE, HANDLER, NODE = ("queue",), ("queue", "handler"), ("node",)
 METRICS: Mapping[str, Metric] = {
     "penstock_up": Metric("gauge", "Whether the server has answered."),
     "penstock_queues": Metric("gauge", "Number of queues."),
     "penstock_queues_omitted": Metric("gauge", "Queues without figures: there are too many."),
+    "penstock_handlers_omitted": Metric("gauge", "Handlers without times: there are too many."),
     "penstock_workers": Metric("gauge", "Workers that run."),
     "penstock_queue_jobs": Metric("gauge", "Jobs by state.", ("queue", "state")),
     "penstock_queue_oldest_wait_seconds": Metric(
@@ -80,6 +83,12 @@ METRICS: Mapping[str, Metric] = {
     "penstock_queue_cancelled_total": Metric(
         "counter", "Jobs that ended because they were cancelled.", QUEUE
     ),
+    "penstock_queue_waiting_seconds": Metric(
+        "histogram", "Time from enqueue to first delivery, by the history.", HANDLER
+    ),
+    "penstock_queue_running_seconds": Metric(
+        "histogram", "Time of handlers, by the history.", HANDLER
+    ),
     "penstock_node_up": Metric("gauge", "Whether the node has answered.", NODE),
     "penstock_node_used_memory_bytes": Metric("gauge", "Memory in use.", NODE),
     "penstock_node_max_memory_bytes": Metric("gauge", "Limit of the memory; 0 = none.", NODE),
@@ -96,11 +105,27 @@ class Family(NamedTuple):
 
     Attributes:
         name: of the metric.
-        samples: its values.
+        samples: its values, unless it is a histogram.
+        times: the values of a histogram, by the values of the labels.
     """
 
     name: str
-    samples: Samples
+    samples: Samples = ()
+    times: Mapping[TimedHandler, JobTimes] = {}
+
+    def lines(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Yield the name, the labels and the number of each series.
+
+        A histogram has no sum: a history counts jobs by bucket.
+        """
+        names = METRICS[self.name].labels
+        for values, number in self.samples:
+            yield self.name, dict(zip(names, values, strict=True)), number
+        for values, times in self.times.items():
+            labels = dict(zip(names, values, strict=True))
+            for bound, count in buckets_of(times):
+                yield f"{self.name}_bucket", {**labels, "le": bound}, count
+            yield f"{self.name}_count", labels, times.count
 
 
 class LateSchedules(NamedTuple):
@@ -124,6 +149,7 @@ class Seen(NamedTuple):
         late: the due schedules of queues that have some, by the name of the queue.
         workers: those that run.
         nodes: as the client sees them.
+        times: how long jobs took, by queue and handler.
     """
 
     queues: Sequence[QueueStats]
@@ -131,11 +157,25 @@ class Seen(NamedTuple):
     late: Mapping[str, LateSchedules]
     workers: Sequence[WorkerView]
     nodes: Iterable[NodeView]
+    times: HandlerTimes
 
     def families(self) -> list[Family]:
         """Return the metrics, in the order of `METRICS`."""
         samples = {**self._of_queues(), **self._of_nodes()}
-        return [Family(name, samples[name]) for name in METRICS]
+        shown = {one.name for one in self.queues}
+        times = {one: self.times.by_handler[one] for one in sorted(self.times.by_handler)}
+        histograms = {
+            f"penstock_queue_{name}_seconds": {
+                timed: getattr(one, name) for timed, one in times.items() if timed[0] in shown
+            }
+            for name in ("waiting", "running")
+        }
+        return [
+            Family(name, times=histograms[name])
+            if name in histograms
+            else Family(name, samples[name])
+            for name in METRICS
+        ]
 
     def _of_queues(self) -> dict[str, Samples]:
         taking = [name for one in self.workers for name in one.queues]
@@ -152,6 +192,7 @@ class Seen(NamedTuple):
             "penstock_up": [((), 1)],
             "penstock_queues": [((), self.number)],
             "penstock_queues_omitted": [((), self.number - len(self.queues))],
+            "penstock_handlers_omitted": [((), len(self.times.omitted))],
             "penstock_workers": [((), len(self.workers))],
             "penstock_queue_jobs": [
                 ((one.name, state), getattr(one, state))
@@ -189,10 +230,9 @@ def _lines(family: Family) -> Iterator[str]:
     name, metric = family.name, METRICS[family.name]
     yield f"# HELP {name} {metric.text}"
     yield f"# TYPE {name} {metric.kind}"
-    for values, number in family.samples:
-        pairs = zip(metric.labels, values, strict=True)
-        labels = ",".join(f'{label}="{_escape(value)}"' for label, value in pairs)
-        yield f"{name}{{{labels}}} {float(number)}" if labels else f"{name} {float(number)}"
+    for series, pairs, number in family.lines():
+        labels = ",".join(f'{label}="{_escape(value)}"' for label, value in pairs.items())
+        yield f"{series}{{{labels}}} {float(number)}" if labels else f"{series} {float(number)}"
 
 
 def _escape(text: str) -> str:

@@ -15,6 +15,7 @@ from penstock.client._async.client import AsyncPenstock, twin_of
 from penstock.client._async.metrics import AsyncMetrics
 from penstock.client._async.queue import AsyncQueue
 from penstock.client.clock import monotonic
+from penstock.core.nodes.handler_times import HandlerTimes
 from penstock.core.values.answers import HttpAnswer
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
@@ -149,6 +150,7 @@ class AsyncWorker:
         )
         refuse_other_kind(source, AsyncPenstock, type(self))
         self._origin = source if isinstance(source, AsyncPenstock) else AsyncPenstock(source)
+        self._handler_times = HandlerTimes()
         self._sets = handler_sets(handlers, chosen, self._origin)
         self.handlers = joined(self._sets)
         # sync only: refuse_coroutines(self.handlers)
@@ -401,7 +403,8 @@ class AsyncWorker:
 
         async def answer() -> HttpAnswer | None:
             async with twin_of(self._origin) as client:
-                return await AsyncMetrics(client, queues).answer(path)
+                metrics = AsyncMetrics(client, queues, times=self._handler_times)
+                return await metrics.answer(path)
 
         # sync only: return answer()
         return asyncio.run(answer())  # async only

@@ -15,6 +15,7 @@ from penstock.client._sync.client import Penstock, twin_of
 from penstock.client._sync.metrics import Metrics
 from penstock.client._sync.queue import Queue
 from penstock.client.clock import monotonic
+from penstock.core.nodes.handler_times import HandlerTimes
 from penstock.core.values.answers import HttpAnswer
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
@@ -148,6 +149,7 @@ class Worker:
         )
         refuse_other_kind(source, Penstock, type(self))
         self._origin = source if isinstance(source, Penstock) else Penstock(source)
+        self._handler_times = HandlerTimes()
         self._sets = handler_sets(handlers, chosen, self._origin)
         self.handlers = joined(self._sets)
         refuse_coroutines(self.handlers)
@@ -399,7 +401,8 @@ class Worker:
 
         def answer() -> HttpAnswer | None:
             with twin_of(self._origin) as client:
-                return Metrics(client, queues).answer(path)
+                metrics = Metrics(client, queues, times=self._handler_times)
+                return metrics.answer(path)
 
         return answer()
 
