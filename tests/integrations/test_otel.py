@@ -10,6 +10,8 @@ import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -372,3 +374,53 @@ async def test_tasks_do_not_see_each_other(
     children = [span.parent.span_id for span in ended
                 if span.kind is SpanKind.PRODUCER and span.parent]  # fmt: skip
     assert sorted(children) == sorted(runs)
+
+
+def test_metrics_of_the_conventions(backend: Backend, spans: Spans) -> None:
+    """Messages and durations, of successes and failures, with the address of the server."""
+    reader = InMemoryMetricReader()
+    otel = OpenTelemetry(
+        spans.provider,
+        meter_provider=MeterProvider([reader], shutdown_on_exit=False),
+        server_address="redis.example.com",
+        server_port=6379,
+    )
+    with Penstock(backend.sync_client(), middleware=[otel]) as client:
+        q = client.queue("emails")
+        q.enqueue_many(range(3))
+        with pytest.raises(QueueFull):
+            q.enqueue(1, max_length=3, block=0)
+        with running((otel,), a_run(*reserved(q)), lambda _: "done"):
+            pass
+        with (
+            pytest.raises(ZeroDivisionError),
+            running((otel,), a_run(*reserved(q)), lambda _: "retried"),
+        ):
+            raise ZeroDivisionError
+    data = reader.get_metrics_data()
+    assert data is not None
+    [scope] = data.resource_metrics[0].scope_metrics
+    found: dict[tuple[str, object], Any] = {}
+    for metric in scope.metrics:
+        for point in metric.data.data_points:
+            attributes = dict(point.attributes or {})
+            assert (attributes["server.address"], attributes["server.port"]) == (
+                "redis.example.com",
+                6379,
+            )
+            assert attributes["messaging.destination.name"] == "emails"
+            found[metric.name, attributes.get("error.type")] = point
+    sent = {error: p.value for (name, error), p in found.items() if name.endswith("sent.messages")}
+    assert sent == {None: 3, "penstock.errors.QueueFull": 1}
+    assert found["messaging.client.consumed.messages", None].value == 2
+    for error in (None, "ZeroDivisionError"):
+        point = found["messaging.process.duration", error]
+        assert (point.count, point.explicit_bounds[0]) == (1, 0.005)
+    assert found["messaging.client.operation.duration", None].count == 1
+    assert spans.take()[0].attributes["server.port"] == 6379  # type: ignore[index]
+
+
+def test_an_address_that_can_not_be_used() -> None:
+    """The error names the argument."""
+    with pytest.raises(BadArgument, match="server_port"):
+        OpenTelemetry(server_port=0)

@@ -15,7 +15,7 @@ try:
     from opentelemetry import context as contexts
     from opentelemetry import metrics, propagate, trace
     from opentelemetry.context import Context
-    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.metrics import Histogram, MeterProvider
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 except ModuleNotFoundError as error:
@@ -25,6 +25,7 @@ except ModuleNotFoundError as error:
 from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
 from penstock.core.values.caught import summary_of
+from penstock.core.values.checks import check_count, check_label
 from penstock.version import __version__
 
 __all__ = ["OpenTelemetry"]
@@ -32,6 +33,8 @@ __all__ = ["OpenTelemetry"]
 Attributes = dict[str, str | int | bool]
 SUCCESSFUL_OUTCOMES = frozenset({"done", "snoozed", "suspended", "cancelled", "settled"})
 """Outcomes of a run that are no failure, even if an exception led to them."""
+DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+"""Seconds: the bounds of the buckets that the conventions ask for."""
 MAX_LINKS = 128
 """Most links of a span that an SDK keeps by default."""
 
@@ -46,12 +49,16 @@ class OpenTelemetry(Middleware):
 
     The counter `penstock.jobs` has the jobs that workers have taken, by what the server has made of
     them: its attributes are the queue, the handler and `penstock.job.outcome`. Dead letters are
-    dead or rejected; unknown ones were given back, as the worker has no handler.
+    dead or rejected; unknown ones were given back, as the worker has no handler. Those of the
+    conventions are `messaging.client.sent.messages`, `messaging.client.consumed.messages`,
+    `messaging.client.operation.duration` (of an enqueue) and `messaging.process.duration`.
 
     Args:
         tracer_provider: makes the spans; None = the global one.
         propagator: writes and reads the headers; None = the global one.
-        meter_provider: makes the counter; None = the global one.
+        meter_provider: makes the metrics; None = the global one.
+        server_address, server_port: of the server, as `server.address` and `server.port` of spans
+            and metrics; None = they have none.
     """
 
     def __init__(
@@ -59,9 +66,33 @@ class OpenTelemetry(Middleware):
         tracer_provider: TracerProvider | None = None,
         propagator: TextMapPropagator | None = None,
         meter_provider: MeterProvider | None = None,
+        server_address: str | None = None,
+        server_port: int | None = None,
     ) -> None:
         meter = metrics.get_meter("penstock", __version__, meter_provider)
         self._jobs = meter.create_counter("penstock.jobs", "{job}", "Jobs by outcome.")
+        messages = "{message}"
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages", messages, "Jobs that were enqueued, or tried to."
+        )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", messages, "Jobs that a handler was given."
+        )
+
+        def create_histogram(name: str, text: str) -> Histogram:
+            return meter.create_histogram(
+                name, "s", text, explicit_bucket_boundaries_advisory=DURATION_BOUNDS
+            )
+
+        self._calls = create_histogram(
+            "messaging.client.operation.duration", "Duration of an enqueue."
+        )
+        self._runs = create_histogram("messaging.process.duration", "Duration of a handler.")
+        self._server = Attributes()
+        if server_address is not None:
+            self._server["server.address"] = check_label("server_address", server_address)
+        if server_port is not None:
+            self._server["server.port"] = check_count("server_port", server_port, high=65_535)
         self._tracer = trace.get_tracer("penstock", __version__, tracer_provider)
         self._propagator = propagator
 
@@ -73,7 +104,8 @@ class OpenTelemetry(Middleware):
     @contextmanager
     def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
         """Start a span that ends with the reply."""
-        name, attributes = described("send", event.queue, event.handler)
+        name, attributes = self._describe("send", event.queue, event.handler)
+        measured = {**attributes}
         with self._span(name, SpanKind.PRODUCER, attributes) as span:
             self.propagator.inject(event.headers)
             try:
@@ -83,11 +115,17 @@ class OpenTelemetry(Middleware):
                     span.set_attributes(answered(event))
                     if event.error is not None:
                         failed(span, event.error)
+                if event.error is not None:
+                    measured["error.type"] = type_name(event.error)
+                self._calls.record(event.seconds, measured)
+                self._sent.add(len(event.results) or event.count or 0, measured)
 
     @contextmanager
     def run(self, event: RunEvent) -> Iterator[None]:
         """Start a span that is current in the handler, and ends with it."""
-        name, attributes = described("process", event.queue, event.handler)
+        name, attributes = self._describe("process", event.queue, event.handler)
+        measured = {**attributes}
+        self._consumed.add(len(event.jobs), measured)
         parent, links = Context(), []
         if len(event.jobs) == 1:
             [job] = event.jobs
@@ -108,13 +146,29 @@ class OpenTelemetry(Middleware):
                         span.set_attribute("penstock.job.outcome", event.outcome)
                         if bad := event.counts.keys() - SUCCESSFUL_OUTCOMES:
                             failed(span, event.error or min(bad))
+                    if bad := event.counts.keys() - SUCCESSFUL_OUTCOMES:
+                        measured["error.type"] = type_name(event.error or min(bad))
+                    self._runs.record(event.seconds, measured)
         finally:
             contexts.detach(token)
 
     def settle(self, event: SettleEvent) -> None:
         """Count jobs by their outcome."""
-        _, attributes = described("settle", event.queue, event.handler)
+        _, attributes = self._describe("settle", event.queue, event.handler)
         self._jobs.add(len(event.jobs), attributes | {"penstock.job.outcome": event.outcome})
+
+    def _describe(self, operation: str, queue: str, handler: str | None) -> tuple[str, Attributes]:
+        """Return the name of a span, and the attributes that are known when it begins."""
+        attributes: Attributes = {
+            "messaging.system": "penstock",
+            "messaging.operation.name": operation,
+            "messaging.operation.type": operation,
+            "messaging.destination.name": queue,
+            **self._server,
+        }
+        if handler is not None:
+            attributes["penstock.handler"] = handler
+        return f"{operation} {queue}", attributes
 
     def _span(
         self, name: str, kind: SpanKind, attributes: Attributes, links: Sequence[Link] = ()
@@ -146,19 +200,6 @@ class OpenTelemetry(Middleware):
         return list(links.values())
 
 
-def described(operation: str, queue: str, handler: str | None) -> tuple[str, Attributes]:
-    """Return the name of a span, and the attributes that are known when it begins."""
-    attributes: Attributes = {
-        "messaging.system": "penstock",
-        "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
-        "messaging.destination.name": queue,
-    }
-    if handler is not None:
-        attributes["penstock.handler"] = handler
-    return f"{operation} {queue}", attributes
-
-
 def answered(event: EnqueueEvent) -> Attributes:
     """Return the attributes that the result of an enqueue adds."""
     if event.count is None:
@@ -178,10 +219,19 @@ def failed(span: Span, error: BaseException | str) -> None:
         span.set_attribute("error.type", error)
         span.set_status(Status(StatusCode.ERROR))
         return
-    kind = type(error)
-    name = kind.__qualname__
-    name = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
-    span.set_attribute("error.type", name)
+    span.set_attribute("error.type", type_name(error))
     with suppress(BaseException):  # its __str__ may raise anything
         span.record_exception(error)
     span.set_status(Status(StatusCode.ERROR, summary_of(error)))
+
+
+def type_name(error: BaseException | str) -> str:
+    """Return the name of an exception's class with its module, or an outcome as it is."""
+    if isinstance(error, str):
+        return error
+    kind = type(error)
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
