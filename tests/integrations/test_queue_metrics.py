@@ -14,8 +14,8 @@ from penstock import BadArgument, Penstock
 from penstock.client._sync.metrics import Metrics
 from penstock.core.jobs.history import HandlerHistory, JobTimes, QueueHistory, TimesPoint
 from penstock.core.jobs.workers import worker_entry
-from penstock.core.nodes.handler_times import HandlerTimes
 from penstock.core.nodes.metrics import METRICS, Family, as_text
+from penstock.core.nodes.times_counter import TimesCounter
 from penstock.integrations.prometheus import QueueCollector
 from penstock.wire.keys import worker_key, workers_key
 from tests.support.backends import Backend
@@ -195,7 +195,7 @@ def counted(found: Sequence[Family], name: str) -> dict[tuple[str, ...], float]:
 
 def test_times_by_handler(backend: Backend, ps: Penstock) -> None:
     """They grow from the first look on with the history, and never shrink when it forgets."""
-    raw, times = backend.sync_client(), HandlerTimes()
+    raw, times = backend.sync_client(), TimesCounter()
     q, metrics = ps.queue("mail"), Metrics(ps, times=times)
 
     def work(*runs: tuple[str, float, float]) -> None:
@@ -242,7 +242,7 @@ def test_times_by_handler(backend: Backend, ps: Penstock) -> None:
 
 def test_handlers_with_times_are_bounded() -> None:
     """Those that come later have none, and are counted."""
-    times, point = HandlerTimes(), TimesPoint(0.0, JobTimes(), JobTimes((1,) * 14))
+    times, point = TimesCounter(), TimesPoint(0.0, JobTimes(), JobTimes((1,) * 14))
     for number in range(30):
         handlers = [HandlerHistory(f"h{name}", [point]) for name in range(10)]
         handlers.append(HandlerHistory(None, [point]))

@@ -19,8 +19,8 @@ from penstock.client._sync.route.part import Part
 from penstock.client.clock import monotonic
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.queue_stats import QueueStats
-from penstock.core.nodes.handler_times import HandlerTimes
 from penstock.core.nodes.metrics import TEXT_TYPE, Family, LateSchedules, Seen, as_text
+from penstock.core.nodes.times_counter import TimesCounter
 from penstock.core.values.answers import HttpAnswer, json_answer, unavailable
 from penstock.core.values.checks import check_count
 from penstock.errors import BadArgument, NodesMissed, PenstockError
@@ -56,12 +56,12 @@ class Metrics:
         client: Penstock,
         patterns: Sequence[str] = ("*",),
         most: int = MAX_QUEUES,
-        times: HandlerTimes | None = None,
+        times: TimesCounter | None = None,
     ) -> None:
         self._client = client
         self._patterns = patterns
         self._most = check_count("most", most)
-        self._times = HandlerTimes() if times is None else times
+        self._times = TimesCounter() if times is None else times
 
     def read(self) -> list[Family]:
         """Return the metrics as they are now; `penstock_up` alone is 0 if no server answers."""
@@ -92,10 +92,10 @@ class Metrics:
         if now < times.due:
             return
         is_first, times.due = not times.due, now + TIMES_INTERVAL
-        for one in queues:
-            if one.deliveries and (is_first or (one.idle or 0) < IN_USE_SECONDS):
-                history = self._client.open(one.name).history()
-                times.note(one.name, history, is_first=is_first)
+        for stats in queues:
+            if stats.deliveries and (is_first or (stats.idle or 0) < IN_USE_SECONDS):
+                history = self._client.open(stats.name).history()
+                times.note(stats.name, history, is_first=is_first)
 
     def _find(self, pattern: str) -> Iterator[QueueStats]:
         """Yield the queues of a pattern. A name is asked for: a scan would read all names."""

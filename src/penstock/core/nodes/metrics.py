@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from penstock.core.jobs.history import JobTimes
 from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.jobs.workers import WorkerView
-from penstock.core.nodes.handler_times import HandlerTimes, TimedHandler, buckets_of
 from penstock.core.nodes.node_views import NodeView
+from penstock.core.nodes.times_counter import TimedHandler, TimesCounter, buckets_of
 from penstock.core.values.checks import StateName
 
 __all__ = [
@@ -47,7 +47,7 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-QUEUE, HANDLER, NODE = ("queue",), ("queue", "handler"), ("node",)
+QUEUE, QUEUE_AND_HANDLER, NODE = ("queue",), ("queue", "handler"), ("node",)
 METRICS: Mapping[str, Metric] = {
     "penstock_up": Metric("gauge", "Whether the server has answered."),
     "penstock_queues": Metric("gauge", "Number of queues."),
@@ -84,10 +84,10 @@ METRICS: Mapping[str, Metric] = {
         "counter", "Jobs that ended because they were cancelled.", QUEUE
     ),
     "penstock_queue_waiting_seconds": Metric(
-        "histogram", "Time from enqueue to first delivery, by the history.", HANDLER
+        "histogram", "Time from enqueue to first delivery, by the history.", QUEUE_AND_HANDLER
     ),
     "penstock_queue_running_seconds": Metric(
-        "histogram", "Time of handlers, by the history.", HANDLER
+        "histogram", "Time of handlers, by the history.", QUEUE_AND_HANDLER
     ),
     "penstock_node_up": Metric("gauge", "Whether the node has answered.", NODE),
     "penstock_node_used_memory_bytes": Metric("gauge", "Memory in use.", NODE),
@@ -157,7 +157,7 @@ class Seen(NamedTuple):
     late: Mapping[str, LateSchedules]
     workers: Sequence[WorkerView]
     nodes: Iterable[NodeView]
-    times: HandlerTimes
+    times: TimesCounter
 
     def families(self) -> list[Family]:
         """Return the metrics, in the order of `METRICS`."""

@@ -15,7 +15,7 @@ from penstock.client._async.client import AsyncPenstock, twin_of
 from penstock.client._async.metrics import AsyncMetrics
 from penstock.client._async.queue import AsyncQueue
 from penstock.client.clock import monotonic
-from penstock.core.nodes.handler_times import HandlerTimes
+from penstock.core.nodes.times_counter import TimesCounter
 from penstock.core.values.answers import HttpAnswer
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
@@ -150,7 +150,7 @@ class AsyncWorker:
         )
         refuse_other_kind(source, AsyncPenstock, type(self))
         self._origin = source if isinstance(source, AsyncPenstock) else AsyncPenstock(source)
-        self._handler_times = HandlerTimes()
+        self._handler_times = TimesCounter()
         self._sets = handler_sets(handlers, chosen, self._origin)
         self.handlers = joined(self._sets)
         # sync only: refuse_coroutines(self.handlers)

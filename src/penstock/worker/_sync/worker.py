@@ -15,7 +15,7 @@ from penstock.client._sync.client import Penstock, twin_of
 from penstock.client._sync.metrics import Metrics
 from penstock.client._sync.queue import Queue
 from penstock.client.clock import monotonic
-from penstock.core.nodes.handler_times import HandlerTimes
+from penstock.core.nodes.times_counter import TimesCounter
 from penstock.core.values.answers import HttpAnswer
 from penstock.core.values.checks import Duration, duration_ms
 from penstock.core.values.durable import Durable
@@ -149,7 +149,7 @@ class Worker:
         )
         refuse_other_kind(source, Penstock, type(self))
         self._origin = source if isinstance(source, Penstock) else Penstock(source)
-        self._handler_times = HandlerTimes()
+        self._handler_times = TimesCounter()
         self._sets = handler_sets(handlers, chosen, self._origin)
         self.handlers = joined(self._sets)
         refuse_coroutines(self.handlers)

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from penstock.core.jobs.history import TIME_BOUNDS_SECONDS, JobTimes, QueueHistory, TimesPoint
 
-__all__ = ["HandlerTimes", "TimedHandler", "TimesOfHandler", "buckets_of"]
+__all__ = ["TimedHandler", "TimesCounter", "TimesOfHandler", "buckets_of"]
 
 OTHER_HANDLERS = "(others)"
 """The label of the handlers of a queue that has more of them than its history tells apart."""
@@ -27,7 +27,7 @@ class TimesOfHandler(NamedTuple):
 
 
 @dataclass
-class HandlerTimes:
+class TimesCounter:
     """Counts by bucket of the queues that were looked at, from the first look on.
 
     So a rate is right also when a period is forgotten, and when the process starts again.
