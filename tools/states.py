@@ -152,6 +152,9 @@ class Event(str, enum.Enum):
     SUSPEND_OLD = "suspend, older receipt"
     SUSPEND_ID = "suspend, by id"
     SUSPEND_CANCELLED = "suspend, marked by cancel"
+    CALL_JOBS = "call_jobs, receipt"
+    CALL_JOBS_OLD = "call_jobs, older receipt"
+    CALL_JOBS_CANCELLED = "call_jobs, marked by cancel"
     SIGNAL = "signal"
     BURY = "bury, receipt"
     BURY_OLD = "bury, older receipt"
@@ -279,6 +282,9 @@ suspend, receipt          | 0    -1    -1    2    2     2     1>S* 1>S* -1   1>S
 suspend, older receipt    | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
 suspend, by id            | 0    -2    -2    -2   -2    -2    1>S* 1>S* 1>S* 1>S!  -2   -2   -2   -2
 suspend, marked by cancel | 0    -1    -1    2    2     2     4>N  4>N  -1   4>N   -2   -2   2    2
+call_jobs, receipt        | 0    -1    -1    2    2     2     1>S  1>S  -1   1>S!  -2   -2   2    2
+call_jobs, older receipt  | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
+call_jobs, marked by cancel | 0  -1    -1    2    2     2     4>N  4>N  -1   4>N   -2   -2   2    2
 signal                    | 0    1>S*/-2 0   1>S/-2 1>S*/-2 0  1    1    1    0     -2   -2   1    1
 bury, receipt             | 0    -1    -1    2    2     2     1>D  1>D  -1   1>D!  -2   -2   2    2
 bury, older receipt       | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1

@@ -70,6 +70,7 @@ __all__ = [
     "StaleCall",
     "StaleReceipt",
     "StepError",
+    "StepFailed",
     "StepNotKept",
     "StepOverlap",
     "StepTimeout",
@@ -413,6 +414,29 @@ class StepTimeout(StepError, TimeoutError):
 
     That is the outcome of the wait in all later runs, until a redrive: then the job waits again.
     """
+
+
+class StepFailed(StepError):
+    """A job that `steps.call` or `steps.gather` has called has ended without a value.
+
+    All later runs see the same end. A redrive of the caller calls the job again, if no other step
+    was noted behind it.
+
+    Args:
+        step: the name of the step.
+        job_id: the called job; empty = there is none, as there is no server.
+        state: "dead", "cancelled", "expired", "removed" (deleted or purged); "done" = its value was
+            not kept.
+        error: of a dead letter; or why there is no value.
+    """
+
+    def __init__(self, step: str, *, job_id: str, state: str, error: str) -> None:
+        ended = {"dead": "is a dead letter", "removed": "was removed"}.get(state, f"is {state}")
+        super().__init__(f"step {step!r}: job {job_id} {ended}{': ' * bool(error)}{error}")
+        self.step = step
+        self.job_id = job_id
+        self.state = state
+        self.error = error
 
 
 class UndecodableBody(PenstockError, ValueError):

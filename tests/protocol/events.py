@@ -255,6 +255,18 @@ def _handed_over(which: str) -> Happening:
     return run
 
 
+def _called(which: str) -> Happening:
+    """Let the job call another one, and wait for that."""
+
+    def run(job: Job, place: StateCase) -> Code:
+        receipt = {"last": job.last, "older": job.older}[which]
+        about = (EPOCH, receipt, job.number, 1, "ship", 1, "", "-", "", NEW)
+        reply = job.run("call_jobs", 8, *about, at=AT)
+        return int(reply[3]) if len(reply) > 3 else int(reply[2])
+
+    return run
+
+
 def _redrive(job: Job, place: StateCase) -> Code:
     reply = job.run("redrive", 8, EPOCH, 0, 0, job.number, at=AT)
     return int(reply[5]) if len(reply) > 5 else int(reply[2])
@@ -400,6 +412,9 @@ EVENTS: Mapping[Event, Happening] = {
     Event.SUSPEND_OLD: _named("suspend", "older", 1, "a", 0),
     Event.SUSPEND_ID: _named("suspend", "none", 1, "a", 0),
     Event.SUSPEND_CANCELLED: _marked("A A* A!", _named("suspend", "last", 1, "a", 0)),
+    Event.CALL_JOBS: _called("last"),
+    Event.CALL_JOBS_OLD: _called("older"),
+    Event.CALL_JOBS_CANCELLED: _marked("A A* A!", _called("last")),
     Event.SIGNAL: _signal,
     Event.BURY: _named("bury", "last", "no use", ""),
     Event.BURY_OLD: _named("bury", "older", "no use", ""),

@@ -400,6 +400,11 @@ def _calls() -> Iterator[Act]:
     yield Act("release, last", "release", (90, EPOCH, "", 0, "**"), ("max_releases", 1))
     yield Act("suspend", "suspend", (90, EPOCH, RECEIPT, 1, "a day", 86_400_000, "*active"))
     yield Act("suspend, by id", "suspend", (90, EPOCH, "", 1, "a", 0, "**"))
+    yield Act(
+        "call_jobs",
+        "call_jobs",
+        (90, EPOCH, RECEIPT, "*one", 1, "ship", 2, "", "-", "0 500", record, short),
+    )
     yield Act("bury", "bury", (90, EPOCH, RECEIPT, "no use", "", "*active"))
     yield Act("bury, by id", "bury", (90, EPOCH, "", "no use", "", "**"))
     yield Act("extend", "extend", (90, EPOCH, RECEIPT, 0, 0, "*active"))

@@ -85,6 +85,8 @@ MISTAKEN: list[tuple[str, str, tuple[Any, ...]]] = [
     ("note", "name", (EPOCH, "1-abc", "1-1000000000", 1, "?", "1")),
     ("note", "receipt", (EPOCH, "?", "1-1000000000", 1, "a", "1")),
     ("suspend", "name", (EPOCH, "1-abc", 1, "?", 0)),
+    ("call_jobs", "name", (EPOCH, "1-abc", "1-1000000000", 1, "?", 1, "", "-", "")),
+    ("call_jobs", "print", (EPOCH, "1-abc", "1-1000000000", 1, "a", 1, "", "?", "")),
     ("signal", "name", (EPOCH, "1-1000000000", "?", "1")),
     ("signal", "number", (EPOCH, "?", "a", "1")),
     ("read_notes", "receipt", (EPOCH, "?", "1-1000000000")),
@@ -164,6 +166,7 @@ NOT_LEASES = ["0", "inf", "nan", "-1", "1e3", "2073600001"]
 NOT_RECORD_LEASES = ["", "inf", "1e3", "2073600001"]
 SHORT = ["1", "999", "1000"]
 CHUNK = f"80 99\n1;d={'a' * 74}\nx"
+CALLED = (EPOCH, "1-abc", "1-1000000000", 1, "ship", 3)
 HANDED = (EPOCH, "1-abc", "", "#", "")
 CALLS: list[tuple[str, str, list[str], tuple[Any, ...]]] = [
     ("enqueue", "delay", NOT_DELAYS, ("", "?", "", 0, "", "1\nx")),
@@ -173,6 +176,10 @@ CALLS: list[tuple[str, str, list[str], tuple[Any, ...]]] = [
     ("claim", "delay", NOT_DELAYS, ("", "0,?", "", 0, "", "", "1;d=a\nx", "1;d=b\nx")),
     ("stage", "delay", NOT_DELAYS, (3, "a:0", 60_000, "? 7\n1;d=a\nx")),
     ("hand_over", "delays", ["inf", "1e3", str(YEARS + 1)], (*HANDED, "?", "1\nx")),
+    ("call_jobs", "delays", ["inf", "1e3", str(YEARS + 1)], (*CALLED, "", "-", "?", "1\nx")),
+    ("call_jobs", "parts", ["0", "2 1", "4", "1e0", "1 2"], (*CALLED, "?", "-", "", "1\nx")),
+    ("call_jobs", "ttl", NOT_TTLS, (*CALLED, "", "-", "", "1;t=?\nx")),
+    ("call_jobs", "ttl", SHORT, (*CALLED, "", "-", "0 1000", "1\nx", "1;t=?\nx")),
     ("reserve", "asked", NOT_LEASES, (1, 7, "eve", 0, "", "?")),
     ("acquire", "lease", NOT_LEASES, ("", "consumer", "0" * 16, "", "?", "eve")),
     ("assign", "lease", NOT_LEASES, ("", 0, 1, 1, 7, "eve", "?")),

@@ -81,6 +81,7 @@ READ_LATE: dict[str, set[str]] = {
     "nack": TRIM | DEATHS | SUCCESSORS | DRAINED,
     "release": TRIM | DEATHS | SUCCESSORS | DRAINED,
     "suspend": SUCCESSORS | DRAINED,
+    "call_jobs": SUCCESSORS | DRAINED,
     "note": {"HEXISTS tally"},  # notes of ended jobs, which each note helps to remove
     "bury": TRIM | DEATHS | SUCCESSORS | DRAINED,
     "cancel": SUCCESSORS | DRAINED,

@@ -55,6 +55,8 @@ FREE = {
 FORMS = {
     "create": rb"|[0-9a-f]{8}",
     "hash": rb"[0-9a-f]{16}",
+    "parts": rb"|1",
+    "print": rb"-|[0-9a-fA-F]{1,16}",
     "key": rb"|[0-9a-fA-F]{13}",
     "app": rb"\S{0,600}",
     "producer": rb"[0-9a-f]{16}",

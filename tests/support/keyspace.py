@@ -111,7 +111,9 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes] | None) -> None:
     _check_bodies(base, stored, records)
     total = sum(len(members) for members in indexes.values())
     assert total == len(held), f"{base!r}: {len(held)} held jobs have {total} places in indexes"
-    steps = _check_notes(base, raw.hgetall(base + b"tally"), held)
+    tally = raw.hgetall(base + b"tally")
+    steps = _check_notes(base, tally, held)
+    _check_calls(base, tally, raw.hgetall(base + b"members"))
     fields = set(raw.hkeys(base + b"tally")) - steps
     marks = {field[1:] for field in fields if field[:1] in (b"c", b"e", b"p", b"s")}
     counted = {field for field in fields if field[1:] not in marks}
@@ -205,13 +207,32 @@ def _check_notes(base: bytes, tally: dict[bytes, bytes], held: set[bytes]) -> se
         shown = f"{base!r}: {head!r}: {tally[head]!r}, {waits!r}"
         assert int(redriven) <= int(count), shown
         assert int(voided) <= len(waits), shown
-        if wait != b"-":
+        notes = [tally[place].split(b"\t", 3) for place in places if not place.endswith(b":0")]
+        called = [(name, value.split(b" ")) for kind, _, name, value in notes if kind == b"c"]
+        if wait[:1] == b"c":  # it waits for the called jobs of a step
+            open_calls, name = wait[1:].split(b" ", 1)
+            own = [words for step, words in called if step == name and words[4] == b"open"]
+            assert len(own) == int(open_calls) > 0, shown
+        elif wait != b"-":
             _, name = wait.split(b" ", 1)
             outcomes = outcomes_in(waits, int(voided))
             assert name.decode() not in outcomes, shown
         expected |= {head, *places}
     assert fields == expected, f"{base!r}: notes {fields}, wanted {expected}"
     return fields
+
+
+def _check_calls(base: bytes, tally: dict[bytes, bytes], members: dict[bytes, bytes]) -> None:
+    """Check that the jobs which steps have called, and that have not ended, know their places."""
+    places = {place: number for number, place in members.items() if place[:1] == b"n"}
+    noted = {
+        name: value.split(b"\t", 3)[3].split(b" ")
+        for name, value in tally.items()
+        if name[:1] == b"n" and value[:2] == b"c\t" and name.partition(b":")[0] in tally
+    }
+    waiting = {name: words[3] for name, words in noted.items() if words[4] == b"open"}
+    known = {name: number for name, number in places.items() if name.partition(b":")[0] in tally}
+    assert waiting == known, f"{base!r}: called {waiting}, members {known}"
 
 
 def _check_priorities(raw: Raw, base: bytes, heads: dict[bytes, dict[bytes, bytes]]) -> set[bytes]:

@@ -68,6 +68,9 @@ def stepped(steps: Steps, to: str) -> int:
     assert_type(steps.run("b", len, [1]), int)
     assert_type(steps.key("a"), str)
     steps.run("c", len, 7)  # type: ignore[arg-type]
+    assert_type(steps.call("d", named.job(to)), int)
+    assert_type(steps.gather("e", [named.job(to)]), list[int])
+    assert_type(steps.call("f", stepped_later.job(to)), str)
     assert isinstance(value, int)
     return value
 
@@ -76,6 +79,8 @@ def stepped(steps: Steps, to: str) -> int:
 async def stepped_later(steps: AsyncSteps, to: str) -> str:
     assert_type(await steps.run("a", fetched, to), bytes)
     assert_type(await steps.run("b", len, [1]), int)
+    assert_type(await steps.call("d", named.job(to)), int)
+    assert_type(await steps.gather("e", [stepped_later.job(to)]), list[str])
     return to
 
 
@@ -150,7 +155,7 @@ async def calling(job: Job, other: AsyncJob) -> None:
 
 
 async def enqueueing(q: Queue, aq: AsyncQueue) -> None:
-    assert_type(welcome.job(7), NewJob)
+    assert_type(welcome.job(7), NewJob[str])
     assert_type(q.enqueue(welcome.job(7, lang="de"), delay=3), Enqueued)
     assert_type(welcome.enqueue(q, 7, lang="de"), Enqueued)
     assert_type(await resize.enqueue(aq, "a.png", width=5), Enqueued)

@@ -410,8 +410,8 @@ def _wait_of(view: JobView) -> dict[str, str]:
     """Return the facts about a wait that stand in the place of the due time."""
     if view.is_asleep and view.due is not None:
         return {"due": "", "sleeps until": output.moment(view.due)}
-    if view.signal is not None and view.due is None:
-        return {"waits for": f"signal {view.signal}"}
+    if view.step is not None or (view.signal is not None and view.due is None):
+        return {"waits for": view.waits_for or ""}
     if view.signal is not None and view.due is not None:
         return {"due": "", f"waits for signal {view.signal} until": output.moment(view.due)}
     if view.state != "parked":
@@ -432,6 +432,7 @@ def _print_job(view: JobView) -> None:
         "retry policy": policy_text(view.retry) if view.retry else "",
         "priority": view.priority or "",
         "on death": f"a job of {view.on_dead}" if view.on_dead else "",
+        "called by": view.caller or "",
         "added after its death": view.follow_up or "",
         "added after the death of": view.death.id if view.death else "",
         **{f"header {name}": value for name, value in view.headers.items()},
@@ -440,8 +441,13 @@ def _print_job(view: JobView) -> None:
     }
     output.facts(figures)
     if view.steps:
-        steps = [(output.moment(step.at), step.kind, step.name) for step in view.steps]
-        output.table(("at", "kind", "step"), steps)
+        steps = [
+            (output.moment(one.at), one.kind, one.name, one.job or "", one.state)
+            for one in view.steps
+        ]
+        width = 5 if any(one.job for one in view.steps) else 3
+        columns = ("at", "kind", "step", "job", "state")[:width]
+        output.table(columns, [row[:width] for row in steps])
     if view.failures:
         rows = [
             (output.moment(failure.at), output.span(failure.seconds), failure.owner, failure.text)

@@ -47,12 +47,14 @@ def timeline_of(job: JobView) -> list[JobTime]:
 
 
 STEP_TEXTS: dict[StepKind, str] = {
-    "run": "step", "sleep": "sleep", "signal": "signal", "timeout": "no signal",
+    "run": "step", "sleep": "sleep", "call": "call", "signal": "signal", "timeout": "no signal",
 }  # fmt: skip
 
 
 def _taken(step: StepView) -> JobTime:
     more = "" if step.seconds is None else f", for {span(step.seconds)}"
+    if step.job is not None:
+        more = f" {step.job}: {step.state}"
     return JobTime(step.at, f"{STEP_TEXTS[step.kind]} {step.name}", "", more)
 
 

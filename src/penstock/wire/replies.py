@@ -438,6 +438,7 @@ class PressureShowMissing(Reply):
     gets: int
 
 
+CallJobs = Bury
 Cancel = Bury
 Delete = Bury
 Dequeue = Bury
@@ -469,6 +470,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "beat": _tail(Beat, 3),
     "browse": _tail(Browse, 7),
     "bury": _tail(Bury, 3),
+    "call_jobs": _tail(Bury, 3),
     "cancel": _tail(Bury, 3),
     "claim": _rows(Claim, 9, 5),
     "clear": _plain(Clear),

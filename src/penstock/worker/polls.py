@@ -258,6 +258,8 @@ def verdict_call(
         return ops.nack(jobs, verdict.delay_ms, verdict.text, verdict.trace)
     if verdict.kind == "release":
         return ops.release(jobs, verdict.delay_ms)
+    if verdict.calls is not None:
+        return ops.call_jobs(jobs[0], verdict.calls.step, verdict.calls.records)
     if verdict.sleep is not None:
         return ops.suspend(jobs, verdict.sleep.place, verdict.sleep.name, verdict.delay_ms)
     if verdict.kind == "bury":

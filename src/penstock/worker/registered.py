@@ -257,7 +257,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         made._options = self._options.updated(options)
         return made
 
-    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob[R_co]:
         """Describe a job, for `queue.enqueue(welcome.job("ada"), delay=5)`. Nothing is sent.
 
         Args:

@@ -115,7 +115,9 @@ def _sort_refused(
         may_pass = not done.stands_in and tries < MOST_REPORT_TRIES
         if not is_certain(error) and (may_pass or (is_damage(error) and state.is_patient)):
             again.append(done._replace(tries=tries))
-        elif done.stands_in or done.verdict.kind in ("release", "suspend"):
+        elif done.stands_in or (
+            done.verdict.kind in ("release", "suspend") and done.verdict.calls is None
+        ):
             _leave_to_lease(state, done, error)
         else:
             is_counted = done.is_counted

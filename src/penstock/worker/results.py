@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple
 
+from penstock.core.calls.operations.consuming import JobsOfStep
 from penstock.core.enqueuing.batches import BatchCondition
 from penstock.core.enqueuing.new_jobs import NewJob
 from penstock.core.enqueuing.next_jobs import NextJobs, next_batch, next_jobs
@@ -26,6 +28,7 @@ __all__ = [
     "HANDED_BACK",
     "NO_REPORT",
     "RESULTS_OF_RUN",
+    "CallNote",
     "Done",
     "Reject",
     "Result",
@@ -50,6 +53,21 @@ class SleepNote(NamedTuple):
     name: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CallNote:
+    """The jobs that a step calls; two of them are never equal.
+
+    Attributes:
+        step: how they are noted.
+        jobs: the jobs.
+        records: delay in ms and record of each, as they go on the wire.
+    """
+
+    step: JobsOfStep
+    jobs: tuple[NewJob[Any], ...]
+    records: tuple[tuple[int, bytes], ...] = ()
+
+
 class Verdict(NamedTuple):
     """The report that a worker makes about a delivery.
 
@@ -67,6 +85,7 @@ class Verdict(NamedTuple):
         hold: what is held, too: "queue", or "key" = the key of the job; "" = nothing.
         hold_ms: for so long nothing of it is delivered.
         sleep: of a suspend: the note of the sleep, or the wait, which lasts for the delay.
+        calls: of a suspend: the jobs for which the job waits.
         logged: how the worker has logged the failure: "" (not yet), "failure", or "last" if it is
             that of the last attempt.
     """
@@ -82,6 +101,7 @@ class Verdict(NamedTuple):
     hold: Literal["", "queue", "key"] = ""
     hold_ms: int = 0
     sleep: SleepNote | None = None
+    calls: CallNote | None = None
     logged: Literal["", "failure", "last"] = ""
 
 

@@ -11,6 +11,8 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Union
 
+from penstock.core.calls.operations.consuming import JobsOfStep
+from penstock.core.enqueuing.new_jobs import NewJob
 from penstock.core.jobs.job import Delivery, forget_failures
 from penstock.core.jobs.results import encoded_value
 from penstock.core.values.checks import check_party
@@ -19,6 +21,7 @@ from penstock.errors import (
     BadArgument,
     DuplicateStep,
     StepError,
+    StepFailed,
     StepNotKept,
     StepOverlap,
     StepsChanged,
@@ -26,7 +29,8 @@ from penstock.errors import (
 )
 from penstock.wire import replies
 from penstock.wire.codes import Code
-from penstock.worker.results import SleepNote, Suspension, Verdict
+from penstock.worker.results import CallNote, SleepNote, Suspension, Verdict
+from penstock.worker.step_calls import CALL_FRAME_BYTES, CalledSet, print_of, read_called
 
 __all__ = [
     "RUN_STEP",
@@ -50,7 +54,7 @@ NOTE_FRAME_BYTES = len("r\t1800000000000\t\t")
 TIMEOUT_FRAME_BYTES = len("\n\tt\t1800000000000\t")
 """Bytes of the timeout of a wait besides its name."""
 UNKNOWN_OUTCOME = "the outcome of an earlier note is not known, so no other step begins in this run"
-RUN_STEP, SLEEP_STEP = b"r", b"s"
+RUN_STEP, SLEEP_STEP, CALL_STEP = b"r", b"s", b"c"
 """Kinds of notes."""
 SIGNAL, TIMEOUT = b"s", b"t"
 """Kinds of the outcomes of waits."""
@@ -83,7 +87,7 @@ class StepRun:
 
     Args:
         job: the delivery; None = there is no server, and notes live as long as this object.
-        signals: without a server: the values of the signals that waits find.
+        values: without a server: the values of signals and of called jobs, by the names of steps.
 
     Attributes:
         job: the argument.
@@ -91,10 +95,12 @@ class StepRun:
         suspension: what the job waits for at the end of this run; None = it does not wait.
     """
 
-    def __init__(self, job: Delivery | None, signals: Mapping[str, object] | None = None) -> None:
+    def __init__(self, job: Delivery | None, values: Mapping[str, object] | None = None) -> None:
         self.job = job
         self.has_read = job is None or job.deliveries == 1
         self._noted: dict[str, NotedStep] = {}
+        self._called: dict[str, CalledSet] = {}
+        self._voided = range(0)  # places at which failures of called jobs do not count
         self._count = 0
         self._bytes = 0
         self._timeouts = 0
@@ -106,7 +112,7 @@ class StepRun:
         self.suspension: Suspension | None = None
         self._outcomes = {
             name: NotedStep(SIGNAL, self.encode(name, value))
-            for name, value in (signals or {}).items()
+            for name, value in (values or {}).items()
         }
 
     def begin(self, name: str) -> None:
@@ -156,12 +162,20 @@ class StepRun:
             StepsChanged: a note can't be read.
         """
         self.check_outcome(reply.outcome)
-        for note in reply.notes:
-            kind, _, name, value = note.split(b"\t", 3) if note.count(b"\t") > 2 else [b""] * 4
-            if kind not in (RUN_STEP, SLEEP_STEP):
+        last = ""
+        for place, note in enumerate(reply.notes, 1):
+            kind, _, raw, value = note.split(b"\t", 3) if note.count(b"\t") > 2 else [b""] * 4
+            name = raw.decode(errors="surrogateescape")
+            if kind not in (RUN_STEP, SLEEP_STEP, CALL_STEP):
                 self._refuse_notes(f"a note of the job is of another version: {note[:80]!r}")
-            self._noted[name.decode(errors="surrogateescape")] = NotedStep(kind, value)
+            self._noted[name] = NotedStep(kind, value)
             self._bytes += len(note)
+            if kind == CALL_STEP:
+                called = read_called(place, value)
+                self._called.setdefault(name, CalledSet())[called.part] = called
+            if place <= reply.redriven:
+                first = self._voided.start if last == name and self._voided else place
+                self._voided, last = range(first, place + 1), name
         self._outcomes = outcomes_in(reply.waits, reply.voided)
         self._bytes += len(reply.waits)
         self._timeouts = len(re.findall(rb"\n[^\t]*\tt\t", reply.waits))
@@ -225,11 +239,67 @@ class StepRun:
         self._suspend(self.next_index, name, delay_ms)
 
     def _suspend(self, place: int, name: str, delay_ms: int) -> NoReturn:
+        doing = f"waits for signal {name!r}, at most" if place == WAIT_PLACE else "sleeps for"
         verdict = Verdict("suspend", delay_ms, sleep=SleepNote(place, name))
+        self._end_with(verdict, f"the job {doing} {delay_ms / 1000:g} s")
+
+    def _end_with(self, verdict: Verdict, reason: str) -> NoReturn:
         self.suspension = Suspension(verdict)
         self._is_over = True
-        doing = f"waits for signal {name!r}, at most" if place == WAIT_PLACE else "sleeps for"
-        raise Suspended(f"the job {doing} {delay_ms / 1000:g} s")
+        raise Suspended(reason)
+
+    def end_calls(self, name: str, jobs: tuple[NewJob[Any], ...]) -> list[bytes]:
+        """Return the values of the jobs that a step calls. If some have not ended, end the run.
+
+        Raises:
+            StepNotKept: there is no room for the notes.
+            StepsChanged: another step of this name was noted, or one that called other jobs.
+            StepFailed: a job has ended without a value; the first one of these.
+            Suspended: the jobs have to be called, or have not ended.
+        """
+        noted = self._noted.get(name)
+        if noted is not None and noted.kind != CALL_STEP:
+            self._refuse_notes(f"step {name!r} was noted as another kind of step: rename it")
+        called, text = self._called.get(name, CalledSet()), print_of(jobs)
+        if called and (changed := called.check(name, len(jobs), text)) is not None:
+            self._refuse_notes(f"{changed}: rename it")
+        missing = called.missing(len(jobs), self._voided)
+        if missing or any(one.is_open for one in called.values()):
+            self._check_room_to_call(name, len(missing))
+            step = JobsOfStep(self.next_index, name, len(jobs), tuple(missing), text)
+            new = tuple(jobs[part - 1] for part in missing)
+            verdict = Verdict("suspend", sleep=None, calls=CallNote(step, new))
+            self._end_with(verdict, f"the job waits for {len(jobs)} called by step {name!r}")
+        for part in range(1, len(jobs) + 1):
+            if called[part].has_failed:
+                raise called[part].failure(name, self.job)
+        return [called[part].text for part in range(1, len(jobs) + 1)]
+
+    def given_value(self, name: str, total: int | None) -> Any:
+        """Return the value of a step that calls jobs, without a server.
+
+        Args:
+            name: of the step.
+            total: the number of its values; None = it has one.
+
+        Raises:
+            StepFailed: none was given.
+        """
+        given = self._outcomes.get(name)
+        value: Any = None if given is None else decoded_value(given.value)
+        if given is None or (total is not None and len(value) != total):
+            many = "value is" if total is None else f"list of {total} values is"
+            reason = f"no {many} among those given to Steps.local({{{name!r}: ...}})"
+            raise StepFailed(name, job_id="", state="removed", error=reason)
+        return value
+
+    def _check_room_to_call(self, name: str, count: int) -> None:
+        size = count * (CALL_FRAME_BYTES + len(name.encode()))
+        if self._count + count > MOST_STEPS or self._bytes + size > MOST_NOTES_BYTES:
+            raise StepNotKept(
+                f"step {name!r} has not begun: a job has at most {MOST_STEPS} steps and called jobs"
+                f", and {MOST_NOTES_BYTES} bytes of them: call fewer jobs, or use a batch"
+            )
 
     def end_wait(self, name: str, timeout_ms: int) -> bytes:
         """Return the value of a signal. If there is no outcome yet, end the run: the job waits.
@@ -247,7 +317,7 @@ class StepRun:
             self._check_room_to_wait(name)
             self._suspend(WAIT_PLACE, name, timeout_ms)
         if outcome is None:
-            raise StepTimeout(f"signal {name!r} is not among those given to Steps.local(signals)")
+            raise StepTimeout(f"signal {name!r} is not among the values of Steps.local")
         if outcome.kind == TIMEOUT:
             raise StepTimeout(f"no signal {name!r} came before the timeout of the wait")
         return outcome.value

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from penstock.core.enqueuing.options import OPTIONS, RIVALS, unknown_option
 from penstock.core.enqueuing.prepared import MANY, Prepared, prepared
 from penstock.core.jobs.middleware import HANDLER, Middleware, enqueue_event, enqueuing
 from penstock.core.values.codec import Codec
 from penstock.errors import BadArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+else:
+    from typing import TypeVar
 
 __all__ = ["JobOptions", "NewJob", "NewJobs", "headers_of", "hooked"]
 
@@ -102,11 +107,17 @@ class JobOptions:
         return type(self)(_merged(self.by_name, others))
 
 
+if TYPE_CHECKING:
+    V_co = TypeVar("V_co", covariant=True, default=Any)
+else:
+    V_co = TypeVar("V_co", covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(Generic[V_co]):
     """A job of a handler that is not added yet: the body of an `enqueue` or `enqueue_many`.
 
-    `Handler.job` makes it.
+    `Handler.job` makes it. Type checkers know it by what the function of the handler returns.
 
     Attributes:
         body: the body, with the arguments of the function.

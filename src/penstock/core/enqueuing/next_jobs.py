@@ -117,7 +117,7 @@ def next_batch(
 
 
 def records_of(
-    jobs: Iterable[NewJob], codec: Codec | None, *, most: int
+    jobs: Iterable[NewJob], codec: Codec | None, *, most: int, argument: str = "then"
 ) -> tuple[tuple[int, bytes], ...]:
     """Return delay in ms and record of each job.
 
@@ -125,6 +125,7 @@ def records_of(
         jobs: the jobs.
         codec: of the client.
         most: bytes that they may have together.
+        argument: the name of the argument that has them.
 
     Raises:
         BadArgument: a body can't be used, or the records are too large.
@@ -135,9 +136,9 @@ def records_of(
         records.append((int(options.delay), options.record(job.body)))
     size = sum(len(record) for _, record in records)
     if size > most:
-        limit = f"an ack adds at most {most} bytes, not {size}"
+        limit = f"one call adds at most {most} bytes, not {size}"
         reason = f"{limit}: store large bodies elsewhere"
-        raise BadArgument("then", f"<{len(records)} jobs>", reason)
+        raise BadArgument(argument, f"<{len(records)} jobs>", reason)
     return tuple(records)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from penstock.core.jobs.job import QueueIdentity, parse_counters
@@ -36,9 +36,9 @@ __all__ = [
     "read_view",
 ]
 
-StepKind: TypeAlias = Literal["run", "sleep", "signal", "timeout"]
+StepKind: TypeAlias = Literal["run", "sleep", "call", "signal", "timeout"]
 KIND_OF_LETTER: dict[str, StepKind] = {
-    "r": "run", "s": "sleep", "w": "signal", "t": "timeout",
+    "r": "run", "s": "sleep", "c": "call", "w": "signal", "t": "timeout",
 }  # fmt: skip
 NEVER_MS = 2**53 - 1
 """Due time of a job that waits for the end of others (protocol/dedup.md, batches.md)."""
@@ -52,16 +52,21 @@ class StepView:
 
     Attributes:
         name: its name.
-        kind: run = a function has run; sleep; signal = the job has it, its wait may come later;
-            timeout = the time of a wait is over.
+        kind: run = a function has run; sleep; call = a job was called; signal = the job has it, its
+            wait may come later; timeout = the time of a wait is over.
         at: when it was noted; seconds since 1970 by the server's clock.
         seconds: of a sleep: how long it is; None = it is no sleep.
+        job: of a call: the id of the called job, or of the one that took its place; else None.
+        state: of a call: "open" = the job has not ended; done, dead, cancelled, expired, or removed
+            (deleted, purged); else empty.
     """
 
     name: str
     kind: StepKind
     at: float
     seconds: float | None = None
+    job: str | None = None
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -118,6 +123,9 @@ class JobView:
         steps: the steps that it has taken, and its signals, the earliest first; only of `show`.
         signal: the name of the signal that it waits for in `steps.wait`, until `due` (None = the
             wait has no timeout), or None; only of `show`.
+        step: the name of the step for whose called jobs it waits, or None; only of `show`.
+        open_calls: how many of them have not ended; 0 = it waits for none.
+        caller: the id of the job whose step has called it, or None; as `batch`.
         finished: when a job ended whose result is kept: it has no body, options and counters any
             more, but the number of the last attempt.
     """
@@ -163,6 +171,9 @@ class JobView:
     key_limit: int | None = None
     steps: tuple[StepView, ...] = field(default=(), repr=False)
     signal: str | None = None
+    step: str | None = None
+    open_calls: int = 0
+    caller: str | None = None
     _codec: Codec | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -232,6 +243,8 @@ class JobView:
         """Say for people what a parked or suspended job waits for; None = nothing, or not told."""
         if self.signal is not None:
             return f"signal {self.signal}"
+        if self.step is not None:
+            return f"{self.open_calls} job{'s' * (self.open_calls > 1)} of step {self.step}"
         if self.is_asleep:
             return "the end of a sleep"
         if self.key_held:
@@ -247,7 +260,7 @@ class JobView:
     @property
     def is_asleep(self) -> bool:
         """Return whether the job sleeps, in `steps.sleep`, until `due`; only of `show`."""
-        taken = [step for step in self.steps if step.kind in ("run", "sleep")]
+        taken = [step for step in self.steps if step.kind in ("run", "sleep", "call")]
         if self.state != "scheduled" or self.due is None or not taken or self.signal is not None:
             return False
         last = taken[-1]  # a retry behind it has another due time
@@ -352,13 +365,13 @@ def read_view(
     at = int(score) / 1000
     created = int(number[:-11])
     batch = entry[BATCH_PLACE] if len(entry) > BATCH_PLACE else b""
-    steps, signal, waits_until = (
-        read_steps(entry[STEPS_PLACE]) if len(entry) > STEPS_PLACE else ((), None, 0)
-    )
-    ttl_end = created + (record.ttl_ms or 0)
-    if name != "scheduled" or int(score) not in (waits_until, ttl_end):
+    step_notes = read_steps(place, entry[STEPS_PLACE]) if len(entry) > STEPS_PLACE else NO_STEPS
+    signal, ttl_end = step_notes.signal, created + (record.ttl_ms or 0)
+    if name != "scheduled" or int(score) not in (step_notes.waits_until, ttl_end):
         signal = None  # the head is that of a wait before this retry
-    is_endless = signal is not None and int(score) - now > LONGEST_TIMEOUT_MS
+    open_calls = step_notes.open_calls if name == "scheduled" else 0
+    is_endless = bool(signal or open_calls) and int(score) - now > LONGEST_TIMEOUT_MS
+    member_of, caller = (b"", batch[1:]) if batch[:1] == b"n" else (batch, b"")
     was = int(delivered)
     counters = parse_counters(counts)
     given_back = [*snoozes.decode("ascii", "replace").split(" "), ""]
@@ -403,27 +416,67 @@ def read_view(
         follow_up=follow_up_id(record.follow_up, place.node, place.packed),
         death=read_death(record.headers, place.node, place.packed),
         finished=at if note == "kept" else None,
-        batch=encode_id(place.node, place.packed, batch, AT_LEAST_ONCE_FOREVER) if batch else None,
+        batch=_id_or_none(place, member_of),
         key_held=why == "held",
         key_taken=number_in(taken),
         key_limit=number_in(limit),
-        steps=steps,
+        steps=step_notes.steps,
         signal=signal,
+        step=step_notes.step if open_calls else None,
+        open_calls=open_calls,
+        caller=_id_or_none(place, caller),
         _codec=codec,
     )
 
 
-def read_steps(text: bytes) -> tuple[tuple[StepView, ...], str | None, int]:
-    """Return the steps of a job, the signal of its wait or None, and until when it waits for it."""
+class StepNotes(NamedTuple):
+    """The steps of a job, and what it waits for.
+
+    Attributes:
+        steps: the steps, and the signals.
+        signal: of a wait for a signal its name, else None.
+        waits_until: until when it waits for it, ms.
+        step: of a wait for called jobs the name of their step, else None.
+        open_calls: how many of them have not ended.
+    """
+
+    steps: tuple[StepView, ...] = ()
+    signal: str | None = None
+    waits_until: int = 0
+    step: str | None = None
+    open_calls: int = 0
+
+
+NO_STEPS = StepNotes()
+
+
+def read_steps(place: QueueIdentity, text: bytes) -> StepNotes:
+    """Read what `show` tells of the steps of a job."""
     wait, *lines = text.decode("utf-8", "replace").split("\n")
     steps = []
     for line in lines:
-        kind, at, name, ms = line.split("\t")
-        seconds = int(ms) / 1000 if ms else None
-        steps.append(StepView(name, KIND_OF_LETTER[kind], int(at) / 1000, seconds))
-    waits_until, _, signal = wait.partition(" ")
+        letter, at, name, more = line.split("\t")
+        step = StepView(name, KIND_OF_LETTER[letter], int(at) / 1000)
+        if step.kind == "call":
+            *_, number, state = more.split(" ")
+            step = replace(step, job=_id_or_none(place, number.encode()), state=state)
+        elif more:
+            step = replace(step, seconds=int(more) / 1000)
+        steps.append(step)
     steps.sort(key=lambda one: one.at)
-    return tuple(steps), signal or None, int(waits_until) if signal else 0
+    until, _, name = wait.partition(" ")
+    if not name:
+        return StepNotes(tuple(steps))
+    if until.startswith("c"):
+        return StepNotes(tuple(steps), step=name, open_calls=int(until[1:]))
+    return StepNotes(tuple(steps), signal=name, waits_until=int(until))
+
+
+def _id_or_none(place: QueueIdentity, number: bytes) -> str | None:
+    """Return the id of a job, or None for an empty number."""
+    if not number:
+        return None
+    return encode_id(place.node, place.packed, number, AT_LEAST_ONCE_FOREVER)
 
 
 def _is_due_time(state: str, at: float, created: float) -> bool:

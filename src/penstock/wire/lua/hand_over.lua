@@ -122,6 +122,18 @@ end
 --@include lib/batches/keeps_values
 local outer, outer_place = string.match(uses_any('batches') and redis.call('HGET', members, number) or '', '^([^:]+):?(%d*)$')
 is_read = keeps_values(outer) == 1
+local call_field = string.byte(outer or '') == 110 and outer .. ':' .. outer_place -- n: a step has called the job
+if call_field then
+  outer = nil
+  local caller, note = string.match(call_field, '^(n.*):'), redis.call('HGET', tally, call_field)
+  local front = string.match(note or '', '^(c\t%d+\t[^\t]*\t%d+ %d+ %S+ )%S+ open$')
+  if (on or n == 1 or is_link) and front and redis.call('HEXISTS', tally, caller) == 1 then -- what follows it gets its place
+    is_read = true
+    redis.call('HDEL', members, number)
+    redis.call('HSET', members, first, call_field)
+    redis.call('HSET', tally, call_field, front .. first .. ' open')
+  end
+end
 keep_results(done, 'done', results)
 --@include lib/batches/join_batch
 if outer then -- before the batch counts down

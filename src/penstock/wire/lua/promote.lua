@@ -5,7 +5,8 @@
 --- META     v epoch uses seen off paused alarm
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     1 done, 0 gone, -2 ready at its place, dead, delivered at most once, or waiting for the
----                                        end of the job that has its dedup id, or of its window, -3 its ttl has ended
+---                                        end of the job that has its dedup id, or of its window, or for jobs that it has called, -3 its ttl
+---                                        has ended
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
@@ -36,6 +37,8 @@ local function decide(id)
     return -3
   elseif not waits and not leased then
     return (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
+  elseif waits and uses_any('notes') and string.find(redis.call('HGET', tally, 'n' .. id) or '', '^%d+ %d+ %d+ %d+ c') then
+    return -2 -- it waits for jobs that it has called
   elseif waits and (is_admitted or uses_any('dedup') and waits_for_another(id) or waits <= first_place) then
     return -2
   end

@@ -10,7 +10,8 @@
 ---                                        damaged; score: due time, end of lease, time of death, see keys for parked; delivered and owner: of
 ---                                        the last delivery; cancelled, progress, snoozes and failures: the marks of the
 ---                                        job; receipt: of a delivery that has not ended, of a parked job 'held', or the tickets of its key and the limit,
----                                        see keys; batch: number of the callback of its batch. '' = none. steps: only of a job with notes,
+---                                        see keys; batch: number of the callback of its batch, or `n` and the
+---                                        number of the job whose step has called it. '' = none. steps: only of a job with notes,
 ---                                        and if no other one is named: what it waits for and its steps, see steps.
 ---                                        A reply has about 1 MiB, and at least one job: name the missing last ones in another call
 ---          {-6, nonce, version}          written by a newer protocol

@@ -47,7 +47,7 @@ end
 --@include lib/return/count_timeouts
 local most, size = math.max(tonumber(result_size) or 0, 65536), #name + #value + 18
 local ends_wait, awaited = string.match(wait, '^(%d+) (.*)$')
-local reserved = awaited and awaited ~= name and #awaited + 18 or 0 -- for the end of its time
+local reserved = awaited and awaited ~= name and #awaited + 18 or 16 * (string.match(wait, '^c(%d+) ') or 0) -- for the end of its time, or of calls
 local signal_bytes = #outcomes + size
 if signal_bytes > 262144 then
   local _, of_timeouts = count_timeouts(outcomes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from penstock.client.clock import monotonic
@@ -16,7 +17,7 @@ from penstock.core.enqueuing.next_jobs import (
 from penstock.core.jobs.job import Delivery, ops_of
 from penstock.errors import BadArgument
 
-__all__ = ["hand_over"]
+__all__ = ["hand_over", "records_of_calls"]
 
 
 async def hand_over(client: Any, job: Delivery, then: NextJobs) -> tuple[tuple[int, bytes], ...]:
@@ -48,9 +49,7 @@ async def hand_over(client: Any, job: Delivery, then: NextJobs) -> tuple[tuple[i
             own.append(new)
         else:
             others.append((place, new))
-    own = [
-        hooked(new, job.queue_name, middleware=client.middleware, clock=monotonic) for new in own
-    ]
+    own = _hooked(client, job, own)
     is_large = then.is_chain or (then.batch and len(own) > 1)
     most = MOST_BATCH_BYTES if is_large else MOST_NEXT_JOBS_BYTES
     records = records_of(own, ops.codec, most=most)
@@ -58,3 +57,26 @@ async def hand_over(client: Any, job: Delivery, then: NextJobs) -> tuple[tuple[i
         queue = await client.open(new.queue or job.queue_name)
         await queue.enqueue(new, dedup=repeatable(job.id, place, job.lease))
     return records
+
+
+def records_of_calls(
+    client: Any, job: Delivery, calls: Iterable[NewJob]
+) -> tuple[tuple[int, bytes], ...]:
+    """Return delay and record of each job that a step calls.
+
+    Args:
+        client: the client of the worker.
+        job: the job that calls them.
+        calls: the jobs.
+
+    Raises:
+        BadArgument: they are too large.
+        Any exception of the middleware.
+    """
+    jobs = _hooked(client, job, calls)
+    return records_of(jobs, ops_of(job).codec, most=MOST_BATCH_BYTES, argument="jobs")
+
+
+def _hooked(client: Any, job: Delivery, jobs: Iterable[NewJob]) -> list[NewJob]:
+    queue, middleware = job.queue_name, client.middleware
+    return [hooked(new, queue, middleware=middleware, clock=monotonic) for new in jobs]

@@ -28,7 +28,7 @@ from penstock.core.jobs.results import (
 )
 from penstock.core.values.caught import caught
 from penstock.errors import BadArgument
-from penstock.worker._async.hand_over import hand_over
+from penstock.worker._async.hand_over import hand_over, records_of_calls
 from penstock.worker._async.steps import (
     AsyncSteps,
     ask_from_thread,  # async only
@@ -343,7 +343,9 @@ class AsyncHandlerRunner:
             links = links_of(job) if verdict.kind == "ack" else []
             if then is not None and id(then) in known:
                 then, verdict = None, verdict._replace(then=None)
-            if links and job.cancelled:  # else its value would be the result of the chain
+            if verdict.calls is not None:
+                prepared.append(self._prepare_calls(handler, job, verdict))
+            elif links and job.cancelled:  # else its value would be the result of the chain
                 prepared.append(CANCELLED)
             elif (then is None and not links) or job.lost or job.cancelled or job.settled:
                 prepared.append(verdict)
@@ -363,6 +365,15 @@ class AsyncHandlerRunner:
                     else:
                         prepared += self._judge_failure(handler, [job], caught())
         return prepared
+
+    def _prepare_calls(self, handler: AnyHandler, job: Delivery, verdict: Verdict) -> Verdict:
+        """Prepare the jobs that a step calls."""
+        assert verdict.calls is not None
+        try:
+            records = records_of_calls(self.client, job, verdict.calls.jobs)
+        except Exception:  # noqa: BLE001  # that of middleware: as if the handler had raised it
+            return self._judge_failure(handler, [job], caught())[0]
+        return verdict._replace(calls=replace(verdict.calls, records=records))
 
     def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> bool:
         """Pass the values of jobs whose results are kept on to their acks, or to next links.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio  # async only
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
 
 from penstock.client._async.nodes.one_part import AsyncOnePart
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
+from penstock.core.enqueuing.new_jobs import NewJob
 from penstock.core.jobs.job import Delivery, reservation_of
 from penstock.core.values.annotations import Self
 from penstock.core.values.checks import MAX_DURATION_MS, Duration, duration_ms
 from penstock.errors import StepNotKept, WrongEpoch
 from penstock.wire.codes import Code
+from penstock.worker.step_calls import CoroutineJob, check_jobs, value_of_call
 from penstock.worker.step_run import (
     RUN_STEP,
     SLEEP_STEP,
@@ -94,11 +96,12 @@ class AsyncSteps(BaseSteps):
         self._shield = shield
 
     @classmethod
-    def local(cls, signals: Mapping[str, object] | None = None) -> Self:
+    def local(cls, values: Mapping[str, object] | None = None) -> Self:
         """Return steps without a server, to call a handler in a test: each one runs once.
 
         Args:
-            signals: the values that waits return, by their names. Other waits time out at once.
+            values: what waits, calls and gathers return, by their names. Other waits time out at
+                once, and other calls fail.
 
         Raises:
             StepNotKept: a value can't be written as JSON.
@@ -109,7 +112,7 @@ class AsyncSteps(BaseSteps):
             >>> await order(AsyncSteps.local(), "7")
             ['7', 'blue']
         """
-        return cls(StepRun(None, signals))
+        return cls(StepRun(None, values))
 
     # [async only
     @overload
@@ -253,6 +256,108 @@ class AsyncSteps(BaseSteps):
         try:
             await self._read_notes()
             return decoded_value(steps.end_wait(name, timeout_ms))
+        finally:
+            steps.end()
+
+    @overload
+    async def call(self, name: str, job: CoroutineJob[T]) -> T: ...
+    @overload
+    async def call(self, name: str, job: NewJob[T]) -> T: ...
+    async def call(self, name: str, job: NewJob[Any]) -> Any:
+        """Call a job of another handler, and return its value. No worker is held meanwhile.
+
+        The job is added, and this run ends, in one step. The job is one of its own, in the queue of
+        this one: it has its own attempts, and its end is noted with this job, in the step that ends
+        it. Then this job is delivered again, and goes on. So it is called once, whatever crashes.
+        If exactly one job follows it (`Done(then=[...])`, a chain), the value is that of the job
+        which follows. Jobs that a cancelled, deleted or dead job has called run on.
+
+        Args:
+            name: as of `run`.
+            job: a job of a handler, `ship.job(order_id)`, with its options, or a chain. Not with
+                `at`, a dedup id, `replicas` and the like; on an ordered queue not with the key of
+                this job; in a queue with partitions no key that chooses another one.
+
+        Returns:
+            The value of its handler, as JSON returns it.
+
+        Raises:
+            StepFailed: the job is a dead letter, or was cancelled or removed, its ttl has ended, or
+                its value was not kept. A handler that does not catch it makes its own job a dead
+                letter at once; a redrive of that calls the job again.
+            BadArgument: the name or the job can't be used; nothing was called.
+            DuplicateStep, StepOverlap, StepsChanged, RunEnded: as of `run`.
+            StepNotKept: the job has no room for another note; nothing was called.
+            Suspended: a `RunEnded`: this run ends. Whatever the handler makes of it is ignored.
+
+        Examples:
+            >>> handlers = Handlers()
+            >>> @handlers.handler
+            ... def ship(order_id: str) -> str:
+            ...     return f"label of {order_id}"
+            >>> @handlers.handler
+            ... async def order(steps: AsyncSteps, order_id: str) -> str:
+            ...     return await steps.call("ship", ship.job(order_id))
+            >>> await order(AsyncSteps.local({"ship": "a label"}), "7")
+            'a label'
+
+        Section of the protocol: protocol/steps.md.
+        """
+        return (await self._call_jobs(name, [job], is_one=True))[0]
+
+    @overload
+    async def gather(self, name: str, jobs: Iterable[CoroutineJob[T]]) -> list[T]: ...
+    @overload
+    async def gather(self, name: str, jobs: Iterable[NewJob[T]]) -> list[T]: ...
+    async def gather(self, name: str, jobs: Iterable[NewJob[Any]]) -> list[Any]:
+        """Call several jobs at once, and return their values, in the order of the jobs.
+
+        All are added in one step, and run side by side; this job goes on when the last one has
+        ended. All else is as of `call`.
+
+        Args:
+            name: as of `run`.
+            jobs: as of `call`: at most 1,000, less the other steps of the job, and 1 MiB together.
+                A later run has to come with the same jobs in the same order: make the list in a
+                step, or of the arguments.
+
+        Returns:
+            The values. They have 1 MiB at most, with those of the other steps.
+
+        Raises:
+            StepFailed: some have ended without a value: the first one of these, when all have
+                ended. A redrive of this job calls these again, and keeps the other values.
+            StepsChanged: the step has called another number of jobs, or others, by their handlers
+                and arguments.
+            BadArgument, DuplicateStep, StepOverlap, StepNotKept, Suspended, RunEnded: as of `call`.
+
+        Examples:
+            >>> handlers = Handlers()
+            >>> @handlers.handler
+            ... def resize(path: str) -> str:
+            ...     return f"small/{path}"
+            >>> @handlers.handler
+            ... async def album(steps: AsyncSteps, paths: list[str]) -> list[str]:
+            ...     return await steps.gather("resize", [resize.job(path) for path in paths])
+            >>> await album(AsyncSteps.local({"resize": ["small/a"]}), ["a"])
+            ['small/a']
+
+        Section of the protocol: protocol/steps.md.
+        """
+        return await self._call_jobs(name, jobs)
+
+    async def _call_jobs(
+        self, name: str, jobs: Iterable[NewJob[Any]], *, is_one: bool = False
+    ) -> list[Any]:
+        steps = self._run
+        steps.begin(name)
+        try:
+            chosen = check_jobs(jobs, steps.job)
+            if steps.job is None:
+                given = steps.given_value(name, None if is_one else len(chosen))
+                return [given] if is_one else given
+            await self._read_notes()
+            return [*map(value_of_call, steps.end_calls(name, chosen) if chosen else ())]
         finally:
             steps.end()
 

@@ -20,7 +20,7 @@ from penstock.wire.codes import Code
 from penstock.wire.packing import Packable
 from penstock.wire.replies import Parser
 
-__all__ = ["Consuming", "Exchanged", "Recovered", "Taken"]
+__all__ = ["Consuming", "Exchanged", "JobsOfStep", "Recovered", "Taken"]
 
 DRAINED_NEXT_MS = -2
 """`next` of a reserve on a queue that is closed and drained."""
@@ -53,6 +53,24 @@ class Taken(NamedTuple):
     def is_over(self) -> bool:
         """True if nothing was reserved, and the queue is closed and drained."""
         return self.next_ms == DRAINED_NEXT_MS and not self.deliveries
+
+
+class JobsOfStep(NamedTuple):
+    """The jobs that a step calls, without their records.
+
+    Attributes:
+        place: of the first note, from 1.
+        name: of the step.
+        total: how many jobs the step has.
+        parts: the place of each record among them, from 1.
+        print: of their arguments, to tell them from others; "-" = they are not compared.
+    """
+
+    place: int
+    name: str
+    total: int
+    parts: tuple[int, ...]
+    print: str
 
 
 class Exchanged(NamedTuple):
@@ -200,6 +218,25 @@ class Consuming(Operations):
     def suspend(self, names: Names, index: int, name: str, delay_ms: int) -> Call[Settled]:
         """Note a sleep at this place, from 1, and give back until it is over; 0 = a wait."""
         return self.call_about_jobs("suspend", names, index, name, delay_ms, receipts=True)
+
+    def call_jobs(
+        self, job: Delivery, step: JobsOfStep, records: Sequence[tuple[int, bytes]]
+    ) -> Call[Settled]:
+        """Add the jobs that a step calls, delay in ms and record of each, and give back its job."""
+        parts = "" if len(records) == step.total else " ".join(map(str, step.parts))
+        delays = " ".join(str(delay) for delay, _ in records)
+        about = epoch_of(job), job.receipt, number_of(job)
+        args = (
+            *about,
+            b"%d" % step.place,
+            step.name,
+            b"%d" % step.total,
+            parts,
+            step.print,
+            delays,
+        )
+        bodies = (record for _, record in records)
+        return self.call_read_by("call_jobs", partial(outcomes, [job]), (*args, *bodies))
 
     def bury(self, names: Names, reason: str, trace: str = "") -> Call[Settled]:
         """Give up."""

@@ -1,4 +1,4 @@
--- batch_of(id) returns the number of the callback of a job's batch; '' = it is in none.
+-- batch_of(id) returns the number of the callback of a job's batch, or `n` and the number of the job whose step has called it; '' = none.
 --- KEYS   members
 --- NEEDS  uses
 --- GIVES  batch_of has_batches

@@ -1,5 +1,6 @@
 -- list_steps(id) returns what a job waits for, as the head of its notes has it, and a line for each of its steps: kind, time, name, and of
--- a sleep its ms, with a tab between two of them. Kinds: r run, s sleep; w a signal, t a timeout of a wait. '' = it has no notes.
+-- a sleep its ms, of a called job its part, total, print, number and state, with a tab between two of them. Kinds: r run, s sleep, c a called
+-- job; w a signal, t a timeout of a wait. '' = it has no notes.
 --- KEYS   tally
 --- NEEDS  uses
 --- GIVES  list_steps
@@ -16,7 +17,9 @@ local function list_steps(id)
   local notes = redis.call('HMGET', tally, unpack(fields))
   for place = 2, #notes do
     local kind, from = string.match(notes[place] or '', '^(%l)\t%d+\t[^\t]*\t()')
-    if kind then
+    if kind == 'c' then
+      lines[#lines + 1] = string.match(notes[place], '^c\t%d+\t[^\t]*\t%d+ %d+ %S+ %S+ %l+')
+    elseif kind then
       lines[#lines + 1] = kind == 's' and notes[place] or string.sub(notes[place], 1, from - 1)
     end
   end
