@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from penstock import AsyncJob
+from penstock import AsyncJob, StepFailed
 from penstock.core.jobs.job import term_of
 from tests.simulation.loop import Process
 from tests.simulation.world import World
@@ -89,6 +89,7 @@ class Entry:
         parent: the job that hands it over.
         child: the job that it hands over.
         batch: the batch that it hands over: its callback.
+        called: the jobs that its steps call.
         dead: the job whose death adds it.
         attempted_at: when it was tried.
         settled_at: when the producer knew what has become of it; None = it does not.
@@ -115,6 +116,7 @@ class Entry:
     parent: Entry | None = None
     child: Entry | None = None
     batch: Entry | None = None
+    called: list[Entry] = field(default_factory=list)
     dead: Entry | None = None
     attempted_at: float = 0.0
     settled_at: float | None = None
@@ -203,6 +205,7 @@ class Ledger:
         refuses_since: the time since when producers are refused; None = they are not.
         has_lost: whether a server has lost settings or counts of deliveries.
         steps_taken: how often a step was taken.
+        calls_seen: how often the ends of called jobs were seen.
         outcomes_seen: how often an outcome of a wait was seen, by its signaller or its handler.
     """
 
@@ -225,6 +228,7 @@ class Ledger:
         self.has_lost = False
         self.steps_taken = 0
         self.outcomes_seen = 0
+        self.calls_seen = 0
         self._noted: dict[tuple[str, int], int] = {}
         self._outcomes: dict[str, str | None] = {}
         self._excused: Counter[str] = Counter()
@@ -313,6 +317,35 @@ class Ledger:
                 self.attempt(member)
             self.attempt(then)
         return parent.batch
+
+    def call(self, parent: Entry, deeds: Sequence[str]) -> list[Entry]:
+        """Return the jobs that the steps of a handler call, each time the same."""
+        if not parent.called:
+            for number, deed in enumerate(deeds):
+                called = Entry(f"{parent.name}.{number}", deed, parent=parent)
+                parent.called.append(called)
+                self.attempt(called)
+        return parent.called
+
+    def see_called(self, parent: Entry, values: list[Any]) -> None:
+        """Note the values of called jobs, which have all ended."""
+        self.calls_seen += 1
+        expected = [one.name for one in parent.called if one.deed != "always fails"]
+        if values != expected:
+            self.complain(f"{parent.name} called {expected}, and got {values}")
+        for called in parent.called[:-1]:
+            if not called.done:
+                self.complain(f"{called.name} has a value, and was not run")
+
+    def see_failed_call(self, parent: Entry, error: StepFailed) -> None:
+        """Note that a called job has ended without a value."""
+        self.calls_seen += 1
+        last = parent.called[-1]
+        is_usual = error.step == "last" and error.state == "dead"
+        if not is_usual and not set().union(*(one.excuses for one in (parent, *parent.called))):
+            self.complain(f"a step of {parent.name} failed: {error!r}")
+        if is_usual and last.runs == 0:
+            self.complain(f"{last.name} is dead, and was not run")
 
     def expect_follow_up(self, dead: Entry) -> None:
         """Note that the death of a job adds another one."""

@@ -29,6 +29,7 @@ from penstock import (
     ResultTimeout,
     RetryPolicy,
     Snooze,
+    StepFailed,
     StepTimeout,
 )
 from tests.simulation.faults import LONGEST_DELAY, LONGEST_TAIL
@@ -46,6 +47,8 @@ STEPS, SLEEP_SECONDS = 3, 0.5
 """Of a job whose handler takes steps, and sleeps behind each."""
 WAIT_SECONDS = 4.0
 """Of a job whose handler waits for a signal."""
+CALLED_DEEDS = ("ok", "fails once", "long", "nap", "always fails")
+"""Of the jobs that the steps of a handler call: the first alone, the next ones together."""
 PARTITIONS = 3
 DEEDS = (
     *("ok", "ok", "ok", "nap", "long", "longest"),
@@ -59,11 +62,13 @@ DEEDS_OF_FEATURE = {
     "hands batch": ("hands a batch",),
     "on dead": ("always fails",),
     "waits": ("waits", "waits"),
+    "calls": ("calls", "calls"),
 }
 OPTIONS_OF_DEED: dict[str, dict[str, Any]] = {
     "once": {"lease": 0},
     "steps": {"headers": {"handler": "steps"}},
     "waits": {"headers": {"handler": "waits"}},
+    "calls": {"headers": {"handler": "calls"}},
 }
 EXTENSION = 2 * LEASE
 SECONDS_OF_DEED = {"nap": 0.5, "long": 2.5 * LEASE, "longest": 6 * LEASE, "extends": EXTENSION}
@@ -355,6 +360,7 @@ class Load:
             declare = handlers.handler(DECLARED, queue=QUEUE, every=TICK_SECONDS)
             declare(self._run_declared)
         handlers.handler("waits")(self._wait)
+        handlers.handler("calls")(self._call)
         self._follow = handlers.default(self._handle).options(retry=PATIENT)
         return handlers
 
@@ -432,6 +438,28 @@ class Load:
         finally:
             self.ledger.end(run, is_done=is_done)
         return name
+
+    async def _call(self, steps: AsyncSteps, job: AsyncJob, name: str) -> str:
+        run, is_done = self._begin(name, job), False
+        try:
+            called = self.ledger.call(run.entry, CALLED_DEEDS)
+            first, *middle, last = map(self._called_job, called)
+            try:
+                values = [await steps.call("first", first)]
+                await asyncio.sleep(self.world.draws.uniform(0.0, LEASE / STEPS))
+                values += await steps.gather("middle", middle)
+                self.ledger.see_called(run.entry, values)
+                await steps.call("last", last)
+            except StepFailed as error:
+                self.ledger.see_failed_call(run.entry, error)
+            is_done = True
+        finally:
+            self.ledger.end(run, is_done=is_done)
+        return name
+
+    def _called_job(self, entry: Entry) -> Any:
+        fails = self._follow.options(retry=POLICY)
+        return (fails if entry.deed == "always fails" else self._follow).job({"name": entry.name})
 
     async def _take_steps(self, steps: AsyncSteps, job: AsyncJob, name: str) -> str:
         run, is_done = self._begin(name, job), False

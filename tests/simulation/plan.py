@@ -41,6 +41,7 @@ LATEST_FEATURES = {
     "waits": 0.15,
 }
 """Features that are drawn apart: the other worlds keep their stories."""
+NEWEST_FEATURES = {"calls": 0.2}
 PLACES = {"cluster": 0.15, "sentinel": 0.1}
 """Where the queue is, if neither on one server nor on two: in a Redis Cluster of two primaries, or
 behind Sentinels. Each primary has a replica, which takes over at an address of its own."""
@@ -121,7 +122,7 @@ class Plan:
     """A plan.
 
     Attributes:
-        features: some of `FEATURES`, `LATER_FEATURES`, `LATEST_FEATURES` and `PLACES`.
+        features: some of `FEATURES` and the later ones, and of `PLACES`.
         strikes: some of `STRIKES`.
         blows: what happens, in the order of time.
         servers, producers, workers: their names.
@@ -181,6 +182,8 @@ def draw_plan(seed: int) -> Plan:
     drawn += [name for name, share in LATER_FEATURES.items() if later.random() < share]
     latest = random.Random(f"latest {seed}")
     drawn += [name for name, share in LATEST_FEATURES.items() if latest.random() < share]
+    newest = random.Random(f"newest {seed}")
+    drawn += [name for name, share in NEWEST_FEATURES.items() if newest.random() < share]
     places = random.Random(f"places {seed}")
     drawn += [name for name, share in PLACES.items() if places.random() < share]
     for part, rival in RIVALS:

@@ -266,6 +266,21 @@ PLANTS: tuple[Plant, ...] = (
         "if find_outcome(outcomes, string.match(redriven, '%d+$'), name) then",
         "if false then",
     ),
+    ScriptPlant(
+        "the end of a called job does not wake its caller",
+        "if redis.call('ZSCORE', scheduled, caller) then",
+        "if false then",
+    ),
+    ScriptPlant(
+        "a caller that was called again adds its jobs twice",
+        "index ~= count + 1 or count + n > 1000",
+        "count + n > 1000",
+    ),
+    ScriptPlant(
+        "the end of one called job is that of all",
+        "elseif open + 0 > 1 then",
+        "elseif open + 0 > 9 then",
+    ),
     ClientPlant(
         "a repeat has a number of its own",
         AsyncProducerConnection,
