@@ -52,6 +52,7 @@ def main() -> int:
             return _run_all(pool, options.first, options.seeds, math.inf, options.processes)
         until = time.monotonic() + options.seconds
         first = random.SystemRandom().randrange(*NEW_SEEDS)
+        print(f"new seeds from {first} on, for {options.seconds:.0f} s", flush=True)
         return _run_all(pool, first, 10**9, until, options.processes)
 
 
