@@ -208,8 +208,8 @@ class Faults:
     async def _slow_down(self, blow: Blow) -> None:
         server = self._server_of(blow)
         server.seconds_per_request = self._world.draws.choice((0.02, 0.1, 0.4))
-        self._ledger.slow_down(server.seconds_per_request)
-        await asyncio.sleep(blow.seconds)
+        with self._ledger.notice.slowed(server.seconds_per_request):
+            await asyncio.sleep(blow.seconds)
         server.seconds_per_request = 0.0
         self._world.note("is fast", server.name)
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from penstock import AsyncJob, StepFailed
 from penstock.core.jobs.job import term_of
 from tests.simulation.loop import Process
+from tests.simulation.notice import Notice
 from tests.simulation.world import World
 
 __all__ = [
@@ -32,11 +33,6 @@ __all__ = [
 
 SERVER_TICK = 0.001
 """Seconds between two times of a server: scripts count whole milliseconds."""
-NOTICE_SECONDS = 8.0
-"""Most seconds after which a worker notices that a lease has ended. Its heartbeat may wait for a
-silent server meanwhile: two calls, each with 2 s to connect and 2 s to reply."""
-REQUESTS_OF_NOTICE = 12
-"""Most requests of these two calls: on a new connection, to a server without the script."""
 STEP_OF_QUEUE_TIME = 1.0
 """Most seconds by which the time of a queue goes back when the clock of its server is set back."""
 LOST = "may be lost"
@@ -197,7 +193,7 @@ class Ledger:
         deliveries: the times of all deliveries that a handler has seen.
         deliveries_of_key: those that its rate allows, by key.
         broken: promises that were found broken.
-        notice_seconds: most seconds after which a worker notices that a lease has ended.
+        notice: bounds the time in which a worker notices that a lease has ended.
         latest_notice: most seconds for which a handler ran on after the end of its lease.
         paused_at: the time since when nothing is delivered; None = there is no pause.
         held: the times between which nothing is delivered; None = there is no hold.
@@ -211,10 +207,10 @@ class Ledger:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.notice = Notice(world.clock)
         self.entries: dict[str, Entry] = {}
         self.running: list[Run] = []
         self.broken: list[str] = []
-        self.notice_seconds = NOTICE_SECONDS
         self.latest_notice = 0.0
         self.ticks: dict[tuple[str, int], set[str]] = {}
         self.deliveries: list[float] = []
@@ -233,7 +229,7 @@ class Ledger:
         self._outcomes: dict[str, str | None] = {}
         self._excused: Counter[str] = Counter()
         self._lapsed_at = 0.0
-        self._ticked_until = 0.0
+        self._stepped_back_from: list[float] = []
         self._ticked_at: dict[tuple[str, int], float] = {}
         self._time_excess = 0.0
 
@@ -443,17 +439,12 @@ class Ledger:
         self.held_keys.clear()
         if seconds < 0:
             self._time_excess = STEP_OF_QUEUE_TIME
-            self._ticked_until = max(self._ticked_until, before)
+            self._stepped_back_from.append(before)
         else:
             self._lapse()
             self._excuse_since(self._now, REPEATED, BURIED)
             for entry in self.entries.values():
                 entry.excuses.update((RESULT, LOST) if entry.ttl else (RESULT,))
-
-    def slow_down(self, seconds: float) -> None:
-        """Note that a server takes so long for a request."""
-        notice = NOTICE_SECONDS + REQUESTS_OF_NOTICE * seconds
-        self.notice_seconds = max(self.notice_seconds, notice)
 
     def _excuse_since(self, since: float, *excuses: str) -> None:
         """Excuse the jobs of which no producer knew at this time what has become of them."""
@@ -592,7 +583,7 @@ class Ledger:
         late = self._now - run.until
         if run.is_unaware and late > 0:
             self.latest_notice = max(self.latest_notice, late)
-            if late > self.notice_seconds:
+            if late > self.notice.seconds_since(run.until):
                 self.complain(f"{run.entry.name} ran on for {late:.1f} s, and its lease had ended")
 
     def take_step(self, run: Run, number: int) -> int:
@@ -621,7 +612,9 @@ class Ledger:
         ids = self.ticks.setdefault((schedule, round(at)), set())
         ids.add(job.id)
         ran_at = self._ticked_at.setdefault((schedule, round(at)), self._now)
-        if len(ids) > 1 and ran_at > self._lapsed_at and at > self._ticked_until:
+        # Behind a clock that was set back from a later time it is added again.
+        most = 1 + sum(before >= at for before in self._stepped_back_from)
+        if len(ids) > most and ran_at > self._lapsed_at:
             self.complain(f"the tick of {schedule} at {at} was added twice")
 
     def check_ticks(self, schedule: str, began: float, ended: float, every: float) -> None:

@@ -30,7 +30,7 @@ from tests.simulation.scripts import (
     show_to_lua,
 )
 
-__all__ = ["Server", "Session", "use_server_time"]
+__all__ = ["MOST_SECONDS_BEHIND", "Server", "Session", "use_server_time"]
 
 VERSION = (7, 0)
 """Version of the servers, as they tell it."""

@@ -13,6 +13,7 @@ from penstock.worker.terms import OVER
 from tests.simulation import ledger as ledgers
 from tests.simulation.ledger import Entry, Ledger, Rate
 from tests.simulation.loop import EPOCH
+from tests.simulation.server import MOST_SECONDS_BEHIND
 from tests.simulation.world import World
 
 
@@ -60,12 +61,15 @@ def test_a_worker_that_has_noticed_a_lost_job_does_not_hold_its_key(ledger: Ledg
 
 
 def test_ticks_run_again_behind_a_clock_that_was_set_back(ledger: Ledger) -> None:
-    """Those up to the time that the clock had shown; a later one runs once."""
+    """Those up to the time that the clock had shown run once more; a later one runs once."""
     before = EPOCH + 1020.0
     ledger.tick(EPOCH + 1015.0, StubJob("one"), "often")  # type: ignore[arg-type]
     ledger.step_clock(-100.0, before)
     ledger.tick(EPOCH + 1015.0, StubJob("two"), "often")  # type: ignore[arg-type]
     assert ledger.broken == []
+    ledger.tick(EPOCH + 1015.0, StubJob("again"), "often")  # type: ignore[arg-type]
+    assert len(ledger.broken) == 1
+    ledger.broken.clear()
     for name in ("three", "four"):
         ledger.tick(EPOCH + 1025.0, StubJob(name), "often")  # type: ignore[arg-type]
     assert len(ledger.broken) == 1
@@ -146,3 +150,14 @@ def test_a_renewal_behind_a_clock_that_was_set_back(ledger: Ledger) -> None:
     assert ledger.broken == []
     begin_in(holders[0], until=clock.now + 3.0)
     assert ledger.broken == ["one runs in w0 while w1 holds it"]
+
+
+def test_a_slow_server_excuses_no_later_leases(ledger: Ledger) -> None:
+    """A worker may notice late that a lease has ended while its server was slow, or before."""
+    clock = ledger._world.clock
+    usual = ledger.notice.seconds_since(clock.now)
+    with ledger.notice.slowed(0.4):
+        clock.now += 5.0
+        ended_at = clock.now
+    assert ledger.notice.seconds_since(ended_at) > usual
+    assert ledger.notice.seconds_since(ended_at + MOST_SECONDS_BEHIND + 1.0) == usual

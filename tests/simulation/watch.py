@@ -90,7 +90,8 @@ class LeaseWatch:
                     self._ledger.complain(f"{key.decode()} has {len(item.value)} jobs, not {most}")
 
     def _check_notice(self, run: Run, seconds: float) -> None:
-        if seconds > self._ledger.notice_seconds and not run.process.was_stopped:
+        bound = self._ledger.notice.seconds_since(self._clock.now - seconds)
+        if seconds > bound and not run.process.was_stopped:
             who = run.process.name
             self._ledger.complain(f"{who} does not notice that it has lost {run.entry.name}")
 
