@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class ScriptPlant(Plant):
     """A fault in each script that has a text.
 
     Attributes:
-        text: a text of scripts.
+        text: a text of scripts, whatever white space is between its words: it may be indented.
         fault: the text in its place.
     """
 
@@ -56,8 +57,13 @@ class ScriptPlant(Plant):
     @contextmanager
     def planted(self, world: World) -> Iterator[None]:
         """Plant the fault."""
-        world.plant(lambda source: source.replace(self.text.encode(), self.fault.encode()))
+        world.plant(lambda source: self.pattern.sub(lambda _: self.fault, source.decode()).encode())
         yield
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Finds the text."""
+        return re.compile(r"\s+".join(map(re.escape, self.text.split())))
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,6 @@ RARE = (
     "no lost lease is noticed",
     "a worker forgets that its lease ends",
     "a lost schedule does not come back",
-    "a death adds two jobs",
 )
 """Names of faults that need about ten seeds or more."""
 PLANTS: tuple[Plant, ...] = (
