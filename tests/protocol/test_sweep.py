@@ -121,6 +121,17 @@ def test_a_call_removes_so_many_expired_jobs(backend: Backend, name: str) -> Non
     assert raw.zcard(KEYS["expiry"]) == 1001 - removed
 
 
+@pytest.mark.parametrize("name, dropped", [("ack", 100), ("sweep", 1000)])
+def test_a_call_drops_so_many_marks(name: str, dropped: int, backend: Backend) -> None:
+    """A mark of an awaited job goes when its client has not looked for 30 s."""
+    raw = backend.sync_client()
+    [number] = _fill(raw, [9], uses="w")
+    old = (1 << 52) + T0 - 30_000
+    raw.zadd(KEYS["expiry"], {f"?{T0}-{1_000_000_000 + i}": old for i in range(dropped + 1)})
+    run(raw, KEYS, name, [8, EPOCH, "", "", number] if name == "ack" else [8, IDLE_MS])
+    assert raw.zcard(KEYS["expiry"]) == 1
+
+
 def test_a_step_of_a_purge_removes_a_thousand_jobs(backend: Backend) -> None:
     """It says that there may be more, also if there are none."""
     raw = backend.sync_client()
