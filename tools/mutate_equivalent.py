@@ -37,6 +37,11 @@ EQUIVALENT = {
         "type(body) is bytes -> False",
     ): "only slower",
     (
+        "core/enqueuing/chunks.py",
+        "if type(bodies) is not NewJobs:",
+        "type(bodies) is not NewJobs -> True",
+    ): "only slower",
+    (
         "core/enqueuing/schedules.py",
         "ANY_TIME = datetime(2025, 1, 1)  # noqa: DTZ001  # the zone is that of the schedule",
         "2025 -> 2026",
