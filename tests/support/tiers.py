@@ -27,6 +27,8 @@ __all__ = ["left_out"]
 
 ONE_IN, MOST = 4, 4
 """A short run has one case in this many of each test, and at most this many."""
+VECTORS = "tests/protocol/test_vectors.py"
+"""These are drawn first, as a change of a file that all scripts include touches too many cases."""
 PROTOCOL = "tests/protocol/"
 """Tests whose cases are often texts that begin with the name of a script: "reserve due"."""
 MOST_TOUCHED = 1000
@@ -49,7 +51,7 @@ def left_out(
     for item in items:
         tests.setdefault(_test(item), []).append(item)
     more = MOST_TOUCHED
-    for (test, _), cases in tests.items():
+    for (test, _), cases in sorted(tests.items(), key=lambda one: VECTORS not in one[0][0]):
         name = _pair(test)
         drawn = cases if whole else _drawn(name, cases)
         if not whole and more > 0:
@@ -82,13 +84,15 @@ def _knows(item: pytest.Item, touched: Touched) -> bool:
     if touched.files and item.path.as_posix().endswith(tuple(touched.files)):
         return True
     params = item.callspec.params if touched.scripts and hasattr(item, "callspec") else {}
-    vector, script = params.get("vector"), params.get("script")
-    if getattr(vector, "script", getattr(script, "name", "")) in touched.scripts:
-        return True
-    return PROTOCOL in item.path.as_posix() and any(
-        isinstance(value, str) and value.partition(" ")[0].rstrip(",:") in touched.scripts
-        for value in params.values()
-    )
+    is_text = PROTOCOL in item.path.as_posix()
+    return any(_script_of(value, is_text=is_text) in touched.scripts for value in params.values())
+
+
+def _script_of(value: Any, *, is_text: bool) -> str:
+    """Return the script of a vector or of a call, or the name at the beginning of a text."""
+    if isinstance(value, str):
+        return value.partition(" ")[0].rstrip(",:") if is_text else ""
+    return str(getattr(value, "script", getattr(value, "name", "")))
 
 
 def _test(item: pytest.Item) -> tuple[str, str]:
