@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.wire.codes import Code
-from penstock.wire.keys import QueueKeys
+from penstock.wire.keys import QueueKeys, score_of
 from penstock.wire.replies import PARSERS
 from tests.protocol.clock import T0, run
 from tests.protocol.keyspace import Raw
@@ -160,3 +160,31 @@ def test_a_moved_job_of_a_clock_ahead_is_due_now(backend: Backend) -> None:
     raw = backend.sync_client()
     numbers = _fill(raw, [9, *[OWN_NODE] * 62, 9], first_ms=T0 - 30)
     assert _moved(raw, numbers) == (64, 0)
+
+
+NUMBER = f"{T0 - 9999}-1000000000"
+ZSETS = {"expiry": "t", "once": "o", "windows": "ds", "holds": "y"}
+HASHES = {
+    "held": "buk",
+    "tally": "rmn",
+    "dedup": "ds",
+    "schedules": "e",
+    "batches": "rg",
+    "members": "g",
+}
+"""Keys, and the letters of `uses` that stay while one has an entry."""
+
+
+@pytest.mark.parametrize("key", ["none", "ready", *ZSETS, *HASHES])
+def test_a_sweep_keeps_the_letters_of_what_is_there(key: str, backend: Backend) -> None:
+    """A letter goes when no key has what it stands for."""
+    raw = backend.sync_client()
+    letters = "".join(sorted({*"k", *"".join([*ZSETS.values(), *HASHES.values()])}))
+    _fill(raw, [9] if key == "ready" else [], uses=letters)
+    if key in ZSETS:
+        raw.zadd(KEYS[key], {NUMBER: score_of(T0 + 5000, 0) if key == "once" else T0 + 5000})
+    elif key in HASHES:
+        raw.hset(KEYS[key], NUMBER, "1\nx")
+    run(raw, KEYS, "sweep", [8, IDLE_MS])
+    kept = {"none": "", "ready": "k", **ZSETS, **HASHES}[key]
+    assert raw.hget(KEYS["meta"], "uses").decode() == "".join(sorted(kept))
