@@ -175,6 +175,15 @@ EQUIVALENT = {
         "if has_counters and #counts == 0 then",
         "and -> or",
     ): "only slower",
+    (f"{LUA}peek.lua", "if #page < 200 then", "200 -> 199"): "a page has pairs",
+    (
+        f"{LUA}redrive.lua",
+        "local ends = tonumber(string.match(value, '@(%d+)$')) or 0",
+        "0 -> 1",
+    ): "now is later than both",
+    (f"{LUA}pressure/put.lua", "if not fits and space > 0 then", "and -> or"): (
+        "where it fits, there is nothing to delete"
+    ),
     **{
         (f"{LUA}lib/finish/notify_ended.lua", "if count > 0 and count < #ids then", change): (
             "only which of two reads finds the marks"
