@@ -185,6 +185,14 @@ EQUIVALENT = {
         "where it fits, there is nothing to delete"
     ),
     **{
+        (
+            f"{LUA}lib/deliver/choose_waiting.lua",
+            "step = math.min(step, math.max(n - took, undelivered), read_count < 16 and 16 or 100)",
+            change,
+        ): "only how many entries a step reads"
+        for change in ("16 -> 15", "16 -> 17", "100 -> 99", "100 -> 101")
+    },
+    **{
         (f"{LUA}lib/finish/notify_ended.lua", "if count > 0 and count < #ids then", change): (
             "only which of two reads finds the marks"
         )
