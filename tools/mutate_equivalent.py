@@ -175,6 +175,9 @@ EQUIVALENT = {
         "if has_counters and #counts == 0 then",
         "and -> or",
     ): "only slower",
+    (f"{LUA}lib/batches/keep_values.lua", "if is_full == nil then", "is_full == nil -> true"): (
+        "only slower"
+    ),
     (f"{LUA}peek.lua", "if #page < 200 then", "200 -> 199"): "a page has pairs",
     (
         f"{LUA}redrive.lua",
