@@ -150,7 +150,7 @@ def python_faults(path: str, source: bytes) -> Iterator[Fault]:
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield nodes whose change is a fault: no types, assertions, log records, texts, exports."""
     text = ast.unparse(node) if isinstance(node, (ast.stmt, ast.Call)) else ""
-    if text.startswith(("assert ", "logger.", "__all__", "if TYPE_CHECKING")):
+    if text.startswith(("assert ", "logger.", "_logger.", "__all__", "if TYPE_CHECKING")):
         return
     if isinstance(node, ast.JoinedStr):  # before Python 3.12 its parts have wrong places
         return
