@@ -47,6 +47,11 @@ EQUIVALENT = {
         "2025 -> 2026",
     ): "any time will do",
     (
+        "core/enqueuing/schedules.py",
+        "ANY_TIME = datetime(2025, 1, 1)  # noqa: DTZ001  # the zone is that of the schedule",
+        "2025 -> 2024",
+    ): "any time will do",
+    (
         "wire/scripts.py",
         'header = "".join(line[4:] if line.startswith("--- ") else line[3:] for line in head)',
         "3 -> 4",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import BadArgument, Durable, RetryPolicy
+from penstock import BadArgument, Dedup, Durable, RetryPolicy
 from penstock.core.values.checks import (
     check_count,
     check_handler_name,
@@ -27,6 +27,7 @@ LIMITS: dict[str, tuple[Callable[[Any], object], list[Any], list[Any]]] = {
     "attempts": (lambda n: RetryPolicy(max_attempts=n), [0, 1_000_000_000], [-1, 1_000_000_001]),
     "backoff": (lambda s: RetryPolicy(base=s), [MS, CENTURY], [0, CENTURY + 1]),
     "duration": (partial(duration_ms, "delay"), [0, CENTURY, float(CENTURY)], [-MS, CENTURY + 1]),
+    "window": (lambda s: Dedup("a", window=s), [MS, CENTURY], [0, CENTURY + 1]),
     "lease": (partial(lease_ms, "lease"), [0, 2_073_600], [-1, 2_073_601, 2_073_600.5]),
     "wait": (lambda s: Durable(timeout=s), [MS, 3600], [0, timedelta(hours=1) + MS]),
     "count": (partial(check_count, "n"), [1, 9_007_199_254_740_991], [0, 9_007_199_254_740_992]),
