@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import io
 import logging
+import re
 import unicodedata
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import hypothesis.strategies as st
@@ -24,6 +26,7 @@ from penstock.core.jobs.logs import (
     printable,
     span,
 )
+from penstock.core.jobs.marks import OWN_CODE
 from tests.support.hostile import HOSTILE, is_harmless
 
 SPANS = {
@@ -144,6 +147,21 @@ def test_hostile_text_in_a_record(lines: io.StringIO, name: str, owner: str, err
         del starts[1]
     assert starts == ["ERROR", "WARNING", "INFO"]
     assert r"\x1b\n" in written[0]
+
+
+def test_the_traceback_of_a_failure_begins_with_the_handler(lines: io.StringIO) -> None:
+    """The frames of the worker that has called it are left out; those behind it stay."""
+    code = compile("handler()", f"{OWN_CODE}worker/runners.py", "exec")
+    worker = FunctionType(code, {"handler": lambda: span("a text")})  # type: ignore[arg-type]  # so it raises
+    with pytest.raises(TypeError) as caught:
+        worker()
+    assert caught.value.__traceback__ is not None
+    raised = caught.value.with_traceback(caught.value.__traceback__.tb_next)
+    lines.seek(0)
+    lines.truncate()
+    log_failure(delivery(), "TypeError", raised, ending="a dead letter")
+    frames = re.findall(r'File "(.*)", line', lines.getvalue())
+    assert [Path(frame).name for frame in frames] == ["test_logs.py", "logs.py"]
 
 
 def test_every_module_takes_its_logger_from_one_place() -> None:

@@ -15,8 +15,10 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from textwrap import indent
+from types import TracebackType
 
 from penstock.core.jobs.job import Delivery
+from penstock.core.jobs.marks import OWN_CODE
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.values.checks import duration_ms
 from penstock.core.values.policy import RetryPolicy
@@ -243,18 +245,26 @@ def log_failure(
     Args:
         job: the job.
         text: the description of the error in the line.
-        error: for the traceback.
+        error: for the traceback, which begins with the first frame that is not of penstock.
         prospect: the number of the attempt, and when the next one is; empty = not known.
         ending: why it is not tried again; empty = it is, as far as is known.
     """
     extra = Fields(job)
+    shown = type(error), error, _after_own_frames(error.__traceback__)
     if prospect:
         ending, text = ending and f"{prospect}: {ending}", text if ending else f"{text}; {prospect}"
     if ending:
-        _logger.error("%r failed: %s; %s", job, text, ending, exc_info=error, extra=extra)
+        _logger.error("%r failed: %s; %s", job, text, ending, exc_info=shown, extra=extra)
     else:
         _logger.warning("%r failed: %s", job, text, extra=extra)
-        _logger.debug("%r failed with", job, exc_info=error, extra=extra)
+        _logger.debug("%r failed with", job, exc_info=shown, extra=extra)
+
+
+def _after_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    first = trace
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(OWN_CODE):
+        first = first.tb_next
+    return first or trace
 
 
 _logger = get_logger("penstock")
