@@ -61,6 +61,8 @@ def test_selected_jobs(
     before = counts(q)
     asked = chosen(writable, state, action, ids)
     assert f"{action.capitalize()} 2 {state} jobs of emails?" in asked.text
+    look = "go" if action in ("redrive", "promote") else "danger"
+    assert f'<button class="{look}" autofocus>' in asked.html
     assert counts(q) == before
     with caplog.at_level(logging.INFO, "penstock.web.audit"):
         done = writable.press(asked, "", "")
