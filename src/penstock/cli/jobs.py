@@ -70,7 +70,7 @@ def enqueue(
     dedup_id: str | None = None,
     dedup_window: float | None = None,
     dedup_until: DedupUntil = "finished",
-    on_duplicate: OnDuplicate = "refuse",
+    on_duplicate: Annotated[OnDuplicate, Option(metavar="EFFECT")] = "refuse",
     key: str | None = None,
     max_attempts: int | None = None,
     backoff_base: float | None = None,
