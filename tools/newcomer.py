@@ -38,7 +38,7 @@ SAVED = "# app.py\n"
 GREETING = "welcome ada"
 """Output of the saved program."""
 ENDLESS = {
-    "penstock dev": "Ctrl-C ends both",
+    "penstock dev app": "has started", "penstock dev": "Ctrl-C ends both",
     "penstock top": "emails", "penstock web": "http://127.0.0.1:", "penstock worker": "has started",
 }  # fmt: skip
 """Commands that run until SIGTERM, and what they print when they have begun."""

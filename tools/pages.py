@@ -34,6 +34,8 @@ CODE_OR_LINK = re.compile(
     flags=re.MULTILINE | re.DOTALL,
 )
 DIAGRAM = re.compile(r"^```mermaid\nstateDiagram-v2\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+NAMED_PAGE = re.compile(r"\b((?:docs|protocol)/[a-z-]+)\.md((?:,\s[A-Z][^,.;:()<]*)*)")
+"""A page, and sections of it, as docstrings name them."""
 COMMANDS_HERE = "<!-- commands -->"
 GLOSSARY_HERE = "<!-- glossary -->"
 EXPLAINED = {
@@ -78,6 +80,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """
     uri = page.file.src_uri
     source = next((path for path in outside() if site_uri(path) == uri), f"docs/{uri}")
+    if source == "README.md":
+        markdown = promises(markdown)
     if source.startswith("examples/") or uri.startswith("examples/"):
         return markdown
     markdown = DIAGRAM.sub(lambda found: "\n".join(transitions(found[1])), markdown)
@@ -89,7 +93,47 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         markdown = markdown.replace(COMMANDS_HERE, commands())
     markdown = markdown.replace(GLOSSARY_HERE, "\n".join(glossary()))
     words = posixpath.relpath("glossary.md", posixpath.dirname(uri))
-    return f"{markdown}\n\n---\n\nWords: [glossary]({words})\n\n{abbreviations()}"
+    line = f"Words with dots below them are explained in the [glossary]({words}).\n{{ .words }}"
+    return f"{markdown}\n\n{line}\n\n{abbreviations()}"
+
+
+def on_page_content(html: str, *, page: Any, **_: Any) -> str:
+    """Make links of the pages and sections that docstrings name.
+
+    Raises:
+        FileNotFoundError: a docstring names no file of the site.
+    """
+    uri = page.file.src_uri
+    if not uri.startswith("reference/"):
+        return html
+    return NAMED_PAGE.sub(lambda found: linked(found, posixpath.dirname(uri)), html)
+
+
+def linked(found: re.Match[str], folder: str) -> str:
+    """Return "docs/keys.md, Holds" of a docstring as links to the page and to its sections."""
+    path = f"{found[1]}.md"
+    text = (ROOT / path).read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    title, *sections = re.findall(r"^#+ (.*)$", prose, flags=re.MULTILINE)
+    # of reference/api/, the address of reference/api.md
+    place = f"../{posixpath.relpath(site_uri(path).removesuffix('.md'), folder)}/"
+    links, rest = (
+        [f'<a href="{place}">{title.partition(":")[0]}</a>'],
+        re.sub(r"\s+", " ", found[2]),
+    )
+    while named := [one for one in sections if re.match(rf", {re.escape(one)}\b", rest)]:
+        name = max(named, key=len)
+        anchor = re.sub(r"[^\w -]", "", name).lower().replace(" ", "-")
+        links.append(f'<a href="{place}#{anchor}">{name}</a>')
+        rest = rest.removeprefix(f", {name}")
+    return ", ".join(links) + rest
+
+
+def promises(readme: str) -> str:
+    """Return the sections of README.md that no other page of the site has."""
+    sections = re.split(r"^(?=## )", readme, flags=re.MULTILINE)
+    kept = [one for one in sections if one.startswith(("## What is promised", "## Compared"))]
+    return "".join(["# Promises\n\n", *kept])
 
 
 @cache

@@ -92,7 +92,10 @@ def _spans(row: Any) -> tuple[tuple[str, str], ...]:
 
 
 def drawn(frames: Sequence[Frame], title: str) -> str:
-    """Return the frames as an SVG that shows one after the other, again and again."""
+    """Return the frames as an SVG that shows one after the other, again and again.
+
+    It begins with the last one, which is all that is seen where pictures do not move.
+    """
     used = max(len(_trimmed(frame.lines)) for frame in frames)
     width, height = COLUMNS * WIDTH + 2 * MARGIN, used * HEIGHT + 2 * MARGIN
     whole = frames[-1].at + LAST
@@ -100,8 +103,11 @@ def drawn(frames: Sequence[Frame], title: str) -> str:
         f"{100 * frame.at / whole:.3f}%{{transform:translateY({-height * i}px)}}"
         for i, frame in enumerate(frames)
     )
+    last = frames[-1].at
     style = (
-        f"@keyframes film{{{steps}}}.film{{animation:film {whole:.2f}s step-end infinite}}"
+        f"@keyframes film{{{steps}}}.film{{transform:translateY({-height * (len(frames) - 1)}px)}}"
+        "@media(prefers-reduced-motion:no-preference)"
+        f"{{.film{{animation:film {whole:.2f}s step-end {-last:.2f}s infinite}}}}"
         "text{font:14px ui-monospace,Menlo,Consolas,monospace;white-space:pre}"
     )
     strip = "\n".join(

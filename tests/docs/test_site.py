@@ -101,9 +101,54 @@ def test_the_glossary_is_that_of_contributing() -> None:
 def test_each_page_leads_to_the_glossary(name: str) -> None:
     """By a link at its end, and with the meanings of its words."""
     text = rendered(f"docs/{name}")
-    [link] = re.findall(r"Words: \[glossary\]\((.*)\)", text)
+    [link] = re.findall(r"explained in the \[glossary\]\((.*)\)", text)
     assert ((DOCS / name).parent / link).resolve() == DOCS / "glossary.md"
     assert "*[lease]: exclusive holding" in text
+
+
+def linked(html: str) -> str:
+    """Return the HTML of a page of the reference behind the hook."""
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference/api.md"))
+    return pages.on_page_content(html, page=page)
+
+
+@pytest.mark.parametrize(
+    "named, shown",
+    [
+        ("(docs/results.md).", '(<a href="../../results/">Results</a>).'),
+        (
+            "see protocol/maintenance.md, Scanning.",
+            (
+                'see <a href="../../protocol/maintenance/">Inspecting, removing, repairing</a>, '
+                '<a href="../../protocol/maintenance/#scanning">Scanning</a>.'
+            ),
+        ),
+        (
+            "(docs/keys.md, A rate for\neach key, Holds)",
+            (
+                '(<a href="../../keys/">Keys</a>, '
+                '<a href="../../keys/#a-rate-for-each-key">A rate for each key</a>, '
+                '<a href="../../keys/#holds">Holds</a>)'
+            ),
+        ),
+        ("docs/nodes.md, Beside that", '<a href="../../nodes/">Nodes</a>, Beside that'),
+    ],
+)
+def test_pages_that_docstrings_name_are_links(named: str, shown: str) -> None:
+    """Also their sections, by the longest title."""
+    assert linked(f"<p>{named}</p>") == f"<p>{shown}</p>"
+
+
+def test_a_page_of_a_docstring_that_does_not_exist_is_an_error() -> None:
+    """The site is not built."""
+    with pytest.raises(FileNotFoundError, match=r"docs/nosuch\.md"):
+        linked("<p>docs/nosuch.md</p>")
+
+
+def test_the_page_of_promises_has_what_no_other_page_has() -> None:
+    """The other sections of README are on the first page and in the tutorial."""
+    titles_of_page = re.findall(r"^##? (.*)$", rendered("README.md"), flags=re.MULTILINE)
+    assert titles_of_page == ["Promises", "What is promised", "Compared"]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_a_program_that_fails_is_no_recording() -> None:
 
 
 def test_frames_follow_each_other_in_one_picture() -> None:
-    """Each is moved into view at its time; the last one stays for a while."""
+    """Each is moved into view at its time; the last one is seen first, and for a while."""
     frames = [Frame(0.0, ((("one & two", "red"),),)), Frame(2.0, ((("three", "default"),),))]
     picture = drawn(frames, "a <title>")
     root = ET.fromstring(picture)
@@ -40,4 +40,5 @@ def test_frames_follow_each_other_in_one_picture() -> None:
     assert texts == ["one & two", "three"]
     assert root.get("aria-label") == "a <title>"
     assert "0.000%{transform:translateY(0px)}20.000%{transform:translateY(-46px)}" in picture
-    assert "film 10.00s step-end infinite" in picture
+    assert ".film{transform:translateY(-46px)}" in picture
+    assert ".film{animation:film 10.00s step-end -2.00s infinite}" in picture
