@@ -40,7 +40,7 @@ NUMBERS = frozenset({
     "lease", "left", "length", "looked", "more", "next", "now", "oldest", "once", "outcome",
     "parked", "promised", "puts", "ready", "redriven", "removed", "repeat", "replicas", "room",
     "same", "scheduled", "sealed", "seen", "skip", "staged", "total", "trimmed", "unscheduled",
-    "unswept", "untils", "voided", "what",
+    "unswept", "untils", "voided", "watched", "what",
 })  # fmt: skip
 """Fields that are integers; the others are bytes."""
 APART = {

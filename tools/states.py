@@ -177,7 +177,7 @@ class Event(str, enum.Enum):
     EVICT = "evict"
     STATS = "stats"
     PEEK = "peek"
-    LOOK = "show, scan, survey, pending, lookup, beat, note, read_notes"
+    LOOK = "show, scan, survey, pending, lookup, beat, emit, watch, note, read_notes"
     BATCH = "assigned, fetch, dismiss"
     PAUSE = "configure, paused"
     CLOSE = "configure, closed"
@@ -307,7 +307,7 @@ clear                     | .    >N    >N    >N   >N    >N    >N   >N   >N   >N 
 evict                     | .    .     .     .    .     .     .    .    .    .     >N   >N   >N   >N
 stats                     | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 peek                      | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
-show, scan, survey, pending, lookup, beat, note, read_notes | . . . . . . . . . . . . . .
+show, scan, survey, pending, lookup, beat, emit, watch, note, read_notes|. . . . . . . . . . . . . .
 assigned, fetch, dismiss  | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 configure, paused         | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 configure, closed         | .    .     .     .    .     .     .    .    .    .     .    .    .    .

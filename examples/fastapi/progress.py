@@ -18,18 +18,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import HTMLResponse, StreamingResponse
 
-from penstock import (
-    AsyncJob,
-    AsyncPenstock,
-    AsyncWorker,
-    BadJobId,
-    Handlers,
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    ResultGone,
-    ResultTimeout,
-)
+from penstock import AsyncJob, AsyncPenstock, AsyncWorker, BadJobId, Handlers
 
 PAGE = """<!doctype html>
 <button>Make an album</button> <progress value="0"></progress> <output></output>
@@ -55,7 +44,7 @@ handlers = Handlers()
 @handlers.handler("album", result_ttl=600)
 async def album(job: AsyncJob, pictures: int) -> str:
     for picture in range(pictures):
-        job.progress(picture, pictures, f"picture {picture + 1}")  # costs no call
+        job.progress(picture, pictures, f"picture {picture + 1}")
         await asyncio.sleep(0.1)
     return f"{pictures} pictures"
 
@@ -94,21 +83,15 @@ async def events(job_id: str) -> StreamingResponse:
 
 
 async def watch(job_id: str) -> AsyncIterator[str]:
-    """Tell the progress about once a second, and the end of the job at once."""
-    while True:
-        try:
-            value = await app.state.albums.result(job_id, timeout=1)
-        except ResultTimeout:  # noqa: PERF203  # each round is a look
-            job = await app.state.albums.show(job_id)
-            if job and job.progress:
-                told = job.progress
-                yield event("progress", {"done": told.done, "total": told.total, "note": told.note})
-        except (JobFailed, JobExpired, JobCancelled, ResultGone) as error:
-            yield event("failed", str(error))
-            return
-        else:
-            yield event("done", value)
-            return
+    """Tell each progress, and the end of the job."""
+    async for seen in app.state.albums.watch(job_id):
+        if seen.progress is not None:
+            told = seen.progress
+            yield event("progress", {"done": told.done, "total": told.total, "note": told.note})
+        elif seen.kind == "ended" and seen.state == "done":
+            yield event("done", seen.value)
+        elif seen.kind == "ended":
+            yield event("failed", f"{seen.state} {seen.error}")
 
 
 def event(name: str, data: object) -> str:

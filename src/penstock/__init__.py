@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.enqueuing.batches import BatchFailure, BatchStatus
 from penstock.core.enqueuing.dedup import Dedup, DedupUntil, OnDuplicate
 from penstock.core.enqueuing.new_jobs import NewJob, NewJobs
-from penstock.core.jobs.job import BulkEnqueued, Enqueued
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
 from penstock.core.jobs.marks import Death, Failure, Progress
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
 from penstock.core.jobs.outcomes import Outcome, Settled, Signalled
@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from penstock.core.enqueuing.chains import ChainStatus
     from penstock.core.enqueuing.schedules import ScheduleView
     from penstock.core.jobs.error_groups import ErrorGroup, ErrorGroups
+    from penstock.core.jobs.events import JobEvent
     from penstock.core.jobs.history import (
         HandlerHistory,
         HistoryPoint,
@@ -201,6 +202,7 @@ __all__ = [
     "Info",
     "Job",
     "JobCancelled",
+    "JobEvent",
     "JobExpired",
     "JobFailed",
     "JobGone",
@@ -308,6 +310,7 @@ _LATER = {
     "ErrorGroup": "penstock.core.jobs.error_groups",
     "ErrorGroups": "penstock.core.jobs.error_groups",
     "HandlerHistory": "penstock.core.jobs.history",
+    "JobEvent": "penstock.core.jobs.events",
     "HistoryPoint": "penstock.core.jobs.history",
     "JobTimes": "penstock.core.jobs.history",
     "QueueHistory": "penstock.core.jobs.history",

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Penstock, Queue, ResultGone, ResultTimeout
-from penstock.client._sync import admin
+from penstock.client._sync import looking
 from penstock.client._sync.transport import finished
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
@@ -140,7 +140,7 @@ def test_a_reader_that_is_cut_off(
     server: EmbeddedServer, q: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If all connections are cut again and again, each wait ends with its job."""
-    monkeypatch.setattr(admin, "LOOK_AGAIN", 600.0)  # only the failure makes it look again
+    monkeypatch.setattr(looking, "LOOK_AGAIN", 600.0)  # only the failure makes it look again
     jobs = [q.enqueue(number, result_ttl=60) for number in range(3)]
     with Proxy(server.address) as proxy, Penstock(proxy.url) as theirs:
         queue = theirs.queue("q")
@@ -156,7 +156,7 @@ def test_an_end_that_was_trimmed(
     server: EmbeddedServer, q: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wait that reads too late to find the entry of its job looks again after some seconds."""
-    monkeypatch.setattr(admin, "LOOK_AGAIN", 1.0)
+    monkeypatch.setattr(looking, "LOOK_AGAIN", 1.0)
     began, go = threading.Event(), threading.Event()
     read: Any = finished.EndReader._arm
 

@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import BulkEnqueued, Outcome, Settled, errors, parse_id
-from penstock.core.jobs.job import (
-    Delivery,
-    JobSpan,
-    QueueIdentity,
-    Reservation,
-    epoch_of,
-    parse_counters,
-)
+from penstock.core.jobs.enqueued import JobSpan
+from penstock.core.jobs.job import Delivery, QueueIdentity, Reservation, epoch_of, parse_counters
 from penstock.core.jobs.merge import with_outcomes
 from penstock.core.values.ids import encode_id
 from penstock.pressure import PutNotReplicated

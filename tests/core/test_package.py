@@ -43,7 +43,7 @@ print(*sorted(name for name in sys.modules if name.startswith("penstock.")))
 TYPES_IMPORTED_LATER = (
     *("AsyncNodes", "BoundOptions", "Handlers", "Hello", "Info", "Nodes", "ScheduleView"),
     *("ErrorGroups", "Problem", "QueueHistory", "WorkerView", "AsyncQueueChains", "QueueChains"),
-    *("AsyncJobSearch", "JobSearch"),
+    *("AsyncJobSearch", "JobSearch", "JobEvent"),
 )
 """Types that a module imports when one of its methods is called."""
 

@@ -110,10 +110,30 @@ def test_progress_in_fastapi(run: Run) -> None:
     steps = [json.loads(data) for name, data in told if name == "progress"]
     done = [step["done"] for step in steps]
     assert done
-    assert done == sorted(done)
-    assert steps[-1] == {"done": done[-1], "total": 50, "note": f"picture {done[-1] + 1:g}"}
+    assert done == [*range(int(done[0]), 50)]
+    assert steps[-1] == {"done": 49, "total": 50, "note": "picture 50"}
     with pytest.raises(HTTPError, match="404"):
         urllib.request.urlopen(f"{site}/albums/D-none/events", timeout=TIMEOUT)
+
+
+@pytest.mark.slow
+def test_tokens_in_fastapi(run: Run) -> None:
+    """A stream of events brings each token once and in order, also to a page that comes late."""
+    port = free_port()
+    site = f"http://127.0.0.1:{port}"
+    run("fastapi", "-m", "uvicorn", "tokens:app", "--port", str(port))
+    wait_until(lambda: asked(f"{site}/openapi.json"), "the app runs")
+    job = asked(f"{site}/stories/fox", post=True)["id"]
+    for _ in ("while it runs", "after its end"):
+        with urllib.request.urlopen(f"{site}/stories/{job}/events", timeout=TIMEOUT) as answer:
+            parts = answer.read().decode().strip().split("\n\n")
+        told = [tuple(line.partition(": ")[2] for line in part.split("\n")) for part in parts]
+        chunks = [json.loads(data)["data"] for name, data in told if name == "chunk"]
+        assert "".join(chunks) == "Once upon a time, a fox met another fox. "
+        assert [name for name, _ in told if name in ("started", "ended")] == ["started", "ended"]
+        assert json.loads(told[-1][1])["state"] == "done"
+    with pytest.raises(HTTPError, match="404"):
+        urllib.request.urlopen(f"{site}/stories/D-none/events", timeout=TIMEOUT)
 
 
 @pytest.mark.slow

@@ -537,7 +537,7 @@ class SideBySide(RuleBasedStateMachine):
     def scores(self, kind: str) -> dict[Number, int]:
         """Return an index of the server, without the marks of awaited jobs."""
         pairs = self.raw.zrange(self.ops.keys[kind], 0, -1, withscores=True)
-        return {as_number(name): int(at) for name, at in pairs if not name.startswith(b"?")}
+        return {as_number(name): int(at) for name, at in pairs if name[:1] not in (b"?", b"!")}
 
     @property
     def wakes_for_jobs(self) -> bool:

@@ -23,6 +23,8 @@ NO_OPTIONS = ["", "0", "", "0", ""]
 STAGED = ("ffee", 4)
 """Writer and batch of staged jobs."""
 CHECKPOINT = "ff66554433221100"
+EMITTING = b"%d-1000000000" % T0
+"""A job that is watched."""
 
 
 def frozen(source: str, now_ms: int) -> str:
@@ -42,6 +44,8 @@ def keys_of(keys: QueueKeys, found: Script) -> list[bytes]:
         "stage": keys.stage(*STAGED),
         "commit": keys.commit(STAGED[0]),
         "checkpoint": keys.checkpoint(CHECKPOINT),
+        "emitted": keys.emitted(EMITTING)[0],
+        "emitters": keys.emitted(EMITTING)[1],
     }
     return [many.get(kind) or keys[kind] for kind in found.keys]
 

@@ -310,6 +310,8 @@ def _look(job: Job, place: StateCase) -> Code:
     assert job.run("lookup", 8, "mine", at=AT)[0] == 1
     assert job.run("beat", 8, EPOCH, "", "", job.number, at=AT)[0] == 1
     assert job.run("note", 8, EPOCH, "9-fff", job.number, 1, "a", "1", at=AT)[0] == 1
+    assert job.run("emit", 8, EPOCH, "9-fff", job.number, "", "t1", "a", at=AT)[0] == 1
+    assert job.run("watch", 8, EPOCH, job.number, "0-0", "", at=AT)[0] == 1
     assert job.run("read_notes", 8, EPOCH, "9-fff", job.number, at=AT)[0] == 1
     return None
 

@@ -431,6 +431,8 @@ def _calls() -> Iterator[Act]:
     yield Act("suspend, a wait", "suspend", (90, EPOCH, RECEIPT, 0, "a", 86_400_000, "*active"))
     yield Act("signal", "signal", (90, EPOCH, "*one", "a", "1"))
     yield Act("note", "note", (90, EPOCH, RECEIPT, "*one", 1, "stock", "1"))
+    yield Act("emit", "emit", (90, EPOCH, RECEIPT, "*one", 60_000, "t1", "a", "p2", "3 10 "))
+    yield Act("watch", "watch", (90, EPOCH, "*one", "0-0", 1))
     yield Act("read_notes", "read_notes", (90, EPOCH, RECEIPT, "*one"))
     yield Act("redrive", "redrive", (90, "", 100, 0))
     yield Act("redrive, by id", "redrive", (90, EPOCH, 0, 0, "**"))

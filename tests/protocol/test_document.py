@@ -149,7 +149,7 @@ def test_every_key_is_described() -> None:
     """The table of keys has every kind."""
     shown = first_column("Keys", "key")
     kinds = {name.rpartition(":")[2] for name in shown if "{" in name and "<" not in name}
-    assert kinds == {*KEY_KINDS, *LASTING_KINDS}
+    assert kinds == {*KEY_KINDS, *LASTING_KINDS, "emitters"}
     assert {"penstock:node", "penstock:queues"} <= set(shown)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.pressure.keys import PressureKeys, Role
 from penstock.wire.codes import Code
-from penstock.wire.keys import KEY_KINDS, LASTING_KINDS
+from penstock.wire.keys import KEY_KINDS, KINDS_PER_CALL, LASTING_KINDS
 from penstock.wire.scripts import Script, all_scripts
 from tests.protocol.clock import T0, TIME, lane_args
 from tests.protocol.differences import LINE_WIDTH, apply, difference, written
@@ -40,7 +40,7 @@ from tests.support.backends import Backend
 
 VECTORS = [vector for vector in all_vectors() if not vector.is_pressure]
 OTHER_T0 = 1_712_345_678_901
-MANY = re.compile(r":(stage|commit|checkpoint):.*")
+MANY = re.compile(r":(stage|commit|checkpoint|emitted):.*")
 """Keys of which a queue has many."""
 RECORDED = 8
 """Cases of a script that are recorded again."""
@@ -236,8 +236,8 @@ def test_every_kind_of_key_appears() -> None:
     for vector in VECTORS:
         before |= {_kind(key) for key in vector.before}
         changed |= {_kind(key) for key in difference(vector.before, vector.after)}
-    assert before == {*KEY_KINDS, *LASTING_KINDS, "stage", "commit", "checkpoint"}
-    assert changed == {*KEY_KINDS, *LASTING_KINDS, "stage", "commit", "checkpoint"}
+    assert before == {*KEY_KINDS, *LASTING_KINDS, *KINDS_PER_CALL}
+    assert changed == {*KEY_KINDS, *LASTING_KINDS, *KINDS_PER_CALL}
 
 
 def _kind(key: str) -> str:

@@ -130,8 +130,10 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes] | None) -> None:
     size, noted = sum(map(len, kept.values())), raw.hmget(base + b"meta", "kept", "kept_bytes")
     told, count = [int(one or 0) for one in noted], sum(counts.values())
     assert told == [count, size], f"{base!r}: {count} results, {size} bytes, noted {told}"
-    awaited = {name for name in ends if name.startswith(b"?")}
-    unended = {b"?" + number for number in (ready | held) - indexes["dead"]}
+    awaited = {name for name in ends if name[:1] in (b"?", b"!")}
+    unended = {
+        mark + number for number in (ready | held) - indexes["dead"] for mark in (b"?", b"!")
+    }
     assert awaited <= unended, f"{base!r}: marks of ended jobs: {awaited - unended}"
     _check_batches(base, raw, ready | held)
     ends -= groups | awaited

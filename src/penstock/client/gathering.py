@@ -9,7 +9,7 @@ from typing import Protocol
 from penstock.core.calls.refusals import REFUSALS
 from penstock.core.enqueuing.chunks import CHUNK_BYTES
 from penstock.core.enqueuing.prepared import USUAL, Prepared
-from penstock.core.jobs.job import BulkEnqueued, Enqueued
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
 from penstock.core.values.checks import BATCH
 from penstock.errors import BodyTooLarge, OutOfMemory
 

@@ -23,8 +23,8 @@ except ModuleNotFoundError as error:
 
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.metrics import MAX_QUEUES, Metrics
+from penstock.core.jobs.enqueued import BulkEnqueued
 from penstock.core.jobs.history import TIME_BOUNDS_SECONDS
-from penstock.core.jobs.job import BulkEnqueued
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
 from penstock.core.nodes.metrics import METRICS
 from penstock.errors import BadArgument

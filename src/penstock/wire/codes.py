@@ -33,6 +33,7 @@ class Code(_Explained):
     DIED = 3, "done, and the job is a dead letter now"
     CANCELLED = 4, "cancelled: marked for its holder, or removed because it was marked"
     LANE = 5, "done, by the fast lane of the script"
+    WATCHED = 6, "goes on, and a client watches the job"
     GONE = 0, "gone: the job is not there, or the checkpoint has another batch; nothing changed"
     STALE = -1, "stale receipt: it is not that of the delivery that counts; nothing changed"
     REFUSED = -2, "refused: not allowed in this state; nothing changed"

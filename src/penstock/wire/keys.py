@@ -56,8 +56,9 @@ LASTING_KINDS = ("staged", "writes", "history")
 KEY_KINDS does."""
 QUEUE_KINDS = (*KEY_KINDS, *LASTING_KINDS)
 """The order of KEYS in every script of a queue. Those that the usual calls need come first."""
-KINDS_PER_CALL = ("stage", "commit", "checkpoint")
-"""Kinds of keys of which a queue has many: each call names its own, behind those of the queue."""
+KINDS_PER_CALL = ("stage", "commit", "checkpoint", "emitted", "emitters")
+"""Kinds of keys that some calls name, behind those of the queue. Of all but the last a queue has
+many."""
 MAX_NAME_BYTES = 1024
 SCORE_ORIGIN_MS = 1_735_689_600_000
 """2025-01-01: scores of `active` and `once` count from there, so they are exact until 2094."""
@@ -214,6 +215,11 @@ class QueueKeys:
     def checkpoint(self, consumer: str) -> bytes:
         """Return the key of one checkpoint: the receipts of its batch."""
         return f"{self._base}checkpoint:{consumer}".encode()
+
+    def emitted(self, number: bytes) -> tuple[bytes, bytes]:
+        """Return the key of what a job tells those that watch it, and that of the list of these."""
+        base = self._base.encode()
+        return b"%bemitted:%b" % (base, number), base + b"emitters"
 
 
 def key_slot(key: bytes) -> int:

@@ -178,6 +178,12 @@ class Dismiss(Reply):
     jobs: int
 
 
+class Emit(Reply):
+    outcome: int
+    watched: int
+    kept: int
+
+
 class Enqueue(Reply):
     first: bytes
     count: int  # type: ignore[assignment]  # hides a method of tuples
@@ -400,6 +406,21 @@ class Sweep(Reply):
     epoch: bytes
 
 
+class Watch(Reply):
+    now: int
+    last: bytes
+    state: bytes
+    at: bytes
+    attempt: bytes
+    flags: bytes
+    value: bytes
+    delivered: bytes
+    counters: bytes
+    progress: bytes
+    failures: bytes
+    entries: list[tuple[bytes, bytes, bytes]]
+
+
 class PressureCloseInUse(Reply):
     party: bytes
 
@@ -480,6 +501,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "delete": _tail(Bury, 3),
     "dequeue": _tail(Bury, 3),
     "dismiss": _either(_plain(Dismiss), {0: _plain(AssignedGone)}),
+    "emit": _plain(Emit),
     "enqueue": _plain(Enqueue),
     "evict": _plain(Evict),
     "extend": _tail(Extend, 3),
@@ -523,6 +545,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "tick": _either(_plain(Enqueue), {0: _plain(Reply)}),
     "unschedule": _either(_plain(Hold), {0: _plain(Reply)}),
     "unstage": _either(_plain(Commit), {0: _plain(StageGone)}),
+    "watch": _rows(Watch, 13, 3),
     "withdraw": _tail(Bury, 3),
     "pressure/close": _either(_plain(Reply), {-5: _plain(PressureCloseInUse)}),
     "pressure/create": _either(_plain(Reply), {-19: _plain(PressureCreateMalformed)}),

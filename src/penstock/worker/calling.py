@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from penstock.core.jobs.job import BulkEnqueued, Enqueued
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
 from penstock.errors import BadArgument
 from penstock.worker.registered import RegisteredHandler
 

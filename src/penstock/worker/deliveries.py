@@ -12,7 +12,7 @@ from typing import Any
 from penstock.core.calls.call import Call
 from penstock.core.calls.deliveries import check_deliveries
 from penstock.core.calls.operations import Taken
-from penstock.core.jobs.job import Delivery, counts_of, set_term, term_of
+from penstock.core.jobs.job import Delivery, counts_of, reservation_of, set_term, term_of
 from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.values.checks import duration_ms
 from penstock.worker.polls import QueuePoll
@@ -97,6 +97,7 @@ def _hold(
         _warn_of_trip(state, poll, trip)
     state.held.update(dict.fromkeys(jobs, now))
     state.taken += len(jobs)
+    reservation_of(jobs[0]).on_emit = state.note_told
     if renewal < state.beat_at:
         state.poke()
     crashed = [job for job in jobs if counts_of(job)]
@@ -149,6 +150,7 @@ def take_over(state: WorkerState, job: Delivery) -> None:
     """Hold a suspect that another process has taken, and run it next."""
     state.held[job] = state.clock()
     state.taken += 1
+    reservation_of(job).on_emit = state.note_told
     state.suspects.choose(job)
 
 

@@ -39,6 +39,7 @@ from penstock.worker.concerns import (
     run_call,
 )
 from penstock.worker.deliveries import drop_unconfirmed, take_reply
+from penstock.worker.emitting import send_rest
 from penstock.worker.messages import FAILED_OUTCOMES
 from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
 from penstock.worker.results import ACK, HANDED_BACK, NO_REPORT, Verdict, outcome_of
@@ -190,8 +191,8 @@ def report(
         )
         jobs = [job for done in finished for job in done.jobs]
         results = results_of(jobs, [*chain.from_iterable(done.times for done in finished)])
-    if verdict.hold:
-        yield from _hold(state, poll, jobs, verdict)
+    if verdict.hold or state.has_told:
+        yield from _prepare(state, poll, jobs, verdict)
     outcomes: Settled | None = None
     taken, sent, resent = None, state.clock(), 0.0
     try:
@@ -225,6 +226,16 @@ def report(
         return 0
     take_reply(state, poll, taken, wanted=wanted, sent=resent or sent)
     return len(taken.deliveries)
+
+
+def _prepare(
+    state: WorkerState, poll: QueuePoll, jobs: Sequence[Delivery], verdict: Verdict
+) -> Flow:
+    """Do what comes before a report: hold the queue, and send what the handlers have told last."""
+    if verdict.hold:
+        yield from _hold(state, poll, jobs, verdict)
+    if verdict.kind != "none":
+        yield from send_rest(state, poll, jobs)
 
 
 def _hold(state: WorkerState, poll: QueuePoll, jobs: Sequence[Delivery], verdict: Verdict) -> Flow:

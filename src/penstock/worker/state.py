@@ -91,6 +91,8 @@ class WorkerState:
         suspects: the suspects that it holds or makes room for.
         beat_at: when the heartbeat will look at the leases again.
         poke: makes the heartbeat look now; callable from signal handlers.
+        telling: the jobs whose handlers have told something that is to be sent.
+        has_told: whether there were such jobs.
         helper: the helper process that renews leases, if there is one.
         held_file: tells the supervisor which jobs run here, if there is one.
         isolator: runs suspects in a process of their own, if the worker has that option.
@@ -146,6 +148,8 @@ class WorkerState:
         self.suspects = Suspects(clock)
         self.beat_at = math.inf
         self.poke: Callable[[], None] = lambda: None
+        self.telling: set[Delivery] = set()
+        self.has_told = False
         self.helper: LeaseHelper | None = None
         self.held_file: HeldFile | None = None
         self.isolator: SuspectProcess | None = None
@@ -508,6 +512,13 @@ class WorkerState:
                     hook.settle(event)
                 except Exception as error:  # noqa: BLE001, PERF203  # whatever a user's hook raises
                     self.complain(f"{type(hook).__name__}.settle", error)
+
+    def note_told(self, job: Delivery) -> None:
+        """Have the heartbeat send what a handler has told; in any thread."""
+        self.has_told = True
+        if job not in self.telling:
+            self.telling.add(job)
+            self.poke()
 
     def note_held(self, jobs: Sequence[Delivery]) -> None:
         """Tell the helper process and the supervisor, if any, that these jobs may run now."""

@@ -105,9 +105,9 @@ def _sort(key: bytes, prefix: str, found: ScannedKeys) -> None:
     if key in (one(prefix) for one in SHARED_KEYS) or key.startswith(worker_key(prefix, "")):
         return
     text = key.decode("utf-8", "backslashreplace")
-    shape = re.fullmatch(r":\{([^{}]+)\}:(\w+)(:[0-9a-zA-Z:]+)?", text[len(prefix) :], re.DOTALL)
+    shape = re.fullmatch(r":\{([^{}]+)\}:(\w+)(:[-0-9a-zA-Z:]+)?", text[len(prefix) :], re.DOTALL)
     if shape is None or shape[2] not in (
-        KINDS_PER_CALL if shape[3] else (*KEY_KINDS, *LASTING_KINDS)
+        KINDS_PER_CALL if shape[3] else (*KEY_KINDS, *LASTING_KINDS, "emitters")
     ):
         found.unknown.append(text)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from penstock.client._async.admin import AsyncQueueAdmin, ask_all
 from penstock.client._async.route.part import AsyncPart
 from penstock.client._async.settling import check_jobs
-from penstock.client._async.transport.finished import AsyncResultWait
+from penstock.client._async.transport.finished import AsyncJobWait
 from penstock.client.clock import monotonic
 from penstock.core.jobs.job import JobName
 from penstock.core.jobs.queue_stats import QueueStats
@@ -39,10 +39,11 @@ from penstock.errors import (
 if TYPE_CHECKING:
     from penstock.client._async.chains import AsyncQueueChains
     from penstock.client._async.searching import AsyncJobSearch
+    from penstock.core.jobs.events import JobEvent
     from penstock.core.jobs.history import QueueHistory
 
 LOOK_AGAIN = 4.0
-"""Seconds after which a job whose result is awaited is looked at again."""
+"""Seconds after which a job that is awaited or watched is looked at again."""
 
 
 class AsyncQueueLooking(AsyncQueueAdmin):
@@ -150,7 +151,7 @@ class AsyncQueueLooking(AsyncQueueAdmin):
         """
         span = None if timeout is None else duration_ms("timeout", timeout) / 1000
         names = check_jobs("job", [job])
-        until, wait = math.inf if span is None else monotonic() + span, AsyncResultWait()
+        until, wait = math.inf if span is None else monotonic() + span, AsyncJobWait()
         last = b""
 
         async def look(part: AsyncPart, own: list[JobName]) -> list[JobResult | None]:
@@ -172,9 +173,42 @@ class AsyncQueueLooking(AsyncQueueAdmin):
                 if left <= 0:
                     why = await self._explain_wait(names[0]) if span else ""
                     raise ResultTimeout(f"job {names[0]!s} has not ended within {span} s{why}")
-                await wait.pause(last, min(left, LOOK_AGAIN))
+                await wait.pause([last], min(left, LOOK_AGAIN))
         finally:
             wait.leave()
+
+    def watch(self, job: JobName, *, timeout: Duration | None = None) -> AsyncIterator[JobEvent]:
+        """Iterate over what happens to a job: its attempts, progress and chunks, until its end.
+
+        The first event is the state of the job now. While a client watches, the worker sends each
+        progress and each chunk (`job.emit`) at once. Chunks that were told before are read as far
+        as the server has kept them, those of earlier attempts left out. The last event has the kind
+        "ended". Of a chain, all jobs are watched, one behind another. A client that stops reading
+        needs to do nothing else.
+
+        Args:
+            job: a delivery or an id.
+            timeout: seconds until the job must have ended; 0 = yield what is known now, None = wait
+                for ever.
+
+        Returns:
+            The events, in order. With `async for` of an `AsyncQueue`.
+
+        Raises:
+            BadArgument, BadJobId: an argument can't be used.
+            ResultTimeout: the job has not ended in time.
+
+        Examples:
+            >>> job = await q.enqueue(3, result_ttl=60)
+            >>> await AsyncWorker(ps, q, lambda job: job.body**2, burst=True).run()
+            >>> [(event.kind, event.value) async for event in q.watch(job.id)]
+            [('ended', 9)]
+        """
+        from penstock.client._async.watching import watch_job
+
+        span = None if timeout is None else duration_ms("timeout", timeout) / 1000
+        [name] = check_jobs("job", [job])
+        return watch_job(self, name, span=span, look_again=LOOK_AGAIN)
 
     @property
     def chains(self) -> AsyncQueueChains:

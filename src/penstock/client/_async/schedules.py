@@ -11,7 +11,7 @@ from penstock.client._async.looking import AsyncQueueLooking
 from penstock.client._async.route.part import AsyncPart
 from penstock.core import flows
 from penstock.core.calls.operations.scheduling import ListedSchedules
-from penstock.core.jobs.job import Enqueued
+from penstock.core.jobs.enqueued import Enqueued
 from penstock.core.jobs.record import stable_id_of
 from penstock.core.values.checks import Missed, check_party
 from penstock.core.values.methods import name_methods

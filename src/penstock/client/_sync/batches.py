@@ -28,7 +28,8 @@ from penstock.core.enqueuing.batches import (
 )
 from penstock.core.enqueuing.new_jobs import hooked
 from penstock.core.enqueuing.options import EnqueueOptions, NamedHandler
-from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobName
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
+from penstock.core.jobs.job import JobName
 from penstock.core.values.annotations import Self, Unpack
 from penstock.core.values.checks import check_flag
 from penstock.core.values.methods import name_methods

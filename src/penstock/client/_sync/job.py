@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from penstock.client._sync.batches import read_results
+from penstock.client._sync.nodes.one_part import OnePart
 from penstock.client._sync.queue_settling import QueueSettling
-from penstock.core.jobs.job import Delivery, progress_of, sent_progress
+from penstock.core.jobs.job import Delivery, note_watched, progress_of, sent_progress
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.outcomes import Outcome
@@ -151,7 +152,8 @@ class JobOf(Delivery, Generic[Q]):
     def send_progress(self) -> bool:
         """Send the last `progress`, and learn if the job is cancelled. The lease is not renewed.
 
-        A worker does this for its jobs, about once a second.
+        If a client watches the job, or a chunk has a `ttl`, all that was told is sent: each
+        `progress` and each chunk of `emit`. A worker does this for its jobs, about once a second.
 
         Returns:
             True; False if the job is cancelled: end it by `release` when you can. Then `cancelled`
@@ -163,13 +165,20 @@ class JobOf(Delivery, Generic[Q]):
         text = progress_of(self)
         route = self.queue.route.refresh()
         [outcome] = route.settle([self], lambda ops, names: ops.beat(names, [text]))
-        if outcome not in (Outcome.DONE, Outcome.CANCELLED):
+        if outcome not in (Outcome.DONE, Outcome.WATCHED, Outcome.CANCELLED):
             raise self._explain_refusal("send_progress", outcome)
-        if text:
+        if text and outcome is not Outcome.WATCHED:  # of that one it goes with the emission
             sent_progress(self, text)
         if outcome is Outcome.CANCELLED:
             self.cancelled = True
-        return outcome is Outcome.DONE
+        if note_watched(self, is_watched=outcome is Outcome.WATCHED):
+            from penstock.client._sync.emitting import send_emission
+
+            def send(part: OnePart, _: object) -> list[str]:
+                return [send_emission(part.executor, self)]
+
+            route.call_parts([self], send, "")
+        return outcome is not Outcome.CANCELLED
 
     def batch_results(self, *, return_exceptions: bool = False) -> list[Any]:
         """Return the values of the jobs of a batch, in the callback, in the order of joining.

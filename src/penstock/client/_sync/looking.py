@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from penstock.client._sync.admin import QueueAdmin, ask_all
 from penstock.client._sync.route.part import Part
 from penstock.client._sync.settling import check_jobs
-from penstock.client._sync.transport.finished import ResultWait
+from penstock.client._sync.transport.finished import JobWait
 from penstock.client.clock import monotonic
 from penstock.core.jobs.job import JobName
 from penstock.core.jobs.queue_stats import QueueStats
@@ -40,10 +40,11 @@ from penstock.errors import (
 if TYPE_CHECKING:
     from penstock.client._sync.chains import QueueChains
     from penstock.client._sync.searching import JobSearch
+    from penstock.core.jobs.events import JobEvent
     from penstock.core.jobs.history import QueueHistory
 
 LOOK_AGAIN = 4.0
-"""Seconds after which a job whose result is awaited is looked at again."""
+"""Seconds after which a job that is awaited or watched is looked at again."""
 
 
 class QueueLooking(QueueAdmin):
@@ -151,7 +152,7 @@ class QueueLooking(QueueAdmin):
         """
         span = None if timeout is None else duration_ms("timeout", timeout) / 1000
         names = check_jobs("job", [job])
-        until, wait = math.inf if span is None else monotonic() + span, ResultWait()
+        until, wait = math.inf if span is None else monotonic() + span, JobWait()
         last = b""
 
         def look(part: Part, own: list[JobName]) -> list[JobResult | None]:
@@ -173,9 +174,42 @@ class QueueLooking(QueueAdmin):
                 if left <= 0:
                     why = self._explain_wait(names[0]) if span else ""
                     raise ResultTimeout(f"job {names[0]!s} has not ended within {span} s{why}")
-                wait.pause(last, min(left, LOOK_AGAIN))
+                wait.pause([last], min(left, LOOK_AGAIN))
         finally:
             wait.leave()
+
+    def watch(self, job: JobName, *, timeout: Duration | None = None) -> Iterator[JobEvent]:
+        """Iterate over what happens to a job: its attempts, progress and chunks, until its end.
+
+        The first event is the state of the job now. While a client watches, the worker sends each
+        progress and each chunk (`job.emit`) at once. Chunks that were told before are read as far
+        as the server has kept them, those of earlier attempts left out. The last event has the kind
+        "ended". Of a chain, all jobs are watched, one behind another. A client that stops reading
+        needs to do nothing else.
+
+        Args:
+            job: a delivery or an id.
+            timeout: seconds until the job must have ended; 0 = yield what is known now, None = wait
+                for ever.
+
+        Returns:
+            The events, in order. With `for` of a `Queue`.
+
+        Raises:
+            BadArgument, BadJobId: an argument can't be used.
+            ResultTimeout: the job has not ended in time.
+
+        Examples:
+            >>> job = q.enqueue(3, result_ttl=60)
+            >>> Worker(ps, q, lambda job: job.body**2, burst=True).run()
+            >>> [(event.kind, event.value) for event in q.watch(job.id)]
+            [('ended', 9)]
+        """
+        from penstock.client._sync.watching import watch_job
+
+        span = None if timeout is None else duration_ms("timeout", timeout) / 1000
+        [name] = check_jobs("job", [job])
+        return watch_job(self, name, span=span, look_again=LOOK_AGAIN)
 
     @property
     def chains(self) -> QueueChains:

@@ -27,12 +27,8 @@ from penstock.core.enqueuing.options import (
     show_options,
 )
 from penstock.core.enqueuing.prepared import MANY, prepared
-from penstock.core.jobs.job import (
-    BulkEnqueued,
-    Enqueued,
-    JobName,
-    reservation_of,
-)
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
+from penstock.core.jobs.job import JobName, reservation_of
 from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.jobs.middleware import enqueue_event, enqueuing
 from penstock.core.jobs.outcomes import Outcome, Settled

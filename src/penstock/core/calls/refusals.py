@@ -50,6 +50,8 @@ ARGUMENT_RULES = {
     "chunks": "must be the number of the attempt's chunks, at least 1",
     "create": "must be the epoch of a new queue: 8 small hex digits",
     "progress": "must name a job of the call, and be at most 1024 bytes",
+    "head": "must be a kind of entry (p, s, t, j) and its index",
+    "text": "must be at most 65536 bytes; of progress 1024",
     "owner": "must be at most 200 bytes without a line feed",
     "place": "must be ready, scheduled, parked, active, once or dead",
     "part": "must be dead or values",

@@ -101,7 +101,7 @@ def reserve(rules: ReserveRules, request: ReserveRequest) -> Generator[Effect, A
     """
     clock = rules.clock
     deadline = math.inf if request.block is None else clock() + request.block
-    watch = _Watch(rules, request, max(deadline, clock() + EXPIRED_JOBS_GRACE))
+    watch = _TokenWatch(rules, request, max(deadline, clock() + EXPIRED_JOBS_GRACE))
     asked, lap = watch.queues, clock() + poll_interval(watch.queues, "consumer")
     while True:
         yield from watch.ask(asked)
@@ -128,7 +128,7 @@ def reserve(rules: ReserveRules, request: ReserveRequest) -> Generator[Effect, A
     return watch.jobs
 
 
-class _Watch:
+class _TokenWatch:
     """State of one `reserve`.
 
     Args:

@@ -1,25 +1,24 @@
-"""Results of calls: deliveries, enqueue results, outcomes. Plain data, parsed on first use."""
+"""Deliveries. Plain data, parsed on first use."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from penstock.core.jobs.marks import Death, progress_text, read_death
-from penstock.core.jobs.record import SCHEDULED_FOR, Record, parse_record, stable_id_of
+from penstock.core.jobs.record import SCHEDULED_FOR, Record, parse_record
 from penstock.core.values.checks import Duration
-from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER, encode_id, number_after, ttl_code
+from penstock.core.values.ids import encode_id, ttl_code
 from penstock.core.values.methods import name_methods
 from penstock.core.values.policy import RetryPolicy
-from penstock.errors import BadArgument
+
+if TYPE_CHECKING:
+    from penstock.core.jobs.emission import Emission
 
 __all__ = [
-    "BulkEnqueued",
     "Delivery",
-    "Enqueued",
     "JobName",
     "JobQueue",
 ]
@@ -36,6 +35,8 @@ class Counters(NamedTuple):
 
 
 FIRST_DELIVERY = Counters(1, 0, 0, 0, "")
+EMISSION_LOCK = threading.Lock()
+"""The thread of a handler and that of the heartbeat may both begin to tell."""
 OWN_TERMS = frozenset({b";l", b";t"})
 """How the fields of a record begin if the job has a lease or a ttl of its own."""
 
@@ -62,6 +63,9 @@ class JobQueue(Protocol):
 
     def result(self, job: JobName, *, timeout: Duration | None = None) -> Any:
         """Wait until a job has ended, and return its value; a coroutine in an event loop."""
+
+    def watch(self, job: JobName, *, timeout: Duration | None = None) -> Any:
+        """Iterate over what happens to a job until it has ended."""
 
     @property
     def chains(self) -> Any:
@@ -101,9 +105,11 @@ class Reservation:
         lease_ms: the queue's lease.
         ops: the operations that reserved them; None = another client reserved them.
         state: what the lifespan of their worker yields.
+        on_emit: is called with a delivery that has entries to send; None = there is no worker.
     """
 
     state: Any = None
+    on_emit: Callable[[Any], None] | None = None
 
     def __init__(
         self, queue: Any, place: QueueIdentity, owner: str, *, tag: int, now: int, lease_ms: int
@@ -137,6 +143,7 @@ class Delivery:
         "_counters",
         "_counts",
         "_data",
+        "_emission",
         "_number",
         "_progress",
         "_record",
@@ -151,6 +158,7 @@ class Delivery:
     _term: Any  # until a worker sets it there is none
     _result: tuple[bytes, str]  # the same; its value, and why that is missing
     _progress: str  # the same until `progress` is called
+    _emission: Emission  # the same until there is something to tell
 
     def __init__(self, reservation: Reservation, number: bytes, counts: bytes, data: bytes) -> None:
         self._reservation = reservation
@@ -335,8 +343,8 @@ class Delivery:
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Tell how far the work is, for `show` and `peek`.
 
-        A worker sends the last one with its heartbeat, about once a second. Without a worker
-        `send_progress` sends it.
+        A worker sends the last one with its heartbeat, about once a second, and all of them at once
+        while a client watches the job (`watch`). Without a worker `send_progress` sends it.
 
         Args:
             done: the part that is done, in any unit.
@@ -347,6 +355,45 @@ class Delivery:
             BadArgument: not a number, or not a text.
         """
         self._progress = progress_text(done, total, note)
+        self._tell("p", self._progress)
+
+    def emit(self, data: Any, *, ttl: Duration | None = None) -> None:
+        """Send a chunk to the clients that watch the job: a part of the output, such as a token.
+
+        A worker sends it within a few ms while a client watches the job (`watch`). If none does,
+        it is dropped, unless it has a `ttl`. Without a worker `send_progress` sends it. The server
+        keeps the last 10,000 entries of a job, and about 1 MiB. A chunk that it has no memory for
+        is dropped, with a warning in the log of the worker. The job goes on in all of these cases.
+
+        Args:
+            data: text, or what fits in JSON; at most 65,536 bytes.
+            ttl: seconds, up to a day, for which the chunks of the job are kept behind the last one,
+                also if no client watches: one that comes later reads them.
+
+        Raises:
+            BadArgument: an argument can't be used; nothing was sent.
+
+        Examples:
+            >>> job = q.enqueue("the rain")
+            >>> def speak(job):
+            ...     for word in job.body.split():
+            ...         job.emit(word, ttl=60)
+            >>> Worker(ps, q, speak, burst=True).run()
+            >>> [event.data for event in q.watch(job.id) if event.kind == "chunk"]
+            ['the', 'rain']
+        """
+        from penstock.core.jobs.emission import emit_ttl_ms, encoded_chunk
+
+        kind, text = encoded_chunk(data)
+        emission, span = make_emission(self), emit_ttl_ms(ttl)
+        emission.ttl_ms = max(emission.ttl_ms, span)
+        self._tell(kind, text)
+
+    def _tell(self, kind: str, text: str) -> None:
+        emission, wake = make_emission(self), self._reservation.on_emit
+        emission.add(kind, text)
+        if wake is not None and emission.is_wanted:
+            wake(self)
 
     def __repr__(self) -> str:
         state = "settled" if self.settled else "lost" if self.lost else "held"
@@ -392,6 +439,36 @@ def sent_progress(job: Delivery, text: str) -> None:
         job._progress = ""
 
 
+def emission_of(job: Delivery) -> Emission | None:
+    """Return what the delivery has to tell; None = nothing was told."""
+    return getattr(job, "_emission", None)
+
+
+def make_emission(job: Delivery) -> Emission:
+    """Return what the delivery has to tell."""
+    from penstock.core.jobs.emission import Emission
+
+    with EMISSION_LOCK:
+        emission = emission_of(job)
+        if emission is None:
+            emission = job._emission = Emission()
+    return emission
+
+
+def note_watched(job: Delivery, *, is_watched: bool) -> bool:
+    """Note if a client watches the job; return True if there are entries to send.
+
+    A client that begins to watch is told that the delivery has begun.
+    """
+    emission = make_emission(job) if is_watched else emission_of(job)
+    if emission is None:
+        return False
+    if is_watched and not emission.is_watched:
+        emission.add("s", "")
+    emission.note_watched(is_watched)
+    return emission.must_go
+
+
 def forget_failures(job: Delivery) -> None:
     """Note that the server has set the nacks and crashes of the job to 0."""
     if job._counts:
@@ -415,220 +492,3 @@ def receipt_with_end(job: Delivery) -> str:
 
 JobName: TypeAlias = Delivery | str
 """A job, named by its delivery, which holds the receipt, or by its id alone."""
-
-IdParts: TypeAlias = tuple[Any, bytes, bytes, str]
-"""Operations of the queue, number, epoch and ttl code: the id is built from them when it is read.
-
-A plain tuple, as each enqueue makes one: a NamedTuple costs as much as the whole `Enqueued`.
-"""
-
-
-class Enqueued:
-    """The result of an enqueue.
-
-    Attributes:
-        state: where the job is: ready or scheduled; of a duplicate also parked, active, or
-            "window". A new job that is parked behind others of its key counts as ready.
-        duplicate: True = an existing job stands for this one, which was not added.
-        replicas: how many replicas confirmed; 0 when none was asked for.
-        action: "added"; "requeued" = added, to run when the one that is there has ended;
-            "updated" = the existing job has this content now; "refused" = nothing changed.
-        queue: internal: the queue object that `result` asks; None = this object was copied.
-    """
-
-    __slots__ = ("_id", "_stable_id", "action", "duplicate", "queue", "replicas", "state")
-
-    def __init__(
-        self,
-        id: str | IdParts,  # noqa: A002  # the name of the attribute
-        state: str,
-        duplicate: bool = False,
-        replicas: int = 0,
-        action: str = "added",
-        stable_id: str | bytes = "",
-        queue: JobQueue | None = None,
-    ) -> None:
-        self._id = id
-        self.state = state
-        self.duplicate = duplicate
-        self.replicas = replicas
-        self.action = action
-        self._stable_id = stable_id
-        self.queue = queue
-
-    @property
-    def id(self) -> str:
-        """The id of the job, built when it is first read.
-
-        That of the existing one, if it is a duplicate (empty: it is done, and the window of its
-        dedup id is open).
-        """
-        known = self._id
-        if not isinstance(known, str):
-            ops, number, epoch, ttl = known
-            known = self._id = str(ops.id_of(number, epoch, ttl))
-        return known
-
-    @property
-    def stable_id(self) -> str:
-        """The `stable_id` that the consumer of the job sees; empty if the job was refused."""
-        known = self._stable_id
-        return known if isinstance(known, str) else stable_id_of(known)
-
-    def result(self, *, timeout: Duration | None = None) -> Any:
-        """Wait until the job has ended, and return the value that its handler returned.
-
-        To be awaited if an `AsyncQueue` has added the job. The job needs a `result_ttl`.
-
-        Args:
-            timeout: as in `Queue.result`.
-
-        Returns, raises:
-            As `Queue.result`; and BadArgument if this object was copied, or stands for no job: call
-            `Queue.result` with its id.
-        """
-        return self._queue_for("result").result(self.id, timeout=timeout)
-
-    def status(self) -> Any:
-        """Return the state of the job, or of its chain: a `ChainStatus`. To be awaited as `result`.
-
-        Raises:
-            As `queue.chains.status` and `result`.
-        """
-        return self._queue_for("chains.status").chains.status(self.id)
-
-    def cancel(self) -> Any:
-        """Cancel the job, or its chain. To be awaited as `result`.
-
-        Returns, raises:
-            As `queue.chains.cancel` and `result`.
-        """
-        return self._queue_for("chains.cancel").chains.cancel(self.id)
-
-    def _queue_for(self, method: str) -> JobQueue:
-        if self.queue is None or not self.id:
-            raise BadArgument("job", self.id, f"has no queue here: call queue.{method}(id)")
-        return self.queue
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the attributes by name."""
-        names = ("id", "state", "duplicate", "replicas", "action", "stable_id")
-        return {name: getattr(self, name) for name in names}
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Enqueued):
-            return NotImplemented
-        return self._compared() == other._compared()
-
-    def __hash__(self) -> int:
-        return hash(self._compared())
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Enqueued, (*self._compared(), self.stable_id)
-
-    def _compared(self) -> tuple[object, ...]:
-        return self.id, self.state, self.duplicate, self.replicas, self.action
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
-        return f"{type(self).__name__}({shown})"
-
-
-@dataclass(slots=True)
-class JobSpan:
-    """The results of jobs that were added in one step, with numbers first, first + 1, …
-
-    Attributes:
-        first: number of the first job.
-        count: how many jobs.
-        place: of the queue.
-        state, replicas: of each result.
-        heads: the heads of the records, which have the stable ids; empty = not known.
-        ttl: the last four digits of the ids.
-    """
-
-    first: bytes
-    count: int
-    place: QueueIdentity
-    state: str
-    replicas: int = 0
-    heads: Sequence[bytes] = ()
-    ttl: str = AT_LEAST_ONCE_FOREVER
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, offset: int) -> Enqueued:
-        number = number_after(self.first, offset)
-        job_id = encode_id(self.place.node, self.place.packed, number, self.ttl)
-        head = self.heads[offset] if self.heads else ""
-        return Enqueued(job_id, self.state, replicas=self.replicas, stable_id=head)
-
-
-class BulkEnqueued(Sequence[Enqueued]):
-    """The results of a bulk enqueue, in the order of the bodies; ids are built on first use."""
-
-    def __init__(self, queue: JobQueue | None = None) -> None:
-        self._queue = queue
-        self._parts: list[JobSpan | Sequence[Enqueued]] = []
-        self._starts: list[int] = []
-        self._length = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_queue": None}  # it can't be pickled
-
-    def append(self, part: JobSpan | Sequence[Enqueued]) -> None:
-        """Append the results of a chunk: a span, or one by one those of jobs with dedup ids."""
-        if len(part):
-            self._parts.append(part)
-            self._starts.append(self._length)
-            self._length += len(part)
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> Enqueued: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Enqueued]: ...
-    def __getitem__(self, index: int | slice) -> Enqueued | list[Enqueued]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._length))]
-        place = index + self._length if index < 0 else index
-        if not 0 <= place < self._length:
-            raise IndexError(index)
-        part = bisect_right(self._starts, place) - 1
-        return self._result(self._parts[part], place - self._starts[part])
-
-    def __iter__(self) -> Iterator[Enqueued]:
-        for part in self._parts:
-            for i in range(len(part)):
-                yield self._result(part, i)
-
-    def _result(self, part: JobSpan | Sequence[Enqueued], offset: int) -> Enqueued:
-        result = part[offset]
-        result.queue = self._queue
-        return result
-
-    @property
-    def ids(self) -> list[str]:
-        """Job ids, in order."""
-        return [result.id for result in self]
-
-    @property
-    def duplicates(self) -> int:
-        """Number of bodies that were not added, because a job with the same dedup id existed."""
-        return sum(result.duplicate for result in self._iter_results())
-
-    @property
-    def missing(self) -> int:
-        """Number of bodies that a failed call on partitions may not have added."""
-        return sum(result.state == "missing" for result in self._iter_results())
-
-    def _iter_results(self) -> Iterator[Enqueued]:
-        for part in self._parts:
-            if not isinstance(part, JobSpan):
-                yield from part
-
-    def __repr__(self) -> str:
-        return f"<BulkEnqueued {self._length} jobs>"

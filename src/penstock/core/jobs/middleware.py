@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from penstock.core.jobs.job import Delivery, Enqueued, counts_of
+from penstock.core.jobs.enqueued import Enqueued
+from penstock.core.jobs.job import Delivery, counts_of
 from penstock.errors import BadArgument
 
 __all__ = [

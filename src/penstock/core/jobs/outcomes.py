@@ -36,6 +36,8 @@ class Outcome(str, enum.Enum):
     """More than half of its ttl has passed; nothing changed."""
     HINTED = "hinted"
     """Its node can't be reached: another node keeps the call and repeats it later."""
+    WATCHED = "watched"
+    """It goes on, and a client watches it; only of a look at deliveries."""
     UNKNOWN = "unknown"
     """Its node can't be reached: it is not known if anything changed."""
 
@@ -48,6 +50,7 @@ OUTCOME_OF_CODE: dict[int, Outcome] = {
     2: Outcome.ENDED,
     3: Outcome.DEAD,
     4: Outcome.CANCELLED,
+    6: Outcome.WATCHED,
     0: Outcome.GONE,
     -1: Outcome.STALE,
     -2: Outcome.REFUSED,

@@ -16,7 +16,8 @@ from django.utils import timezone as django_time
 from django.utils.module_loading import import_string
 
 from penstock.client._sync.client import Penstock
-from penstock.core.jobs.job import Delivery, Enqueued
+from penstock.core.jobs.enqueued import Enqueued
+from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.views import JobView
 from penstock.core.values.caught import message_of
 from penstock.core.values.checks import check_count, check_text, duration_ms

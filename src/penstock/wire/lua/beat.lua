@@ -5,7 +5,8 @@
 ---                    the mark `p`, without the time: at most 1024 bytes
 ---          wanted, common, number   as in extend
 --- META     v epoch uses seen off
---- RETURNS  {1, nonce, now, code...}      for each: 1 goes on, 4 goes on, and is to be cancelled: end it by release, 0 gone,
+--- RETURNS  {1, nonce, now, code...}      for each: 1 goes on, 4 goes on, and is to be cancelled: end it by release, 6 goes on, and a
+---                                        client watches the job: send its progress by emit, it is not stored, 0 gone,
 ---                                        -1 stale receipt, -2 not active, 2 ended before with this same receipt
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
@@ -22,15 +23,21 @@ end
 local count, ids, codes = checked.count, checked.ids, checked.codes
 --@include lib/checks/code_each
 code_each(checked, common, numbers)
-local told = {}
+--@include lib/read/is_watched
+local watched, told = is_watched(ids), {}
 for line in string.gmatch(progress, '[^\n]+') do
   local place, text = string.match(line, '^(%d+) (.+)$')
   place = tonumber(place)
   if not ids[place or 0] or #text > 1024 then
     return {-19, nonce, 'progress', string.sub(line, 1, 200)}
-  elseif codes[place] == 1 then
+  elseif codes[place] == 1 and not watched[place] then
     told[#told + 1] = 'p' .. ids[place]
     told[#told + 1] = string.format('%.0f', now) .. ' ' .. text
+  end
+end
+for i = 1, count do
+  if watched[i] and codes[i] == 1 then
+    codes[i] = 6
   end
 end
 if uses_any('marks') and count > 0 then
@@ -40,7 +47,7 @@ if uses_any('marks') and count > 0 then
   end
   local marked = redis.call('HMGET', tally, unpack(fields))
   for i = 1, count do
-    if marked[i] and codes[i] == 1 then
+    if marked[i] and (codes[i] == 1 or codes[i] == 6) then
       codes[i] = 4
     end
   end

@@ -19,38 +19,16 @@
 --@include lib/checks/check_epoch
 --@include lib/meta/now (gives: changes)
 --@include lib/checks/check_numbers
---@include lib/read/read_kept
---@include lib/read/lapsed (gives: abandoned_error)
-local function attempt_of(id) -- as states_to_keep counts
-  if string.byte(redis.call('HGET', held, id) or '') ~= 64 then
-    return '0'
-  end
-  local nacks, crashes = string.match(redis.call('HGET', tally, id) or '', '^%S+ (%d+) (%d+)')
-  return string.format('%d', 1 + (nacks or 0) + (crashes or 0))
-end
+--@include lib/read/result_of
 local reply, bytes, marks = {1, nonce, ''}, 0, {}
 for i = 1, #numbers do
-  local id, job = numbers[i], {}
   if bytes >= 1048576 then
     break
   end
-  local died = redis.call('ZSCORE', dead, id)
-  if died then
-    local nacks, crashes, why = string.match(redis.call('HGET', tally, id) or '', '^%S+ (%d+) (%d+) %d+ ?(.*)$')
-    job = {'dead', died, string.format('%d', (nacks or 0) + (crashes or 0)), '0', '', why or ''}
-  elseif redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1 then
-    local state, ended = lapsed(id, redis.call('ZSCORE', once, id))
-    if state == 'dead' then
-      job = {state, string.format('%.0f', ended), '0', '0', '', abandoned_error}
-    elseif state then
-      job = {state, string.format('%.0f', ended), attempt_of(id), '0', '', ''}
-    else
-      job = {'waiting', '0', '0', '0', '', ''}
-      marks[#marks + 1] = string.format('%.0f', 4503599627370496 + now)
-      marks[#marks + 1] = '?' .. id
-    end
-  else
-    job = read_kept(id) or job
+  local job = result_of(numbers[i])
+  if job[1] == 'waiting' then
+    marks[#marks + 1] = string.format('%.0f', 4503599627370496 + now)
+    marks[#marks + 1] = '?' .. numbers[i]
   end
   reply[#reply + 1], bytes = job, bytes + (job[6] and #job[6] or 0)
 end

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import cast
 
 from penstock.client._acompat import Wakeup
+from penstock.client._async.emitting import send_emission
 from penstock.client._async.nodes.federated_node import AsyncFederatedNode
 from penstock.client._async.topology import AsyncTopology
 from penstock.client._async.transport.driver import AsyncDriver
@@ -25,6 +26,7 @@ from penstock.core.calls.operations import OwnNode, QueueOps
 from penstock.core.jobs.job import (
     Delivery,
     QueueIdentity,
+    note_watched,
     ops_of,
     progress_of,
     reservation_of,
@@ -40,6 +42,7 @@ from penstock.wire.scripts import script
 from penstock.worker._async.registration import AsyncRegistration
 from penstock.worker.activities import ain_thread
 from penstock.worker.concerns import is_damage
+from penstock.worker.emitting import warn_of_refusal
 from penstock.worker.held_file import place_of
 from penstock.worker.loop import leave
 from penstock.worker.put_off import PutOff, Renewal
@@ -56,7 +59,9 @@ LEASE_GONE_TEXT = "it expired, it or its queue was removed, or another worker ho
 CANCELLATION_LOOK_INTERVAL = 0.7
 """Most seconds between two looks. A cancelled job ends within a second, whatever its age: 0.3 s are
 left for the call and for the handler to notice."""
-HELD_OUTCOMES = (Outcome.DONE, Outcome.CANCELLED)
+TELL_INTERVAL = 0.02
+"""Least seconds between two calls that send what handlers tell: meanwhile it gathers."""
+HELD_OUTCOMES = (Outcome.DONE, Outcome.WATCHED, Outcome.CANCELLED)
 """Outcomes of a look at jobs that the worker still holds. Others may be those of a report whose
 reply is on its way: a job is lost when two looks in a row say so."""
 YOUNG_JOB_SECONDS = 0.05
@@ -100,7 +105,7 @@ class AsyncHeartbeat:
         self._overdue = overdue
         self._poked = Wakeup()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
-        self._ask_at = 0.0
+        self._ask_at = self._tell_at = 0.0
         self._missing = set[Delivery]()
         self._failures = 0
         self._put_off = PutOff(monotonic)
@@ -147,6 +152,7 @@ class AsyncHeartbeat:
             self._renew_leases,
             self._end_left,
             self._ask_for_cancelled,
+            self._send_told,
             self._register,
             self._end_overdue,
         ):
@@ -262,6 +268,9 @@ class AsyncHeartbeat:
                 await executor.close()
             return
         outcome_of = dict(zip(jobs, outcomes, strict=True))
+        for job, outcome in outcome_of.items():
+            if note_watched(job, is_watched=outcome is Outcome.WATCHED):
+                self._state.note_told(job)
         cancelled = [job for job in jobs if outcome_of[job] is Outcome.CANCELLED]
         if cancelled:
             self._state.dispatcher.runners.cancel(cancelled)
@@ -269,6 +278,32 @@ class AsyncHeartbeat:
         self._lose([job for job in missing if job in self._missing], LEASE_GONE_TEXT)
         self._missing.difference_update(jobs)
         self._missing.update(missing)
+
+    async def _send_told(self) -> None:
+        """Send what handlers have told, of the jobs that clients watch."""
+        if self._failures or monotonic() < self._tell_at:
+            return
+        for job in list(self._state.telling):
+            self._tell_at = monotonic() + TELL_INTERVAL
+            self._state.telling.discard(job)  # before the look: what comes behind it adds it again
+            if job in self._state.held and not (job.lost or _is_away(job)):
+                self._lose_ended()
+                await self._send_told_of(job)
+
+    async def _send_told_of(self, job: Delivery) -> None:
+        executor = self._executor(ops_of(job).node)
+        try:
+            refusal = await send_emission(executor, job)
+        except WrongEpoch:  # as in `renew_leases`
+            return
+        except Exception as error:  # noqa: BLE001  # it sends them again soon
+            logger.debug("events of %s are not sent: %s: %s", job.id, type(error).__name__, error)
+            self._state.telling.add(job)
+            self._tell_at = monotonic() + CANCELLATION_LOOK_INTERVAL
+            if about_server(error):
+                await executor.close()
+        else:
+            warn_of_refusal(self._state, job, refusal)
 
     @property
     def _end_at(self) -> float:
@@ -324,6 +359,8 @@ class AsyncHeartbeat:
         nearest = min((term_of(job).until for job in held), default=math.inf)
         ready = self._put_off.ready(self._renewable(held))
         nearest = min(nearest, next_renewal(ready), self._put_off.next_at(), self._ask_at)
+        if self._state.telling:
+            nearest = min(nearest, self._tell_at)
         if self._overdue is not None:
             nearest = min(nearest, self._end_at)
         shortest = min(SHORTEST_BEAT_PAUSE * 2.0 ** min(self._failures, 10), LONGEST_RENEWAL_PAUSE)
@@ -339,8 +376,8 @@ async def send_progress(executor: AsyncExecutor, jobs: Sequence[Delivery]) -> Se
     """Store the progress of deliveries of one queue; return the outcome of `beat` for each."""
     ops, texts = ops_of(jobs[0]), [progress_of(job) for job in jobs]
     outcomes: Settled = await executor.run(ops.beat(jobs, texts))
-    for job, text in zip(jobs, texts, strict=True):
-        if text:
+    for job, text, outcome in zip(jobs, texts, outcomes, strict=True):
+        if text and outcome is not Outcome.WATCHED:  # of that one it goes with the emission
             sent_progress(job, text)
     return outcomes
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.client._async.client import AsyncPenstock
+from penstock.client._async.emitting import send_emission
 from penstock.client.clock import monotonic
 from penstock.core.calls.call import Call
 from penstock.core.flows.effects import Run
-from penstock.core.jobs.job import Delivery, ops_of
+from penstock.core.jobs.job import Delivery, make_emission, ops_of
 from penstock.core.jobs.logs import counted, get_logger
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.outcomes import Outcome
@@ -142,6 +143,9 @@ class AsyncPenstockKit(AsyncPenstock):
         jobs, kind = done.jobs, done.verdict.kind
         outcomes: Iterable[Outcome] = [Outcome.DONE] * len(jobs)
         if kind != "none":
+            for job in jobs:
+                if make_emission(job).must_go:
+                    await send_emission(self.topology.executor, job)
             results = results_of(jobs, done.times) if kind == "ack" else None
             call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results=results)
             outcomes = await self.topology.executor.run(call)

@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from penstock.client._sync.route.interfaces import Enqueuing
 from penstock.core.enqueuing.new_jobs import NewJob, NewJobs
-from penstock.core.jobs.job import BulkEnqueued, Enqueued
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
 from penstock.errors import BadArgument
 from penstock.worker.calling import is_queue
 from penstock.worker.registered import RegisteredHandler

@@ -9,7 +9,8 @@ from penstock.client._async.nodes.node import AsyncNode
 from penstock.client.gathering import Gathering  # async only
 from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.prepared import Prepared
-from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobQueue
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
+from penstock.core.jobs.job import JobQueue
 
 __all__ = ["AsyncOnePart", "AsyncPartQueue"]
 

@@ -19,8 +19,9 @@ from penstock.core.calls.config import ClientConfig
 from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.prepared import Prepared
 from penstock.core.flows import ReserveRequest
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
 from penstock.core.jobs.hints import Intent
-from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName
+from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.middleware import Middleware
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.queue_stats import QueueStats

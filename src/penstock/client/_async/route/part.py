@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from penstock.client._async.adding import add, confirm
 from penstock.client._async.nodes.one_part import AsyncOnePart
 from penstock.client._async.settling import settle_each
-from penstock.client._async.transport.finished import AsyncResultWait
+from penstock.client._async.transport.finished import AsyncJobWait
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.calls.operations.managing import Looked
 from penstock.core.calls.operations.producing import SHORT_RECORD_BYTES, Added
 from penstock.core.enqueuing.prepared import Prepared, check_size
-from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName, JobSpan
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued, JobSpan
+from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome
 from penstock.core.jobs.queue_stats import QueueStats, Settings
@@ -30,6 +31,7 @@ from penstock.wire.replies import Claim
 
 if TYPE_CHECKING:
     from penstock.core.enqueuing.schedules import NewSchedule
+    from penstock.core.jobs.events import LookedAt
     from penstock.core.jobs.searching import Search
 
 __all__ = ["AsyncAskPart", "AsyncCallPart", "AsyncOpenedBatch", "AsyncPart", "AsyncReadPart"]
@@ -254,15 +256,24 @@ class AsyncPart(AsyncOnePart):
             views = await self.executor.run(self.ops.peek(state, start, n, newest=newest))
         return [view for view in views if view]
 
-    async def read_results(
-        self, names: list[JobName], wait: AsyncResultWait | None = None
-    ) -> Looked:
+    async def read_results(self, names: list[JobName], wait: AsyncJobWait | None = None) -> Looked:
         """Look for the results of jobs, which are awaited with `wait`."""
         await self.connect()
         executor, ops = self.executor, self.ops
         if wait is not None:  # before the look: no end behind it is missed
-            wait.enter(executor.finished, ops.keys["finished"], ops.number_of(names[0])[0])
+            number, _ = ops.number_of(names[0])
+            wait.enter(executor.finished, {ops.keys["finished"]: number})
         return await executor.run(ops.results(names, awaited=wait is not None))
+
+    async def watch(self, name: JobName, place: bytes, wait: AsyncJobWait | None) -> LookedAt:
+        """Look at a job, which is watched with `wait`; read what it has told behind this place."""
+        await self.connect()
+        executor, ops = self.executor, self.ops
+        if wait is not None:  # before the look, as above
+            number, _ = ops.number_of(name)
+            emitted, _ = ops.keys.emitted(number)
+            wait.enter(executor.finished, {ops.keys["finished"]: number, emitted: b""})
+        return await executor.run(ops.watch(name, place, awaited=wait is not None))
 
     async def show(self, names: list[JobName]) -> list[JobView | None]:
         """Return all data of jobs."""

@@ -9,7 +9,8 @@ from typing import Protocol
 from penstock.client._sync.nodes.node import Node
 from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.prepared import Prepared
-from penstock.core.jobs.job import BulkEnqueued, Enqueued, JobQueue
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
+from penstock.core.jobs.job import JobQueue
 
 __all__ = ["OnePart", "PartQueue"]
 

@@ -24,7 +24,8 @@ from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.chunks import chunks
 from penstock.core.enqueuing.prepared import Prepared
 from penstock.core.flows import ReserveRequest
-from penstock.core.jobs.job import BulkEnqueued, JobName
+from penstock.core.jobs.enqueued import BulkEnqueued
+from penstock.core.jobs.job import JobName
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.views import ScanPage
 from penstock.errors import NodesUnavailable, QueueClosed, QueueInUse, RoleLost

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from penstock.client._sync.adding import add, confirm
 from penstock.client._sync.nodes.one_part import OnePart
 from penstock.client._sync.settling import settle_each
-from penstock.client._sync.transport.finished import ResultWait
+from penstock.client._sync.transport.finished import JobWait
 from penstock.client.clock import monotonic
 from penstock.core import flows
 from penstock.core.calls.operations.managing import Looked
 from penstock.core.calls.operations.producing import SHORT_RECORD_BYTES, Added
 from penstock.core.enqueuing.prepared import Prepared, check_size
-from penstock.core.jobs.job import BulkEnqueued, Delivery, Enqueued, JobName, JobSpan
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued, JobSpan
+from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome
 from penstock.core.jobs.queue_stats import QueueStats, Settings
@@ -31,6 +32,7 @@ from penstock.wire.replies import Claim
 
 if TYPE_CHECKING:
     from penstock.core.enqueuing.schedules import NewSchedule
+    from penstock.core.jobs.events import LookedAt
     from penstock.core.jobs.searching import Search
 
 __all__ = ["AskPart", "CallPart", "OpenedBatch", "Part", "ReadPart"]
@@ -239,13 +241,24 @@ class Part(OnePart):
             views = self.executor.run(self.ops.peek(state, start, n, newest=newest))
         return [view for view in views if view]
 
-    def read_results(self, names: list[JobName], wait: ResultWait | None = None) -> Looked:
+    def read_results(self, names: list[JobName], wait: JobWait | None = None) -> Looked:
         """Look for the results of jobs, which are awaited with `wait`."""
         self.connect()
         executor, ops = self.executor, self.ops
         if wait is not None:  # before the look: no end behind it is missed
-            wait.enter(executor.finished, ops.keys["finished"], ops.number_of(names[0])[0])
+            number, _ = ops.number_of(names[0])
+            wait.enter(executor.finished, {ops.keys["finished"]: number})
         return executor.run(ops.results(names, awaited=wait is not None))
+
+    def watch(self, name: JobName, place: bytes, wait: JobWait | None) -> LookedAt:
+        """Look at a job, which is watched with `wait`; read what it has told behind this place."""
+        self.connect()
+        executor, ops = self.executor, self.ops
+        if wait is not None:  # before the look, as above
+            number, _ = ops.number_of(name)
+            emitted, _ = ops.keys.emitted(number)
+            wait.enter(executor.finished, {ops.keys["finished"]: number, emitted: b""})
+        return executor.run(ops.watch(name, place, awaited=wait is not None))
 
     def show(self, names: list[JobName]) -> list[JobView | None]:
         """Return all data of jobs."""

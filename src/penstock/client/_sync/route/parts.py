@@ -31,15 +31,9 @@ from penstock.core.calls.operations import QueueOps
 from penstock.core.enqueuing.chunks import Window, chunks, windows
 from penstock.core.enqueuing.prepared import Prepared, prepared
 from penstock.core.flows import ReserveRequest
+from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
 from penstock.core.jobs.hints import Intent
-from penstock.core.jobs.job import (
-    BulkEnqueued,
-    Delivery,
-    Enqueued,
-    JobName,
-    ops_of,
-    reservation_of,
-)
+from penstock.core.jobs.job import Delivery, JobName, ops_of, reservation_of
 from penstock.core.jobs.merge import Answers, split_error, with_outcomes
 from penstock.core.jobs.outcomes import Outcome, Settled
 from penstock.core.jobs.queue_stats import QueueStats

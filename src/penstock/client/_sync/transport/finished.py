@@ -1,6 +1,8 @@
 # From src/penstock/client/_async/transport/finished.py by tools/unasync.py; do not edit.
 """Waits for the ends of jobs: one reader of the streams `finished` for all waits on a node.
 
+It also reads the streams `emitted` of jobs that are watched.
+
 A wait is entered before the job is looked at, and the reader begins at the id that the look has
 answered, so no end in between is missed (protocol/results.md, Reading and waiting). The first wait
 reads for all; when it ends, the next one goes on.
@@ -9,7 +11,7 @@ reads for all; when it ends, the next one goes on.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -26,7 +28,7 @@ from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
 from penstock.core.flows import POLL_INTERVAL
 
-__all__ = ["EndReader", "ResultWait"]
+__all__ = ["EndReader", "JobWait"]
 
 XREAD_BLOCK_SECONDS = 5.0
 """Seconds after which an XREAD ends by itself: longer silence shows a dead connection."""
@@ -43,46 +45,46 @@ class _Connected(Protocol):
     connections: Server | Cluster
 
 
-class ResultWait:
-    """A call that waits for the end of one job.
+class JobWait:
+    """A call that waits for the end of one job, or for what happens to it.
 
     Attributes:
-        key: that of the stream `finished` of the job's queue.
-        number: that of the job.
+        places: keys of the streams that tell it, each with the number of the job if entries about
+            other jobs are in it, or with nothing.
         signal: ends a pause of the wait.
-        seen: id of an entry that the stream has had before the next look.
-        is_told: True if the job may have ended since it was looked at.
+        seen: id of an entry that each stream has had before the next look.
+        is_told: True if the job may have changed since it was looked at.
     """
 
     def __init__(self) -> None:
-        self.key = self.number = b""
+        self.places: Mapping[bytes, bytes] = {}
         self.signal = Wakeup()
-        self.seen = (0, 0)
+        self.seen: dict[bytes, EntryId] = {}
         self.is_told = False
-        self._finished: EndReader | None = None
+        self._reader: EndReader | None = None
 
-    def enter(self, finished: EndReader, key: bytes, number: bytes) -> None:
-        """Note the ends that `finished` reads from now on."""
-        if self._finished is not finished:
+    def enter(self, reader: EndReader, places: Mapping[bytes, bytes]) -> None:
+        """Note what `reader` reads in these streams from now on."""
+        if self._reader is not reader or self.places != places:
             self.leave()
-            self._finished, self.key, self.number, self.seen = finished, key, number, (0, 0)
-            finished.enter(self)
+            self._reader, self.places, self.seen = reader, places, {}
+            reader.enter(self)
 
-    def pause(self, last: bytes, timeout: float) -> None:
+    def pause(self, lasts: Sequence[bytes], timeout: float) -> None:
         """Wait until the job should be looked at again.
 
         Args:
-            last: id of the last entry of the stream, as the look has answered it.
+            lasts: id of the last entry of each stream, as the look has answered it.
             timeout: seconds.
         """
-        assert self._finished is not None
-        self._finished.wait(self, last, timeout)
+        assert self._reader is not None
+        self._reader.wait(self, lasts, timeout)
 
     def leave(self) -> None:
-        """Note no ends any more."""
-        if self._finished is not None:
-            self._finished.leave(self)
-            self._finished = None
+        """Note nothing any more."""
+        if self._reader is not None:
+            self._reader.leave(self)
+            self._reader = None
         self.signal.close()
 
 
@@ -103,37 +105,42 @@ class EndReader:
     def forget(self) -> None:
         """Forget all waits and connections: another process or loop has them."""
         self._lock = threading.Lock()
-        self._waits: dict[bytes, dict[bytes, list[ResultWait]]] = {}
+        self._waits: dict[bytes, dict[bytes, list[JobWait]]] = {}
         self._began: dict[bytes, EntryId] = {}
         self._read_to: dict[bytes, EntryId] = {}
-        self._waiting: dict[ResultWait, None] = {}
-        self._leader: ResultWait | None = None
+        self._waiting: dict[JobWait, None] = {}
+        self._leader: JobWait | None = None
         self._lines: dict[ServerSlot, _ReadingLine] = {}
         self._failures = 0
         self._again_at = 0.0
 
-    def enter(self, wait: ResultWait) -> None:
+    def enter(self, wait: JobWait) -> None:
         """Note the ends of a job from now on."""
         with self._lock:
-            self._waits.setdefault(wait.key, {}).setdefault(wait.number, []).append(wait)
+            for key, number in wait.places.items():
+                self._waits.setdefault(key, {}).setdefault(number, []).append(wait)
 
-    def leave(self, wait: ResultWait) -> None:
+    def leave(self, wait: JobWait) -> None:
         """Note the ends of a job no longer."""
         with self._lock:
-            numbers = self._waits.get(wait.key, {})
-            waits = numbers.get(wait.number, [])
-            if wait in waits:
-                waits.remove(wait)
-            if not waits:
-                numbers.pop(wait.number, None)
-            if not numbers:
-                for by_key in (self._waits, self._began, self._read_to):
-                    by_key.pop(wait.key, None)
+            for key, number in wait.places.items():
+                self._forget(wait, key, number)
 
-    def wait(self, wait: ResultWait, last: bytes, timeout: float) -> None:
-        """Wait until a job should be looked at again; see `ResultWait.pause`."""
+    def _forget(self, wait: JobWait, key: bytes, number: bytes) -> None:
+        numbers = self._waits.get(key, {})
+        waits = numbers.get(number, [])
+        if wait in waits:
+            waits.remove(wait)
+        if not waits:
+            numbers.pop(number, None)
+        if not numbers:
+            for by_key in (self._waits, self._began, self._read_to):
+                by_key.pop(key, None)
+
+    def wait(self, wait: JobWait, lasts: Sequence[bytes], timeout: float) -> None:
+        """Wait until a job should be looked at again; see `JobWait.pause`."""
         until = monotonic() + timeout
-        if not self._begins(wait, _entry_id(last)):
+        if not self._begins(wait, [*map(_entry_id, lasts)]):
             return
         try:
             while not wait.is_told and monotonic() < until:
@@ -145,22 +152,24 @@ class EndReader:
             self._end(wait)
             wait.is_told = False
 
-    def _begins(self, wait: ResultWait, last: EntryId) -> bool:
-        """Return True if every entry behind `last` is read; else look at the job again.
+    def _begins(self, wait: JobWait, lasts: Sequence[EntryId]) -> bool:
+        """Return True if every entry behind `lasts` is read; else look at the job again.
 
-        If the stream has had a later entry before the look, it has ended since (it has a time to
+        If a stream has had a later entry before the look, it has ended since (it has a time to
         live), and reading begins anew.
         """
-        key = wait.key
         with self._lock:
-            if key not in self._began or last < wait.seen:
-                self._began[key] = self._read_to[key] = last
-                if self._leader is not None:
-                    self._leader.signal.set()
-            wait.seen = self._read_to[key]
-            return self._began[key] <= last
+            are_read = True
+            for key, last in zip(wait.places, lasts, strict=True):
+                if key not in self._began or last < wait.seen.get(key, (0, 0)):
+                    self._began[key] = self._read_to[key] = last
+                    if self._leader is not None:
+                        self._leader.signal.set()
+                wait.seen[key] = self._read_to[key]
+                are_read = are_read and self._began[key] <= last
+            return are_read
 
-    def _leads(self, wait: ResultWait) -> bool:
+    def _leads(self, wait: JobWait) -> bool:
         """Return True if this wait reads for all from now on."""
         with self._lock:
             self._waiting[wait] = None
@@ -168,7 +177,7 @@ class EndReader:
                 self._leader = wait
             return self._leader is wait
 
-    def _end(self, wait: ResultWait) -> None:
+    def _end(self, wait: JobWait) -> None:
         """Let another wait read; without one, give the connections back or close them."""
         lines: list[_ReadingLine] = []
         with self._lock:
@@ -182,7 +191,7 @@ class EndReader:
         for line in lines:
             line.end()
 
-    def _read(self, wait: ResultWait, until: float) -> None:
+    def _read(self, wait: JobWait, until: float) -> None:
         """Read for all waits until this one is told, or the time is over."""
         while not wait.is_told and monotonic() < until:
             rest = min(self._again_at, until) - monotonic()
@@ -273,6 +282,7 @@ class EndReader:
                 for name, fields in entries:
                     if key in self._read_to:
                         self._read_to[key] = max(self._read_to[key], _entry_id(name))
+                    _tell(numbers.get(b"", ()))
                     ended = numbers if fields[1] == ALL_JOBS_ENTRY else fields[1].split()
                     for number in ended:
                         _tell(numbers.get(number, ()))
@@ -294,7 +304,7 @@ class _ReadingLine:
             self.waiter.drop()
 
 
-def _tell(waits: Iterable[ResultWait]) -> None:
+def _tell(waits: Iterable[JobWait]) -> None:
     for wait in waits:
         wait.is_told = True
         wait.signal.set()

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.call import Call, RawReply, target_of
 from penstock.core.calls.operations.base import Names, Operations, outcomes, read_codes
 from penstock.core.jobs.job import Delivery, Reservation, epoch_of, number_of, receipt_with_end
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
@@ -19,6 +19,9 @@ from penstock.wire import replies
 from penstock.wire.codes import Code
 from penstock.wire.packing import Packable
 from penstock.wire.replies import Parser
+
+if TYPE_CHECKING:
+    from penstock.core.jobs.emission import ToldEntry
 
 __all__ = ["Consuming", "Exchanged", "JobsOfStep", "Recovered", "Taken"]
 
@@ -261,6 +264,14 @@ class Consuming(Operations):
         """Look at deliveries, and store their progress: a text for each, "" = none."""
         lines = "".join(f"{place} {text}\n" for place, text in enumerate(texts, 1) if text)
         return self.call_about_jobs("beat", names, lines, receipts=True)
+
+    def emit(self, job: Delivery, span_ms: int, entries: Sequence[ToldEntry]) -> Call[replies.Emit]:
+        """Store what a handler tells; if no client watches, for `span_ms`, 0 = drop it then."""
+        number, span = number_of(job), str(span_ms) if span_ms else ""
+        pairs = [part for one in entries for part in (f"{one.kind}{one.number}", one.text)]
+        call = self.call("emit", epoch_of(job), job.receipt, number, span, *pairs)
+        call.target = target_of(call.script, (*call.head[1:], *self.keys.emitted(number)))
+        return call
 
     def note(self, job: Delivery, index: int, name: str, value: bytes) -> Call[replies.Note]:
         """Note the value of a step, as JSON; index: of the note, from 1."""

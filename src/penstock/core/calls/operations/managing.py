@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.core.calls.call import Call, RawReply
+from penstock.core.calls.call import Call, RawReply, target_of
 from penstock.core.calls.operations.base import Names, Operations, Views
+from penstock.core.jobs.job import JobName
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.queue_stats import QueueStats, Settings, read_settings, read_stats
 from penstock.core.jobs.views import JobResult, JobView, ScanPage, read_result
@@ -16,6 +17,9 @@ from penstock.core.values.roles import RoleLease
 from penstock.wire import replies
 from penstock.wire.packing import Argument, words
 from penstock.wire.replies import Parser
+
+if TYPE_CHECKING:
+    from penstock.core.jobs.events import LookedAt
 
 __all__ = ["Managing", "purge_parts"]
 
@@ -128,6 +132,14 @@ class Managing(Operations):
         epoch, _, rest = self.named(names)
         return self.call_read_by("results", _results, (epoch, "1" if awaited else "", *rest))
 
+    def watch(self, name: JobName, place: bytes, *, awaited: bool) -> Call[LookedAt]:
+        """Look at a job, and read what it has told behind this place; mark it as watched."""
+        number, epoch = self.number_of(name)
+        args = (epoch, number, place, "1" if awaited else "")
+        call = self.call_read_by("watch", _looked_at, args)
+        call.target = target_of(call.script, (*call.head[1:], self.keys.emitted(number)[0]))
+        return call
+
     def _peeked(self, parse: Parser[Any], raw: RawReply) -> Views | None:
         reply = parse(raw)
         return None if isinstance(reply, replies.PeekGone) else self.views(reply)
@@ -182,6 +194,12 @@ class Managing(Operations):
 def _results(parse: Parser[replies.Results], raw: RawReply) -> Looked:
     reply = parse(raw)
     return Looked(reply.last, [read_result(entry) if entry else None for entry in reply.jobs])
+
+
+def _looked_at(parse: Parser[replies.Watch], raw: RawReply) -> LookedAt:
+    from penstock.core.jobs.events import read_look
+
+    return read_look(parse(raw))
 
 
 def purge_parts(states: Collection[object]) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 from penstock.core.calls.call import Call, RawReply
 from penstock.core.calls.operations.base import Names, Operations
 from penstock.core.enqueuing.prepared import Prepared
-from penstock.core.jobs.job import Enqueued, QueueIdentity
+from penstock.core.jobs.enqueued import Enqueued
+from penstock.core.jobs.job import QueueIdentity
 from penstock.core.jobs.outcomes import Settled
 from penstock.core.jobs.record import escaped, parse_record, stable_id_of
 from penstock.core.jobs.views import DedupStatus

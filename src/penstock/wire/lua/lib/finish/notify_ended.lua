@@ -40,7 +40,7 @@ if uses_any('awaited') then
       end
     end
     for i = 1, #ended do
-      redis.call('ZREM', expiry, '?' .. ended[i])
+      redis.call('ZREM', expiry, '?' .. ended[i], '!' .. ended[i])
     end
     if #ended > 0 then
       add_entry(table.concat(ended, ' '))

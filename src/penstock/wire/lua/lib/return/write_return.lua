@@ -2,7 +2,7 @@
 -- {number, ...}, cancelled = {number, ...}, new_counters = {number, counters, ...}, marks = {field of tally, value, ...}. `due` is the
 -- creation ms of a job that comes first again. It returns the earliest due time; nil = none was put back. HDEL comes first: it passes
 -- on a full server. prepare_return has the checks.
---- KEYS   held active scheduled urgent dead tally expiry meta
+--- KEYS   held active scheduled urgent dead tally expiry finished meta
 --- NEEDS  uses change count_members drop_bodies follow_deaths forget has_urgent keep_results keyed notify_ended now
 --- SETS   uses
 --- GIVES  write_return
@@ -45,6 +45,14 @@ local function write_return(returned, dying, cancelled, new_counters, marks)
   if #marks > 0 then
     redis.call('HSET', tally, unpack(marks))
     use('marks')
+  end
+  if #returned > 0 and uses_any('awaited') then
+    --@include lib/return/notify_returned
+    local ids = {}
+    for i = 1, #returned, 2 do
+      ids[#ids + 1] = returned[i]
+    end
+    notify_returned(ids)
   end
   if #dying > 0 then
     redis.call('HINCRBY', meta, 'died', #dying)
