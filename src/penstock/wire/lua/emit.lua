@@ -46,6 +46,7 @@ elseif uses_any('marks') and redis.call('HEXISTS', tally, 'c' .. number) == 1 th
 end
 --@include lib/read/is_watched
 local watched, kept = is_watched({number})[1], 0
+redis.call('HLEN', held) -- check the types before the first write
 redis.call('HLEN', tally)
 if #heads > 0 and (watched or span ~= '') then
   --@include lib/add/write_emitted
