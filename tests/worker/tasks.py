@@ -106,6 +106,8 @@ class Deeds:
         self._diary.write("start", job)
         if "note" in job.body:
             job.progress(1, 3, job.body["note"])
+        if "chunk" in job.body:
+            job.emit(job.body["chunk"])
 
     def batch(self, jobs: list[Any]) -> None:
         """Handle several jobs in a thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -12,12 +13,13 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Penstock, Queue
+from penstock import JobEvent, Penstock, Queue
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.crash.tasks import STEPS, STEPS_AFTER_RUN
 from tests.support.keyspace import check_invariant
 from tests.support.proxy import Proxy
+from tests.support.twins import spawn
 from tests.support.workers import Nursery, until
 from tests.worker.support import Crew, Diary, WorkerProcess, add, runs, runs_at_once
 
@@ -44,6 +46,33 @@ CALLS = {
 def jobs_of(call: str, gate: Path) -> list[dict[str, Any]]:
     """Return the jobs whose worker makes this call; some of them end when the file exists."""
     return [{"n": n, "for": str(gate), **job} for n, job in enumerate(CALLS[call])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_watches_a_worker_that_is_killed(
+    kind: str, crew: Crew, worker_url: str, tmp_path: Path
+) -> None:
+    """It sees the chunk of the killed attempt, its failure, and all of the next one."""
+    gate, events = tmp_path / "gate", list[JobEvent]()
+    with Penstock(worker_url) as client:
+        queue = client.queue("watched")
+        queue.configure(lease=2)
+        body = {"n": 1, "do": "gate", "for": str(gate), "chunk": "hello"}
+        job = queue.enqueue(body, result_ttl=60)
+        watching = spawn(lambda: events.extend(job.watch(timeout=60)))
+        seen = spawn(lambda: next(event for event in job.watch() if event.kind == "chunk"))
+        victim = crew.start(kind, queues=["watched"])
+        assert seen.result(60).data == "hello"
+        os.kill(victim.pid, signal.SIGKILL)
+        gate.touch()
+        crew.start(kind, queues=["watched"])
+        watching.result(60)
+    told = [event for event in events if event.kind != "waiting"]
+    assert [event.kind for event in told] == (
+        ["started", "chunk", "failed", "started", "chunk", "ended"]
+    )
+    assert [event.attempt for event in told] == [1, 1, 1, 2, 2, 2]
+    assert (told[2].error, told[-1].state) == ("lease ended", "done")
 
 
 # -- R2: at every step ---------------------------------------------------------------------------
