@@ -771,7 +771,7 @@ async def test_waits_without_a_server() -> None:
     steps = AsyncSteps.local({"approval": ("ada", 7), "none": None})
     assert await steps.wait("approval", timeout=10) == ["ada", 7]
     assert await steps.wait("none") is None
-    with pytest.raises(StepTimeout, match="signal 'more' is not among those given"):
+    with pytest.raises(StepTimeout, match="signal 'more' is not among the values"):
         await steps.wait("more")
     with pytest.raises(BadArgument, match="timeout"):
         await steps.wait("last", timeout=-1)

@@ -770,7 +770,7 @@ def test_waits_without_a_server() -> None:
     steps = Steps.local({"approval": ("ada", 7), "none": None})
     assert steps.wait("approval", timeout=10) == ["ada", 7]
     assert steps.wait("none") is None
-    with pytest.raises(StepTimeout, match="signal 'more' is not among those given"):
+    with pytest.raises(StepTimeout, match="signal 'more' is not among the values"):
         steps.wait("more")
     with pytest.raises(BadArgument, match="timeout"):
         steps.wait("last", timeout=-1)

@@ -537,6 +537,7 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
             "snoozes": 0, "unknowns": 0, "cancelled": None, "progress": None, "priority": 0,
             "key_hash": None, "batch": None,
             "key_held": False, "key_taken": None, "key_limit": None, "signal": None,
+            "step": None, "open_calls": 0, "caller": None,
             "on_dead": None, "follow_up": None, "death": None,
             "ttl": 600.0, "retry": {"max_attempts": 5, "base": None, "cap": None},
         }  # fmt: skip

@@ -277,14 +277,9 @@ PLANTS: tuple[Plant, ...] = (
         "if false then",
     ),
     ScriptPlant(
-        "a caller that was called again adds its jobs twice",
-        "index ~= count + 1 or count + n > 1000",
-        "count + n > 1000",
-    ),
-    ScriptPlant(
-        "the end of one called job is that of all",
-        "elseif open + 0 > 1 then",
-        "elseif open + 0 > 9 then",
+        "the value of a called job is lost",
+        "front .. state .. ' ' .. text, 'n' .. caller",
+        "front .. state .. ' ', 'n' .. caller",
     ),
     ClientPlant(
         "a repeat has a number of its own",
