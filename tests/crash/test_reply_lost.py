@@ -6,6 +6,7 @@ Every test runs with the synchronous client and with the asyncio client.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,6 +41,12 @@ class Plain:
         if not callable(found):
             return found
         return lambda *args, **options: self._loop.run_until_complete(found(*args, **options))
+
+
+@pytest.fixture(autouse=True)
+def one_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the many losses of a test for one event, so they say nothing about sizes of replies."""
+    monkeypatch.setattr("penstock.core.calls.reply_limit.ONE_EVENT_SECONDS", math.inf)
 
 
 @pytest.fixture
