@@ -41,7 +41,7 @@ class Setting:
         goal: jobs/s on a quiet machine with two cores.
         times: times as many jobs as with defaults.
         size: jobs of one call of the handler, None = one, given alone.
-        prefetch: of the worker.
+        prefetch: of the worker; None = it adapts.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Setting:
     goal: float
     times: int = 1
     size: int | None = None
-    prefetch: int = 0
+    prefetch: int | None = None
 
     @property
     def name(self) -> str:
@@ -60,8 +60,10 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("thread", "defaults", LISTS, 1.2, 12_000),
-    Setting("asyncio", "defaults", LISTS, 1.0, 12_000),
+    Setting("thread", "defaults", LISTS, 2.5, 30_000, times=4),
+    Setting("asyncio", "defaults", LISTS, 2.0, 24_000, times=4),
+    Setting("thread", "prefetch 0", LISTS, 1.2, 12_000, prefetch=0),
+    Setting("asyncio", "prefetch 0", LISTS, 1.0, 12_000, prefetch=0),
     Setting("thread", "prefetch 100", STREAMS, 0.25, 40_000, times=4, prefetch=100),
     Setting("asyncio", "prefetch 100", STREAMS, 0.25, 40_000, times=4, prefetch=100),
     Setting("thread", "batches of 100", STREAMS, 0.5, 100_000, times=6, size=100),

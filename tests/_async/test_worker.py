@@ -902,7 +902,7 @@ async def test_options(ps: AsyncPenstock, q: AsyncQueue) -> None:
     assert json.loads(json.dumps(status))["options"] == {
         "queues": {"q": 1, "r": 3},
         "concurrency": 8,
-        "prefetch": 0,
+        "prefetch": None,
         "grace": 60.0,
         "burst": False,
         "max_jobs": None,

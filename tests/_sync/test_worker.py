@@ -835,7 +835,7 @@ def test_options(ps: Penstock, q: Queue) -> None:
     assert json.loads(json.dumps(status))["options"] == {
         "queues": {"q": 1, "r": 3},
         "concurrency": 8,
-        "prefetch": 0,
+        "prefetch": None,
         "grace": 60.0,
         "burst": False,
         "max_jobs": None,

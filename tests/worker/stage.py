@@ -46,6 +46,9 @@ class Runners:
     def put(self, item: tuple[Any, Sequence[Any]]) -> None:
         self.items.append(item)
 
+    def waiting(self) -> int:
+        return len(self.items) - len(self.began)
+
     def drain(self) -> list[tuple[Any, Sequence[Any]]]:
         found = [item for item in self.items if item[1][0] not in self.began]
         self.items = [item for item in self.items if item[1][0] in self.began]
@@ -81,6 +84,7 @@ class Stage:
         self.client = Penstock(self.raw, retry_for=0).connect()
         self.queues = [self.client.queue(name) for name in names]
         self.runners = Runners()
+        self.batched: dict[str, str] = {"handler": "batch"} if batches else {}
         handlers = Handlers()
         handlers.handler(None)(_nothing)
         if batches:
@@ -95,6 +99,7 @@ class Stage:
             clock=self._clock,
             options=self.options,
         )
+        self.most_held = 0
         self.faults = 0
         self.has_failed = False
         self.trip = 0.0
@@ -131,10 +136,12 @@ class Stage:
             return
         jobs = begun[self.draw(len(begun))]
         self.runners.items = [item for item in self.runners.items if item[1] is not jobs]
+        self.runners.began.discard(jobs[0])
+        seconds = 0.0 if self.state.ahead is None else (0.00001, 0.05)[self.draw(2)]
         verdict = VERDICTS[self.draw(len(VERDICTS))]
         for job in jobs:
             job.settled = True
-        self.state.finished.append(Finished(jobs, verdict, 0.0))
+        self.state.finished.append(Finished(jobs, verdict, seconds))
         self.woken = True
 
     # -- effects ---------------------------------------------------------------------------
@@ -160,11 +167,16 @@ class Stage:
     def _look(self) -> None:
         """Check that no more jobs are held than allowed.
 
-        Those whose reports can't be made now are extra, and so are lost replies on the server.
+        Those whose reports can't be made now are extra, and so are lost replies on the server. When
+        fewer may be held ahead than before, those that are there stay for a while.
         """
         active = sum(self.raw.zcard(queue.ops.keys["active"]) for queue in self.queues)
-        assert active <= self.state.capacity or self.has_failed
-        assert len(self.state.held) - self._waiting() <= self.state.capacity
+        held, capacity = len(self.state.held) - self._waiting(), self.state.capacity
+        self.most_held = (
+            capacity if max(active, held) <= capacity else max(self.most_held, capacity)
+        )
+        assert active <= self.most_held or self.has_failed
+        assert held <= self.most_held
 
     def _waiting(self) -> int:
         """Count the jobs whose reports were refused, or wait for a queue that has failed."""

@@ -75,8 +75,8 @@ def staged(data: st.DataObject, **options: Any) -> Stage:
         lambda n: data.draw(st.integers(0, n - 1)) if n > 1 else 0,
         ["a", "b"][: data.draw(st.integers(1, 2), label="queues")],
         concurrency=data.draw(st.integers(1, 3), label="concurrency"),
-        prefetch=data.draw(st.integers(0, 3), label="prefetch"),
-        batches=True,
+        prefetch=data.draw(st.sampled_from([None, 0, 1, 3]), label="prefetch"),
+        batches=data.draw(st.booleans(), label="batches"),
         **options,
     )
 
@@ -91,7 +91,7 @@ def test_no_job_is_lost(data: st.DataObject) -> None:
         jobs = data.draw(st.integers(0, 9), label="jobs")
         batched = data.draw(st.integers(0, 4), label="batched")
         queue.enqueue_many(range(jobs))
-        queue.enqueue_many(range(batched), headers={"handler": "batch"})
+        queue.enqueue_many(range(batched), headers=stage.batched)
         total += jobs + batched
     stage.faults = data.draw(st.integers(0, 4), label="faults")
     lost_replies = stage.faults
@@ -123,7 +123,7 @@ def test_a_stopped_worker_releases_its_jobs(data: st.DataObject) -> None:
     stage = staged(data, grace=data.draw(st.sampled_from([0, 3, 1000]), label="grace"))
     for queue in stage.queues:
         queue.enqueue_many(range(data.draw(st.integers(0, 9), label="jobs")))
-        queue.enqueue_many(range(2), headers={"handler": "batch"})
+        queue.enqueue_many(range(2), headers=stage.batched)
     total = sum(queue.stats().ready for queue in stage.queues)
     steps = data.draw(st.integers(0, 30), label="steps")
     end = data.draw(st.integers(0, 12), label="effects until the end of the event loop")
@@ -525,3 +525,73 @@ def test_a_burst_without_the_role_ends(many: Callable[..., Stage]) -> None:
     stats = queue.stats()
     assert (stats.acked, stats.active, stats.ready) == (1, 0, 1)
     role.release()
+
+
+def test_jobs_that_are_held_ahead_are_given_back(many: Callable[..., Stage]) -> None:
+    """Short jobs are held ahead; when those that run take long, the others are free after 30 ms.
+
+    Nothing is counted for them, and nothing is held ahead any more.
+    """
+    stage = many(_first, ["a"], concurrency=2)
+    stage.trip = 0.0001
+    (queue,) = stage.queues
+    queue.enqueue_many(range(400))
+    answer, finish = stage._answer, stage.finish_one
+    most, began = 0, 0.0
+
+    def stop_when_given_back(effect: flows.Effect) -> Any:
+        nonlocal most, began
+        most = max(most, stage.state.capacity)
+        if stage.runners.waiting() > 20 and not began:
+            stage.begin()
+            stage.finish_one, began = _idle, stage.now  # type: ignore[method-assign]
+        if began and queue.stats().active == 2 and not stage.state.stopping:
+            assert stage.now == pytest.approx(began + 0.03, abs=0.01)
+            assert (most > 20, stage.state.capacity) == (True, 2)
+            assert {view.releases for view in queue.peek(50)} == {0}
+            assert (stage.raw.hget(queue.ops.keys["meta"], "released"), most < 301) == (None, True)
+            stage.finish_one = finish  # type: ignore[method-assign]
+            stage.state.stop()
+        return answer(effect)
+
+    stage._answer = stop_when_given_back  # type: ignore[method-assign]
+    stage.drive()
+    assert stage.state.stopping
+    assert "handed back" not in stage.state.statistics.snapshot().counts
+    check_invariant(stage.raw)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rate": "1000000/s"},
+        {"ordered": True},
+        {"per_key": 5},
+        {"share": 1},
+        {"key_rate": "1000000/s"},
+        {"max_active": 500},
+        {"lease": 0.5},
+        {},
+    ],
+    ids=str,
+)
+def test_a_limit_counts_no_job_that_only_waits(
+    many: Callable[..., Stage], settings: dict[str, Any]
+) -> None:
+    """With a limit, an order, a short lease or a priority, only jobs that can begin are held."""
+    stage = many(_first, ["a"], concurrency=2, burst=True)
+    stage.trip = 0.0001
+    (queue,) = stage.queues
+    queue.configure(**settings)
+    queue.enqueue_many(range(100), priority=0 if settings else 5, key="k" if settings else None)
+    answer, most = stage._answer, 0
+
+    def note(effect: flows.Effect) -> Any:
+        nonlocal most
+        most = max(most, len(stage.state.held))
+        return answer(effect)
+
+    stage._answer = note  # type: ignore[method-assign]
+    stage.drive()
+    assert most <= 2
+    assert queue.stats().acked == 100

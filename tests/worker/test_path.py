@@ -69,7 +69,9 @@ def test_a_job_passes_few_functions(
     """
     queue.enqueue_many(range(WARM + TRACED + 1))
     tracer = Tracer(look)
-    worker = Worker(worker_server.url, "work", tracer.__call__, concurrency=1, burst=True)
+    worker = Worker(
+        worker_server.url, "work", tracer.__call__, concurrency=1, prefetch=0, burst=True
+    )
     if noted:
         worker.held_file = HeldFile(make_held_file())
     threading.setprofile(tracer.profile)

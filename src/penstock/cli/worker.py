@@ -99,7 +99,7 @@ def worker(
         queues: queues to use in place of those of the app.
         order: weighted = all queues by their weights; strict = the first one while it has jobs.
         concurrency: number of jobs to run at the same time.
-        prefetch: number of jobs to hold in addition to those that run.
+        prefetch: number of jobs to hold in addition to those that run. Default: it adapts.
         grace: time for running jobs after SIGTERM; jobs that are not finished then are released.
         time_limit: time limit of a call, for handlers without one of their own.
         burst: end when there is no job to take.

@@ -12,8 +12,17 @@ from typing import Any
 from penstock.core.calls.call import Call
 from penstock.core.calls.deliveries import check_deliveries
 from penstock.core.calls.operations import Taken
-from penstock.core.jobs.job import Delivery, counts_of, reservation_of, set_term, term_of
+from penstock.core.jobs.job import (
+    OWN_TERMS,
+    Delivery,
+    counts_of,
+    data_of,
+    reservation_of,
+    set_term,
+    term_of,
+)
 from penstock.core.jobs.logs import Fields, get_logger
+from penstock.core.jobs.record import FIRST_FIELDS_BYTES
 from penstock.core.values.checks import duration_ms
 from penstock.worker.polls import QueuePoll
 from penstock.worker.results import NO_REPORT
@@ -25,6 +34,10 @@ __all__ = ["begin_suspect", "drop_unconfirmed", "take_over", "take_reply"]
 
 logger = get_logger("penstock")
 
+PRIORITY_FIELD = b";p="
+"""The field of a record that has the priority, and more."""
+SHORTEST_LEASE_AHEAD = 1.0
+"""Seconds: jobs with shorter leases are not held ahead."""
 LONGEST_BUSY_PAUSE = 0.25
 """Most seconds for which a busy worker does not ask a queue that was empty."""
 
@@ -95,6 +108,10 @@ def _hold(
             return
     if is_long:
         _warn_of_trip(state, poll, trip)
+    if state.ahead is not None:
+        if state.ahead.is_allowed and _bar_prefetch(poll, jobs):
+            state.hold_nothing_ahead(SIZE_INTERVAL)
+        state.ahead.note_came(len(jobs), now)
     state.held.update(dict.fromkeys(jobs, now))
     state.taken += len(jobs)
     reservation_of(jobs[0]).on_emit = state.note_told
@@ -106,6 +123,20 @@ def _hold(
     if state.helper is not None or state.held_file is not None:
         state.note_held(jobs)
     state.dispatcher.hand(jobs)
+
+
+def _bar_prefetch(poll: QueuePoll, jobs: Sequence[Delivery]) -> bool:
+    """Return whether no more jobs like these may be held ahead.
+
+    Jobs with a priority would wait for others, and come first in a reply. Leases may be too short,
+    and a job without one is lost with its worker.
+    """
+    first = jobs[0]
+    return (
+        poll.lease < SHORTEST_LEASE_AHEAD
+        or (PRIORITY_FIELD in data_of(first)[:FIRST_FIELDS_BYTES] and first.priority > 0)
+        or any(job.at_most_once for job in jobs if data_of(job)[1:3] in OWN_TERMS)
+    )
 
 
 def _drop_late(state: WorkerState, jobs: Sequence[Delivery], now: float) -> Sequence[Delivery]:

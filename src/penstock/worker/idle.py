@@ -46,6 +46,8 @@ def rest(state: WorkerState) -> CountFlow:
     """
     if not state.held:
         yield from _sweep_due(state)
+    if state.room() > 0:  # no queue has jobs for it
+        state.hold_nothing_ahead()
     until = state.until()
     listened = state.listened if state.room() > 0 and state.may_wait else []
     if not listened:

@@ -61,7 +61,7 @@ class WorkerOptions:
 
     queues: Any
     concurrency: int = 8
-    prefetch: int = 0
+    prefetch: int | None = None
     grace: Any = 25
     burst: bool = False
     max_jobs: int | None = None
@@ -79,7 +79,8 @@ class WorkerOptions:
         for name, value in self._converted().items():
             object.__setattr__(self, name, value)
         check_count("concurrency", self.concurrency, high=BATCH)
-        check_count("prefetch", self.prefetch, low=0, high=100 * BATCH)
+        if self.prefetch is not None:
+            check_count("prefetch", self.prefetch, low=0, high=100 * BATCH)
         if self.max_jobs is not None:
             check_count("max_jobs", self.max_jobs)
         if self.monitor is not None and not callable(self.monitor):

@@ -144,6 +144,7 @@ class QueuePoll:
         credit: the jobs that it is owed of its share; negative = it has had too many.
         size: how many jobs could be taken at the last look.
         settings: those of the queue then; None = they are not known yet.
+        allows_prefetch: whether the queue then allowed workers to hold jobs ahead.
         woken: whether this worker has taken a token of it since it asked last.
         barred: until when to leave it alone, as it is damaged or its node is down; inf = for ever,
             as its partitions are polls of their own.
@@ -173,6 +174,7 @@ class QueuePoll:
     credit: float = 0.0
     size: int = 0
     settings: Settings | None = None
+    allows_prefetch: bool = False
     woken: bool = False
     barred: float = 0.0
     awaited_until: float = 0.0

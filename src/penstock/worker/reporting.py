@@ -42,7 +42,7 @@ from penstock.worker.deliveries import drop_unconfirmed, take_reply
 from penstock.worker.emitting import send_rest
 from penstock.worker.messages import FAILED_OUTCOMES
 from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
-from penstock.worker.results import ACK, HANDED_BACK, NO_REPORT, Verdict, outcome_of
+from penstock.worker.results import ACK, HANDED_BACK, HELD_AHEAD, NO_REPORT, Verdict, outcome_of
 from penstock.worker.state import JOBS_PER_CALL, WorkerState
 from penstock.worker.suspects import PUT_ASIDE
 
@@ -333,7 +333,9 @@ def _has_expired(done: Finished, now: float, tries: int) -> bool:
 
 
 def count(state: WorkerState, done: Finished, outcome: str, jobs: Sequence[Delivery] = ()) -> None:
-    """Count the outcome of these jobs; by default of all."""
+    """Count the outcome of these jobs; by default of all. One that was only held does not count."""
+    if done.verdict is HELD_AHEAD and outcome == "handed back":
+        return
     job = done.jobs[0]
     waited = None
     if not counts_of(job):  # its first delivery
@@ -412,7 +414,7 @@ def _drop_deleted(state: WorkerState, finished: Sequence[Finished]) -> None:
 
 
 def _usual(verdict: Verdict, job: Delivery) -> str:
-    if verdict is HANDED_BACK or verdict is PUT_ASIDE:
+    if verdict in (HANDED_BACK, HELD_AHEAD, PUT_ASIDE):
         return "handed back"
     if verdict is NO_REPORT and job.lost:
         return "lost"

@@ -26,6 +26,7 @@ __all__ = [
     "ACK",
     "CANCELLED",
     "HANDED_BACK",
+    "HELD_AHEAD",
     "NO_REPORT",
     "RESULTS_OF_RUN",
     "CallNote",
@@ -75,7 +76,7 @@ class Verdict(NamedTuple):
         kind: "ack", "nack", "release", "suspend", "bury", or "none" for no report.
         delay_ms: milliseconds until the next attempt; -1 = by the job's or the queue's policy, and
             of a release: at its place, as nothing has begun with the job; -2 = of a nack: the
-            worker has no handler for the job.
+            worker has no handler for the job; of a release: as -1, and nothing is counted.
         text: error or reason, at most 1024 bytes.
         window_ms: of an ack: the window of the job's dedup id from now on; None = the job's own.
         is_asked: whether the handler has asked for this delay.
@@ -108,6 +109,8 @@ class Verdict(NamedTuple):
 ACK = Verdict("ack")
 """The usual verdict: one object, so that `verdict is ACK` is a quick test."""
 HANDED_BACK = Verdict("release", -1, "not begun with")
+HELD_AHEAD = Verdict("release", -2, "held for a moment")
+"""For a job that was held ahead of the running ones and given back, as if it had not been taken."""
 CANCELLED = Verdict("release", 0, "cancelled")
 """For a job that is marked by `cancel`: the release ends it."""
 NO_REPORT = Verdict("none")
@@ -148,7 +151,8 @@ def unknown(reason: str) -> Verdict:
 
 def outcome_of(verdict: Verdict) -> str:
     """Return the outcome that is counted for a job if the server does as the verdict says."""
-    return "unknown" if verdict.delay_ms == UNKNOWN_DELAY_MS else OUTCOME_OF_KIND[verdict.kind]
+    is_unknown = verdict.kind == "nack" and verdict.delay_ms == UNKNOWN_DELAY_MS
+    return "unknown" if is_unknown else OUTCOME_OF_KIND[verdict.kind]
 
 
 class Result(Exception):

@@ -96,6 +96,7 @@ class DaemonThreads(Generic[T]):
     Attributes:
         put: queues an item; the next free thread runs it.
         is_empty: returns whether no item waits for a thread.
+        waiting: returns how many items wait for one.
 
     Raises:
         ConfigurationError: the program has no threads of the operating system.
@@ -110,6 +111,7 @@ class DaemonThreads(Generic[T]):
         self._inbox: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self.put: Callable[[T], None] = self._inbox.put
         self.is_empty = self._inbox.empty
+        self.waiting = self._inbox.qsize
         self._threads: list[threading.Thread] = []
         self._context = contextvars.Context()
 
@@ -324,6 +326,10 @@ class AsyncRunners:
     def is_empty(self) -> bool:
         """Return whether no item waits for a task."""
         return not self._inbox
+
+    def waiting(self) -> int:
+        """Return how many items wait for a task."""
+        return len(self._inbox)
 
     def _begin(self, item: Item) -> None:
         task = self._loop.create_task(self._run(item), name=self._name)

@@ -26,7 +26,8 @@ from penstock.worker.held_file import HeldFile
 from penstock.worker.helpers import LeaseHelper, SuspectProcess, SuspectRun
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, share_room
-from penstock.worker.results import HANDED_BACK, Verdict, described
+from penstock.worker.prefetch import Prefetch, allows_prefetch
+from penstock.worker.results import HANDED_BACK, HELD_AHEAD, Verdict, described
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import Suspects
 from penstock.worker.terms import LONG_TRIP_SHARE, OVER
@@ -78,6 +79,7 @@ class WorkerState:
             own. When one of them brings a token, the others stay pending.
         is_spread: `has_several_servers`, and the worker has several queues.
         awaited: the queues whose tokens it waits for.
+        ahead: how many jobs it holds beyond the running ones; None = a number that is set.
         taken: the number of jobs that it has taken.
         idle_rounds: the number of rounds in a row that brought no job.
         answered: the time of the server's last answer.
@@ -126,7 +128,11 @@ class WorkerState:
         self.wake = wake
         self.clock = clock
         self.options = options
-        self.set_capacity(options.prefetch)
+        self.delivery_wait = delivery_wait(options.at_most_once)
+        is_free = options.prefetch is None and not options.throttle and self.delivery_wait is None
+        is_free = is_free and dispatcher.size == 1
+        self.ahead = Prefetch(options.concurrency) if is_free else None
+        self.set_capacity(options.prefetch or 0)
         self.statistics = Statistics()
         self.held: dict[Delivery, float] = {}
         self.finished = FinishedJobs(clock)
@@ -164,7 +170,6 @@ class WorkerState:
         self._rank = {name: at for at, name in enumerate(options.queues)}
         self._has_put_back = False
         self._confirmed = math.inf
-        self.delivery_wait = delivery_wait(options.at_most_once)
         self.complaints = RateLimit(60, clock)
 
     def set_capacity(self, prefetch: int) -> None:
@@ -172,12 +177,38 @@ class WorkerState:
         size = self.dispatcher.size
         self.capacity = self.options.concurrency * size + prefetch
         self._step = self.capacity // 2 if self.options.concurrency == size == 1 else 0
+        self._least = self._step or (prefetch // 2 if self.ahead else 0)
 
-    def learn_settings(self, poll: QueuePoll, settings: Settings) -> None:
-        """Note the settings of a queue. A job that waits in a worker would take a slot of it."""
+    def learn_settings(self, poll: QueuePoll, settings: Settings, *, is_held: bool) -> None:
+        """Note the settings of a queue. A job that waits in a worker would take a slot of it.
+
+        Args:
+            poll: the queue.
+            settings: its settings.
+            is_held: whether the queue, or a key of it, is held.
+        """
         poll.settings = settings
-        has_slots = any(one.settings and one.settings.max_active for one in self.polls)
-        self.set_capacity(0 if has_slots else self.options.prefetch)
+        if self.ahead is None:
+            has_slots = any(one.settings and one.settings.max_active for one in self.polls)
+            self.set_capacity(0 if has_slots else self.options.prefetch or 0)
+            return
+        poll.allows_prefetch = not is_held and allows_prefetch(settings)
+        self.ahead.is_allowed = all(one.allows_prefetch for one in self.polls)
+        if not self.ahead.is_allowed:
+            self.hold_nothing_ahead()
+
+    def hold_nothing_ahead(self, seconds: float = 0.0) -> None:
+        """Hold only jobs that can begin, at least for so long, until jobs are short again."""
+        if self.ahead is not None:
+            now = self.clock()
+            self.ahead.reset(now, now + seconds)
+            self.set_capacity(0)
+
+    def _learn_time(self, ahead: Prefetch, done: Finished) -> None:
+        """Adapt the number of jobs that are held ahead to the time that these took."""
+        seconds = done.seconds or sum(done.spans)
+        if seconds and ahead.note_ended(len(done.jobs), seconds, self.clock()):
+            self.set_capacity(ahead.extra)
 
     # -- its queues ------------------------------------------------------------------------
 
@@ -288,8 +319,8 @@ class WorkerState:
         if self.unsettled:
             reports = (done for part in self.unsettled.values() for done in part.values())
             free += sum(len(done.jobs) for finished in reports for done in finished)
-        if free < self._step and self.held:
-            return 0  # a single runner has enough: take as many as it reports together
+        if free < self._least and self.held:
+            return 0  # there is enough at hand: take more together
         most = self.options.max_jobs
         return free if most is None else min(free, most - self.taken)
 
@@ -316,11 +347,15 @@ class WorkerState:
             asked = [poll for poll in asked if poll.ops.name == first]
         if len(asked) <= 1:
             return dict.fromkeys(asked, room)
+        if self.ahead is not None and len({poll.ops.name for poll in asked}) > 1:
+            self.hold_nothing_ahead()  # jobs of one queue would keep those of another from running
         return share_room(asked, room)
 
     def until(self) -> float:
         """Return when the loop has to act next, if nothing happens before."""
         earliest = min(self.lap, self.sample_at, self.dispatcher.flush_at, self.finished.due_at)
+        if self.ahead is not None:
+            earliest = min(earliest, self.ahead.due_at(self.dispatcher.runners.waiting()))
         for poll in self.unsettled:
             earliest = min(earliest, poll.barred)
         if self.stopping:
@@ -371,6 +406,8 @@ class WorkerState:
         is_usual = len(self.finished) == 1 and self.finished.due_at == math.inf
         usual: Iterable[Finished] = [self.finished.popleft()] if is_usual else ()
         for done in usual or self.finished.take(everything=everything):
+            if self.ahead is not None:
+                self._learn_time(self.ahead, done)
             reports = self.unsettled.setdefault(self.poll_of[ops_of(done.jobs[0])], {})
             reports.setdefault(done.verdict, []).append(done)
         return self.unsettled
@@ -392,6 +429,12 @@ class WorkerState:
                 self.put_back(job, HANDED_BACK)
         elif self.dispatcher.flush_at <= self.clock():
             self.dispatcher.flush()
+        ahead = self.ahead
+        if ahead is not None and ahead.due_at(self.dispatcher.runners.waiting()) <= self.clock():
+            for job in self.dispatcher.drain():
+                self.put_back(job, HELD_AHEAD)
+                self.taken -= 1
+            self.hold_nothing_ahead()
 
     def put_back(self, job: Delivery, verdict: Verdict) -> None:
         """Report a job that has not begun."""
@@ -403,6 +446,7 @@ class WorkerState:
         """Give back the jobs of a paused queue that have not begun."""
         for job in self.dispatcher.drain(poll.ops):
             self.put_back(job, HANDED_BACK)
+        self.hold_nothing_ahead()
 
     def look_everywhere(self) -> None:
         """Ask every queue in the next round, and again after a poll interval."""

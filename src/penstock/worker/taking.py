@@ -76,8 +76,9 @@ def _read_size(state: WorkerState, poll: QueuePoll) -> Flow:
         logger.debug("the size of queue %r can't be read: %s", poll.ops.name, error)
         return
     poll.size = stats.ready
-    state.learn_settings(poll, stats.settings)
-    if stats.settings.paused in ("out", "all") or stats.held is not None:
+    is_held = stats.held is not None
+    state.learn_settings(poll, stats.settings, is_held=is_held or stats.held_keys > 0)
+    if stats.settings.paused in ("out", "all") or is_held:
         state.give_back(poll)
     poll.ticker.learn(has_schedules=stats.has_schedules)
     state.tick_at = 0.0

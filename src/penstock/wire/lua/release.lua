@@ -1,11 +1,11 @@
 --- Give jobs back without counting a failure.
 --- KEYS     @queue
 --- ARGV     nonce wanted common delay [number...]
----          delay   ms until it may be delivered again; 0 = at once, by the turns of its key or before younger jobs; -1 = at
----                  once, before younger jobs: it was not begun. These count: a job is dead after the queue's
----                  max_releases, 1000. The others are snoozes, counted apart: dead after max_snoozes, by default never
+---          delay   ms until it may be delivered again; 0 = at once, by the turns of its key or before younger jobs; -1, -2 =
+---                  before younger jobs, as it was not begun. 0 and -1 count: it is dead after the queue's max_releases,
+---                  1000. Above 0 they are snoozes, counted apart: it is dead after max_snoozes, by default never
 ---          wanted, common, number   as in nack
---- BOUNDS   delay -1 3162240000000
+--- BOUNDS   delay -2 3162240000000
 --- META     v epoch uses seen off paused alarm max_releases max_snoozes
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     codes as in nack
@@ -31,8 +31,8 @@ local has_receipt = code_each(checked, common, numbers)
 local function decide(id, nacked, crashed, released, why)
   local before = nacked .. ' ' .. crashed .. ' '
   if delay_ms <= 0 then
-    released = released + 1
-    if released >= most then
+    released = delay_ms == -2 and released or released + 1
+    if delay_ms > -2 and released >= most then
       return nil, before .. released .. ' released ' .. released .. ' times'
     end
     return math.min(now, tonumber(string.sub(id, 1, -12))), before .. released .. why
@@ -45,5 +45,5 @@ local function decide(id, nacked, crashed, released, why)
   end
   return now + delay_ms, before .. released .. why, 's', snoozed .. unknown
 end
-local reply = return_jobs(checked, has_receipt, decide, keeps_place, 'released')
+local reply = return_jobs(checked, has_receipt, decide, keeps_place, delay_ms > -2 and 'released')
 return reply

@@ -73,7 +73,8 @@ class AsyncWorker:
             threads.
         concurrency: how many handlers run at once.
         prefetch: how many more jobs to hold, so that the next job is at hand. Other workers can't
-            take them meanwhile.
+            take them meanwhile. None = it adapts: some while handlers take a few ms, and a job that
+            was not begun after 30 ms is given back; 0 = none.
         grace: seconds in which handlers may finish when the worker is stopped. Then their jobs are
             released, without counting an attempt.
         burst: end when no job can be taken any more. Jobs that are due later stay, and so do jobs
@@ -116,7 +117,7 @@ class AsyncWorker:
         handlers: Handlers | Callable[..., Any] | None = None,
         *,
         concurrency: int = 8,
-        prefetch: int = 0,
+        prefetch: int | None = None,
         grace: Duration = 25,
         burst: bool = False,
         max_jobs: int | None = None,

@@ -1,5 +1,5 @@
 -- return_jobs(checked, has_receipt, decide, keeps_place, counter) gives back the deliveries that may be ended, as check_receipts and code_each have
--- found them, and returns the reply; `counter` of meta counts them. decide(id, nacked, crashed, released, why) returns when the job may
+-- found them, and returns the reply; `counter` of meta counts them, if it is a name. decide(id, nacked, crashed, released, why) returns when the job may
 -- be delivered again (nil = it is dead now), its counters behind the number of deliveries, and the letter and the value of a mark that
 -- changes. A job that cancel has marked ends. keeps_place: jobs with tickets are due as `decide` says, else not before now.
 --- KEYS   ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake parked
@@ -59,7 +59,7 @@ local function return_jobs(checked, has_receipt, decide, keeps_place, counter)
   if done > 0 then
     wake_returned(write_return(returned, dying, cancelled, new_counters, marks))
   end
-  if done > #cancelled then
+  if counter and done > #cancelled then
     redis.call('HINCRBY', meta, counter, done - #cancelled)
   end
   if #dying + #cancelled == 0 and done == count then
