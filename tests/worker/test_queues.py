@@ -388,7 +388,7 @@ def test_a_monitor(url: str, ps: Penstock, kind: str, caplog: pytest.LogCaptureF
 
     q, seen = ps.queue("q"), Seen()
     q.enqueue_many(range(20))
-    with at_work(kind, url, "q", seen, monitor=monitor, concurrency=4) as worker:
+    with at_work(kind, url, "q", seen, monitor=monitor, concurrency=4, prefetch=0) as worker:
         seen.wait(*range(20))
         wait_for(lambda: worker.status().idle_rounds > 2)
     assert sum(event.jobs for event in events) == 20
