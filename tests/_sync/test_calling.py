@@ -180,7 +180,7 @@ def test_an_option_needs_the_others() -> None:
     """Options are checked together with those given before."""
     with pytest.raises(BadArgument, match="must be longer than the delay"):
         welcome.options(delay=60).options(ttl=5)
-    with pytest.raises(BadArgument, match="no such option; did you mean 'priority'"):
+    with pytest.raises(BadArgument, match=r"no such option \(did you mean 'priority'"):
         welcome.options(prio=5)  # type: ignore[call-arg]  # on purpose
 
 

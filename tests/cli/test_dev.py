@@ -36,10 +36,13 @@ worker = Worker(ps, "emails", handlers)
 
 
 @contextmanager
-def running(directory: Path, *argv: str, url: str) -> Iterator[subprocess.Popen[str]]:
+def running(
+    directory: Path, *argv: str, url: str, port: int | None = 0
+) -> Iterator[subprocess.Popen[str]]:
     """Run `penstock dev`, and end it by SIGINT, as Ctrl-C does; the exit code must be 0."""
+    own_port = [] if port is None else ["--port", str(port)]
     command = subprocess.Popen(
-        [sys.executable, "-m", "penstock", "dev", "--port", "0", *argv],
+        [sys.executable, "-m", "penstock", "dev", *own_port, *argv],
         env=environment(PENSTOCK_URL=url),
         cwd=directory,
         stderr=subprocess.PIPE,
@@ -101,6 +104,20 @@ def test_a_server_that_is_there_is_used_and_left_running(tmp_path: Path) -> None
             assert (told[1], told[2]) == (server.url, "")
             read_until(command, "Ctrl-C ends both")
         assert Penstock(server.url).queues() == []
+
+
+def test_two_commands_at_once(tmp_path: Path) -> None:
+    """Without --port the second one takes the next free port, and prints it."""
+    page = r"http://127\.0\.0\.1:(\d+)/"
+    with (
+        EmbeddedServer(tcp=True) as server,
+        running(tmp_path, url=server.url, port=None) as first,
+    ):
+        port = read_until(first, page)[1]
+        read_until(first, "Ctrl-C ends both")
+        with running(tmp_path, url=server.url, port=None) as second:
+            assert port != read_until(second, page)[1]
+            read_until(second, "Ctrl-C ends both")
 
 
 def test_what_is_refused(run_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_the_list_agrees_with_the_commands() -> None:
 
 def test_a_similar_command_is_named(run_cli: Cli) -> None:
     """A mistyped command is answered with the nearest one."""
-    assert "there is no command 'stat', perhaps 'stats'" in run_cli("stat").err
+    assert "there is no command 'stat' (did you mean 'stats'?)" in run_cli("stat").err
 
 
 def completed(cli: Cli, *words: str, url: str = "", programs: str = "") -> list[str]:

@@ -135,7 +135,7 @@ def test_configure(cli: Cli, client: Penstock) -> None:
     assert queue.stats().settings.lease is None
     wrong = cli("configure", "q", "max_lenght=3")
     assert wrong.code == 2
-    assert "perhaps max_length=" in wrong.err
+    assert "(did you mean 'max_length'?)" in wrong.err
     assert "BadArgument: max_length=" in cli("configure", "q", "max_length=many").err
     assert queue.stats().settings.max_length == 7
 

@@ -50,6 +50,11 @@ def make():
 """,
     "fails": "def make():\n    raise RuntimeError('no\\nidea')",
     "env": "import os\ndef make():\n    raise RuntimeError(os.environ['PENSTOCK_URL'])",
+    "fixed": """
+import os
+from penstock import Penstock, Worker
+worker = Worker(Penstock(os.environ["FIXED_URL"]), "jobs", print)
+""",
     "other": "text = 'x'\ndef none(): pass\nasync def later(): pass",
 }
 NO_WORKER = {
@@ -197,6 +202,24 @@ def test_the_server_is_the_apps_choice(modules: None, run_cli: Cli) -> None:
     result = run_cli("--prefix", "other", "worker", "made:worker")
     assert result.code == 2
     assert "--prefix" in result.err
+
+
+def test_an_app_with_another_server(modules: None) -> None:
+    """A worker warns if the app does not use the server of --url or PENSTOCK_URL."""
+    with EmbeddedServer(tcp=True) as server:
+        port = server.url.rpartition(":")[2].partition("/")[0]
+        for url, warned in (
+            (server.url, False),
+            (f"redis://localhost:{port}/1", False),
+            ("redis://127.0.0.1:1", True),
+        ):
+            told = in_process_of_its_own(
+                "worker", "fixed:worker", "--burst", PENSTOCK_URL=url, FIXED_URL=server.url
+            )
+            assert told.code == 0, told.err
+            text = f"fixed:worker uses 127.0.0.1:{port}, not 127.0.0.1:1"
+            assert (text in told.err) is warned
+            assert " uses " not in told.err.replace(text, "")
 
 
 def test_the_memory_of_a_process_is_that_of_its_own_too() -> None:

@@ -232,10 +232,9 @@ def test_no_server(kind: str, run_cli: Cli) -> None:
     """A port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    case = Case(
-        ServerUnreachable, "{at} can't be reached: Connection refused", base=redis.ConnectionError
-    )
-    check(kind, case, address, run_cli)
+    hint = "To start one here: penstock --url redis://{at} dev"
+    text = f"{{at}} can't be reached: Connection refused. {hint}"
+    check(kind, Case(ServerUnreachable, text, base=redis.ConnectionError), address, run_cli)
 
 
 def test_a_client_says_what_it_waits_for(

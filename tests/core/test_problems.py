@@ -56,12 +56,12 @@ def found(
 
 
 FULL = Settings(max_length=5)
-UNTAKEN = "no worker: 8,000 jobs could be delivered, the first one since 23.0 min"
+UNTAKEN = "no worker: 8,000 jobs could be delivered, the first one for 23.0 min"
 FULL_TEXT = "full: 5 jobs wait, the limit is 5"
-SLOTS_TEXT = "7 jobs wait for a slot, the first one since 6.7 min: 5 of 5 run (max_active)"
-HELD_TEXT = "7 jobs wait, the first one since 6.7 min: the queue is held for 30 s"
+SLOTS_TEXT = "7 jobs wait for a slot, the first one for 6.7 min: 5 of 5 run (max_active)"
+HELD_TEXT = "7 jobs wait, the first one for 6.7 min: the queue is held for 30 s"
 PAUSED_TEXT = "deliveries are paused, and 1 job could be delivered"
-OWN_TEXT = "no worker: 2 jobs could be delivered, the first one since 61 s"
+OWN_TEXT = "no worker: 2 jobs could be delivered, the first one for 61 s"
 QUEUES: list[tuple[dict[str, Any], str | None, str]] = [
     ({}, None, ""),
     ({"ready": 9, "oldest": 300.0}, None, ""),
@@ -90,7 +90,18 @@ def test_queues(figures: dict[str, Any], kind: str | None, text: str) -> None:
 def test_a_wait_with_a_worker() -> None:
     """The worker is too slow, or stuck: another problem than no worker."""
     [(kind, _, text)] = found(stats(ready=2, oldest=301.0), workers=(worker("a", "q"),))
-    assert (kind, text) == ("wait", "2 jobs could be delivered, the first one since 5.0 min")
+    assert (kind, text) == ("wait", "2 jobs could be delivered, the first one for 5.0 min")
+
+
+def test_a_worker_of_a_misspelled_queue() -> None:
+    """Where no worker takes jobs, a worker of a similar queue that is not there is named."""
+    waiting = stats(name="emails", ready=2, oldest=301.0)
+    text = "no worker: 2 jobs could be delivered, the first one for 5.0 min"
+    told = f"{text}; workers take those of 'emials'"
+    lost = (worker("a", "emials"), worker("b", "reports"))
+    assert found(waiting, workers=lost) == [("worker", "emails", told)]
+    known = (waiting, stats(name="emials"))
+    assert found(*known, workers=lost) == [("worker", "emails", text)]
 
 
 def test_bounds() -> None:

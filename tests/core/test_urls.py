@@ -217,3 +217,24 @@ def test_text_with_a_url_in_it() -> None:
     assert redacted("argument (:a@h)") == "argument (:<not shown>@h)"
     for text in ("redis://h:1 is away", "penstock: not found: 'me@h'"):
         assert redacted(text) == text
+
+
+@pytest.mark.parametrize("kind", [Penstock, AsyncPenstock])
+def test_a_client_without_a_source(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It uses the servers in PENSTOCK_URL, or else the usual address; None is refused."""
+    for text, address in (
+        ("redis://here:6391/2", "here:6391"),
+        ("redis://a:1 redis://b:2", "a:1, b:2"),
+        ("", "localhost:6379"),
+    ):
+        monkeypatch.setenv("PENSTOCK_URL", text)
+        assert kind().address == address
+        assert kind("redis://there:1").address == "there:1"
+    monkeypatch.delenv("PENSTOCK_URL")
+    assert kind().address == "localhost:6379"
+    monkeypatch.setenv("PENSTOCK_URL", "http://ada:secret@here")
+    with pytest.raises(BadArgument, match=r"^PENSTOCK_URL=.*must be a URL") as caught:
+        kind()
+    assert "secret" not in str(caught.value)
+    with pytest.raises(BadArgument, match="source"):
+        kind(None)

@@ -336,7 +336,7 @@ def test_what_is_wrong_comes_first(ps: Penstock, raw: Raw, page: Browser, open_p
     found = open_page().get("/")
     assert "Nothing is wrong" not in found.text
     assert (
-        "Wrong now emails : no worker: 3 jobs could be delivered, the first one since 23"
+        "Wrong now emails : no worker: 3 jobs could be delivered, the first one for 23"
         in found.text
     )
     assert "penstock worker MODULE:NAME --queues emails" in found.text

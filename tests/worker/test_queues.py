@@ -409,3 +409,22 @@ def test_a_size_monitor(url: str, ps: Penstock, caplog: pytest.LogCaptureFixture
         wait_for(lambda: bool(caplog.messages))
         q.enqueue("one more")
     assert caplog.messages == ["queue 'q' holds 50 jobs, more than 40"]
+
+
+@kinds
+def test_a_misspelled_queue(
+    url: str, ps: Penstock, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker warns of a queue that never had a job, if one with a similar name had some."""
+    caplog.set_level(logging.WARNING, "penstock")
+    ps.queue("emails").enqueue(0)
+    for _ in range(2):  # a worker does not make the queue
+        for names in (["emials", "emails"], "reports", "emails", "emials"):
+            with at_work(kind, url, names, Seen(), burst=True, name="w") as worker:
+                wait_for(lambda: worker.state == "stopped")  # it is called in this round
+        assert caplog.messages == ["w: queue 'emials' has never had a job (did you mean 'emails'?)"]
+        caplog.clear()
+    ps.queue("emials").enqueue(0)
+    with at_work(kind, url, "emials", Seen(), burst=True, name="w") as worker:
+        wait_for(lambda: worker.state == "stopped")
+    assert caplog.messages == []

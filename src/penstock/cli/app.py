@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -21,7 +20,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import penstock
 from penstock import (
-    BadArgument,
     EvictionWarning,
     Penstock,
     PenstockError,
@@ -34,7 +32,8 @@ from penstock.cli import output
 from penstock.cli.commands import COMMANDS
 from penstock.cli.output import Failed
 from penstock.cli.parameters import BadUsage, Described, Option, Parser, described
-from penstock.core.values.urls import NOT_SHOWN, fault_of
+from penstock.core.values.near import did_you_mean
+from penstock.core.values.urls import DEFAULT_URL, URL_VARIABLE, split_urls
 from penstock.wire.keys import DEFAULT_PREFIX
 
 __all__ = [
@@ -50,7 +49,6 @@ __all__ = [
     "run",
 ]
 
-DEFAULT_URL = "redis://localhost:6379/0"
 SILENT_HANDLER = logging.NullHandler()
 RETRY_SECONDS = 1.0
 """Seconds; a user at a terminal can repeat the command."""
@@ -105,14 +103,7 @@ class Session:
         Raises:
             BadArgument: there are several, and one of them is no URL.
         """
-        urls = self.url.split()
-        if len(urls) < 2:
-            return [self.url]
-        if any(map(fault_of, urls)):  # perhaps one whose password has a space
-            raise BadArgument(
-                "url", NOT_SHOWN, "must be URLs separated by spaces; write a space in a URL as %20"
-            )
-        return urls
+        return split_urls(self.url)
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Penstock]:
@@ -172,9 +163,7 @@ def is_there(stats: QueueStats) -> bool:
 
 def no_queue(client: Penstock, name: str, advice: str = "") -> Failed:
     """Return the error that there is no such queue, with the name that was probably meant."""
-    near = get_close_matches(name, client.queues(), 1)
-    guess = f" (did you mean {near[0]!r}?)" if near else ""
-    return Failed(f"no queue {name!r}{guess}{advice}")
+    return Failed(f"no queue {name!r}{did_you_mean(name, client.queues())}{advice}")
 
 
 SESSION_PARAMETERS = [replace(one, default=None) for one in described(Session).parameters]
@@ -232,8 +221,7 @@ def loaded(name: str) -> CliCommand:
         BadUsage: there is no such command.
     """
     if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, 1)
-        guess = f", perhaps {near[0]!r}" if near else ""
+        guess = did_you_mean(name, COMMANDS)
         raise BadUsage(f"there is no command {name!r}{guess}; see `penstock --help`")
     if name not in REGISTERED_COMMANDS:
         importlib.import_module(f"penstock.cli.{COMMANDS[name].module}")
@@ -264,7 +252,7 @@ def _start(argv: list[str]) -> None:
     if name != "worker":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     hosts = os.environ.get("PENSTOCK_NODE_HOSTS", "")
-    session = Session(os.environ.get("PENSTOCK_URL") or None, node_hosts=hosts)
+    session = Session(os.environ.get(URL_VARIABLE) or None, node_hosts=hosts)
     loaded(name).call(session.changed(**given), rest)
 
 

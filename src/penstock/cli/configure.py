@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 from penstock import Settings
@@ -11,6 +10,7 @@ from penstock.cli import output
 from penstock.cli.app import Session, command, open_existing
 from penstock.cli.jobs import QueueArgument
 from penstock.cli.parameters import Argument, BadUsage
+from penstock.core.values.near import did_you_mean
 
 __all__ = ["configure"]
 
@@ -55,8 +55,7 @@ def _parsed(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     name = name.replace("-", "_")
     if not equals or name not in SETTING_NAMES:
-        near = get_close_matches(name, SETTING_NAMES, 1)
-        guess = f", perhaps {near[0]}=" if near else ""
+        guess = did_you_mean(name, SETTING_NAMES)
         raise BadUsage(f"{text!r} must be NAME=VALUE{guess}; names: {', '.join(SETTING_NAMES)}")
     return name, None if value == "default" else _number(value)
 

@@ -6,7 +6,7 @@ import importlib.util
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -24,13 +24,15 @@ __all__ = ["dev"]
 
 DEV_PACKAGES = ("jinja2", "starlette", "uvicorn", "watchfiles")
 DEFAULT_REDIS_PORT = 6379
+PAGE_PORTS = range(8080, 8180)
+"""Ports that are tried for the page if none is given: several commands may run at once."""
 
 
 @command("dev", common=False)
 def dev(
     session: Session,
     target: Annotated[str | None, Argument("MODULE:NAME")] = None,
-    port: Annotated[int, Option(metavar="PORT", low=0, high=65535)] = 8080,
+    port: Annotated[int | None, Option(metavar="PORT", low=0, high=65535)] = None,
 ) -> None:
     """Run a server, the web page and a worker for development, until Ctrl-C ends them all.
 
@@ -41,7 +43,7 @@ def dev(
 
     Args:
         target: a worker, as of `penstock worker`. Default: only the server and the page.
-        port: port of the page; 0 = any free port.
+        port: port of the page; 0 = any free port. Default: 8080, or the next free one.
 
     Examples:
         penstock dev
@@ -63,7 +65,12 @@ def dev(
             worker(session.changed(given_url=session.url), target, reload=True, log_jobs=True)
 
 
-def _listen(port: int) -> socket.socket:
+def _listen(given: int | None) -> socket.socket:
+    if given is None:
+        for port in PAGE_PORTS:
+            with suppress(OSError):
+                return socket.create_server((LOOPBACK_HOST, port))
+    port = PAGE_PORTS[0] if given is None else given
     try:
         return socket.create_server((LOOPBACK_HOST, port))
     except OSError as error:

@@ -22,6 +22,7 @@ from penstock import (
     BadArgument,
     NotPermitted,
     OutOfMemory,
+    Penstock,
     QueueDamaged,
     UnsupportedVersion,
 )
@@ -32,7 +33,7 @@ from penstock.cli.watching import calling_on_change, resident
 from penstock.core.jobs.logs import TRACE_FIELD, get_logger
 from penstock.core.values.answers import HttpAnswer, unavailable
 from penstock.core.values.durable import Durable
-from penstock.core.values.urls import host_and_port
+from penstock.core.values.urls import URL_VARIABLE, host_and_port
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
 from penstock.worker.answering import AnswerPath, one_at_a_time
@@ -124,7 +125,7 @@ def worker(
     if session.prefix != DEFAULT_PREFIX:
         raise _bad("prefix", "the app chooses the prefix: set it there")
     if session.given_url:
-        os.environ["PENSTOCK_URL"] = session.given_url
+        os.environ[URL_VARIABLE] = session.given_url
     options = {
         "queues": queues, "order": order, "concurrency": concurrency, "prefetch": prefetch,
         "grace": grace, "burst": burst or None, "max_jobs": max_jobs, "name": name,
@@ -135,7 +136,7 @@ def worker(
     limit = None if max_memory is None else parse_size(max_memory)
     answer = partial(_answer_probes, host=health_host, port=health_port, file=health_file)
     if processes is None and limit is None and not reload:
-        _work(target, changes, answer, log_level, log_format, trial=trial)
+        _work(session, target, changes, answer, log_level, log_format, trial=trial)
         return
     if reason := reason_against_processes():
         several = {"processes": processes, "max_memory": limit, "reload": reload or None}
@@ -167,6 +168,7 @@ def worker(
 
 
 def _work(
+    session: Session,
     target: str,
     changes: Mapping[str, Any],
     answer: AnswerProbes,
@@ -189,6 +191,7 @@ def _work(
     if trial:
         return
     set_up(level, log_format)
+    _warn_of_other_server(session, made, target)
     # The worker handles signals while it runs; one that comes just before has to stop it too.
     handle_signals(lambda _: made.stop())
     hear_hang_up()
@@ -208,6 +211,19 @@ def _work(
         raise SystemExit(1)
     if line is not None and made.drained:
         raise SystemExit(DRAINED_CODE)
+
+
+def _warn_of_other_server(session: Session, made: AnyWorker, target: str) -> None:
+    """Warn if the app has not read the URL that was given: it chooses its server itself."""
+    if session.given_url is None or os.environ.get(NUMBER_VARIABLE, "1") != "1":
+        return
+    named = Penstock(session.source, node_hosts=session.node_hosts.split()).address
+    if _one_name(named) != _one_name(made.address):
+        logger.warning("%s uses %s, not %s", target, made.address, named)
+
+
+def _one_name(address: str) -> str:
+    return re.sub(r"\b127\.0\.0\.1:", "localhost:", address)
 
 
 def _report_broken_app(error: NoWorker, level: str | None, log_format: LogFormat) -> None:

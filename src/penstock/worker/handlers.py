@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -48,6 +47,7 @@ from penstock.core.values.checks import (
     check_party,
     duration_ms,
 )
+from penstock.core.values.near import did_you_mean
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
@@ -557,8 +557,7 @@ def _check_options(given: Mapping[str, Any], known: type) -> None:
         if option in EnqueueOptions.__annotations__.keys() - _CommonOptions.__annotations__.keys():
             reason = f"is an option of jobs: use the handler's options({option}=...).enqueue(...)"
         else:
-            near = get_close_matches(option, names, 1, 0.5)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            hint = did_you_mean(option, names, 0.5)
             reason = f"no such option{hint}: the options are {', '.join(names)}"
         raise BadArgument(option, given[option], reason)
 

@@ -41,6 +41,7 @@ from penstock.core.values.codec import Codec, check_codec
 from penstock.core.values.durable import Durable, delivery_wait
 from penstock.core.values.ids import parse_id
 from penstock.core.values.partitions import check_partitions
+from penstock.core.values.urls import FROM_ENVIRONMENT, source_of
 from penstock.errors import BadArgument, NodesMissed, ResultGone
 from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name, queue_crcs
 
@@ -68,7 +69,8 @@ class Penstock:
         source: a URL (`redis://`, `rediss://`, `unix://`; `redis+sentinel://`, `rediss+sentinel://`,
             see docs/nodes.md; names and passwords percent-encoded) or a redis-py client, also one
             made by `Sentinel.master_for`; or a list of these, one for each node. These nodes list
-            the others.
+            the others. Default: the URL in the variable PENSTOCK_URL, or those of several nodes,
+            separated by spaces; without it `redis://localhost:6379/0`.
         prefix: prefix of all keys.
         owner: name of this consumer, stored with each delivery; default: host and process id.
         retry_for: seconds for which a call is tried again when the connection fails or the server
@@ -107,7 +109,7 @@ class Penstock:
 
     def __init__(
         self,
-        source: Source | Sequence[Source] = "redis://localhost:6379/0",
+        source: Source | Sequence[Source] = FROM_ENVIRONMENT,
         *,
         prefix: str = DEFAULT_PREFIX,
         owner: str | None = None,
@@ -135,13 +137,18 @@ class Penstock:
             evict=check_flag("evict", evict),
             codec=check_codec(codec),
         )
-        self.topology = Topology(source, config, federation=federation)
+        self.topology = Topology(source_of(source), config, federation=federation)
         self._queues: dict[str, Queue] = {}
         self._partitions: dict[str, int] = {}
 
     def __repr__(self) -> str:
         prefix = "" if self.prefix == DEFAULT_PREFIX else f" prefix {self.prefix!r}"
-        return f"<{type(self).__name__} at {self.topology.current.address}{prefix}>"
+        return f"<{type(self).__name__} at {self.address}{prefix}>"
+
+    @property
+    def address(self) -> str:
+        """Address of the server, or of several, for people."""
+        return self.topology.current.address
 
     @property
     def nodes(self) -> Nodes:

@@ -101,10 +101,22 @@ def raise_explained(error: BaseException, address: str, *, tls: bool = False) ->
         hint = ""
         if tls and "SSL" in str(error):
             hint = ": if this port does not speak TLS, the URL begins with redis://"
-        message = f"{address} can't be reached: {reason_of(error)}{hint}"
+        reason = reason_of(error)
+        if "refused" in reason:
+            hint = _start_hint(address)
+        message = f"{address} can't be reached: {reason}{hint}"
         raise ServerUnreachable(message) from None
     if isinstance(error, ResponseError):
         _raise_refused(error, address)
+
+
+def _start_hint(address: str) -> str:
+    """Return how to start a server at an address of this machine."""
+    match = re.fullmatch(r"(?:localhost|127\.0\.0\.1|\[::1\]):(\d+)", address)
+    if match is None:
+        return ""
+    url = "" if match[1] == "6379" else f"--url redis://{address} "
+    return f". To start one here: penstock {url}dev"
 
 
 def _denied(text: str, address: str) -> str:

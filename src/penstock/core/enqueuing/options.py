@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, get_type_hints
 
@@ -25,6 +24,7 @@ from penstock.core.values.checks import (
     moment_ms,
 )
 from penstock.core.values.durable import Durable
+from penstock.core.values.near import did_you_mean
 from penstock.core.values.policy import RetryPolicy
 from penstock.errors import BadArgument
 
@@ -260,6 +260,5 @@ def check_each(options: Mapping[str, Any], *, many: bool) -> tuple[dict[str, Any
 
 def unknown_option(name: str, value: object) -> BadArgument:
     """Return the error for an option that does not exist."""
-    close = get_close_matches(name, OPTIONS, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    return BadArgument(name, value, f"no such option{hint} Options: {', '.join(OPTIONS)}")
+    hint = did_you_mean(name, OPTIONS)
+    return BadArgument(name, value, f"no such option{hint}: the options are {', '.join(OPTIONS)}")

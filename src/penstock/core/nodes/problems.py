@@ -13,6 +13,7 @@ from penstock.core.jobs.logs import byte_size, counted, span
 from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.jobs.workers import WorkerView
 from penstock.core.nodes.node_views import NodeView, PrimaryView
+from penstock.core.values.near import MISSPELLED, nearest
 
 LONGEST_REASON = 120
 """Characters of an error that the text of a problem has."""
@@ -62,7 +63,7 @@ class ProblemBounds(NamedTuple):
 
 
 def find_problems(
-    queues: Iterable[QueueStats],
+    queues: Sequence[QueueStats],
     workers: Sequence[WorkerView],
     nodes: Iterable[NodeView],
     schedules: Mapping[str, Sequence[ScheduleView]],
@@ -82,11 +83,14 @@ def find_problems(
         now: time of the server.
     """
     worked = {name for one in workers for name in one.queues}
+    unused = worked - {stats.name for stats in queues}
     problems = [problem for node in nodes for problem in _problems_of_node(node)]
     for stats in queues:
         own = stats.settings.longest_wait
         longest = bounds.longest_wait if own is None else own
-        problems += _problems_of_queue(stats, longest, has_worker=stats.name in worked)
+        is_worked = stats.name in worked
+        similar = None if is_worked else nearest(stats.name, sorted(unused), MISSPELLED)
+        problems += _problems_of_queue(stats, longest, has_worker=is_worked, similar=similar)
         problems += _problems_of_deaths(stats, bounds)
         problems += _problems_of_handlers(stats.name, workers)
         for schedule in schedules.get(stats.name, ()):
@@ -109,7 +113,7 @@ def _problems_of_node(node: NodeView) -> Iterator[Problem]:
 
 
 def _problems_of_queue(
-    stats: QueueStats, longest_wait: float, *, has_worker: bool
+    stats: QueueStats, longest_wait: float, *, has_worker: bool, similar: str | None
 ) -> Iterator[Problem]:
     name, settings = shlex.quote(stats.name), stats.settings
     waiting = stats.ready + stats.scheduled + stats.parked - stats.dependent
@@ -123,18 +127,20 @@ def _problems_of_queue(
             text = f"deliveries are paused, and {ready} could be delivered"
             yield Problem("paused", text, stats.name, f"penstock resume {name}")
     elif wait > longest_wait:
-        text = f"{ready} could be delivered, the first one since {span(wait)}"
+        text = f"{ready} could be delivered, the first one for {span(wait)}"
         if stats.held is not None:
-            text = f"{ready} wait, the first one since {span(wait)}: the queue is held for "
+            text = f"{ready} wait, the first one for {span(wait)}: the queue is held for "
             yield Problem("wait", text + span(stats.held), stats.name, f"penstock hold {name} 0")
         elif stats.slots is not None and stats.active >= stats.slots:
-            text = f"{ready} wait for a slot, the first one since {span(wait)}: "
+            text = f"{ready} wait for a slot, the first one for {span(wait)}: "
             text += f"{stats.active:,} of {stats.slots:,} run (max_active)"
             yield Problem("wait", text, stats.name, f"penstock stats {name}")
         elif has_worker:
             yield Problem("wait", text, stats.name, f"penstock stats {name}")
         else:
             text = f"no worker: {text}"
+            if similar is not None:
+                text += f"; workers take those of {similar!r}"
             yield Problem(
                 "worker", text, stats.name, f"penstock worker MODULE:NAME --queues {name}"
             )

@@ -6,14 +6,19 @@ port, a path or an option, and shown by whatever complains of that. So such a UR
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from typing import Any, Final
 
 from penstock.errors import BadArgument
 
 __all__ = [
+    "DEFAULT_URL",
+    "FROM_ENVIRONMENT",
     "HOST_NAME_FAULT",
     "NOT_SHOWN",
+    "URL_VARIABLE",
     "bracketed",
     "can_be_looked_up",
     "check_url",
@@ -21,12 +26,16 @@ __all__ = [
     "host_and_port",
     "redacted",
     "shown",
+    "source_of",
+    "split_urls",
     "unusable",
 ]
 
 SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 URL_PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 HOST_AND_PORT_OF_URL = r"(?:\[[0-9A-Fa-f:.%]+\]|([\w.-]*))(?::\d{1,5})?"
+DEFAULT_URL = "redis://localhost:6379/0"
+URL_VARIABLE = "PENSTOCK_URL"
 HOST_NAME_FAULT = (
     "in a host name each part between two dots has 1 to 63 characters, all of them characters that "
     "IDNA allows"
@@ -43,6 +52,45 @@ SECRET_IN_TEXT = re.compile(
 That is the last @ of the text. It is the end of the text if an option has a password, which may
 contain an @ or a blank, or if no host follows the password.
 """
+
+
+class _FromEnvironment:
+    """The source of a client that was given none."""
+
+    def __repr__(self) -> str:
+        return f"<${URL_VARIABLE}, or {DEFAULT_URL}>"
+
+
+FROM_ENVIRONMENT: Final[Any] = _FromEnvironment()
+
+
+def source_of(given: Any) -> Any:
+    """Return the source of a client; without one, that of the environment, or the default.
+
+    Raises:
+        BadArgument: the environment has a URL that can't be used.
+    """
+    if given is not FROM_ENVIRONMENT:
+        return given
+    urls = split_urls(os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+    checked = [check_url(URL_VARIABLE, url) for url in urls]
+    return checked if len(checked) > 1 else checked[0]
+
+
+def split_urls(text: str) -> list[str]:
+    """Return the URLs of a text, which spaces separate; one that is malformed as it is.
+
+    Raises:
+        BadArgument: there are several, and one of them is no URL.
+    """
+    urls = text.split()
+    if len(urls) < 2:
+        return [text]
+    if any(map(fault_of, urls)):  # perhaps one whose password has a space
+        raise BadArgument(
+            "url", NOT_SHOWN, "must be URLs separated by spaces; write a space in a URL as %20"
+        )
+    return urls
 
 
 def bracketed(host: str) -> str:

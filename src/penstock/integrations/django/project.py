@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from django.db import close_old_connections
 
 from penstock.client._sync.client import Penstock
 from penstock.core.jobs.middleware import Middleware, RunEvent
+from penstock.core.values.urls import FROM_ENVIRONMENT
 
 __all__ = ["ALIAS_HEADER", "CacheConnections", "DatabaseConnections", "client"]
 
@@ -77,11 +77,11 @@ def client() -> Penstock:
     `redis://localhost:6379/0`. `OPTIONS` are other arguments of `Penstock`.
     """
     given = getattr(settings, "PENSTOCK", {})
-    url = given.get("URL") or os.environ.get("PENSTOCK_URL") or "redis://localhost:6379/0"
+    source = given.get("URL") or FROM_ENVIRONMENT
     options = dict(given.get("OPTIONS", {}))
     options["middleware"] = [
         DatabaseConnections(),
         CacheConnections(),
         *options.get("middleware", ()),
     ]
-    return Penstock(url, **options)
+    return Penstock(source, **options)

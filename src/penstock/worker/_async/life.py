@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from socket import gethostname
+
+from redis.exceptions import RedisError
 
 from penstock.client._acompat import AsyncWakeup, ashield
 from penstock.client._async.client import AsyncPenstock
 from penstock.client.clock import monotonic
 from penstock.core.calls.failures import passing
-from penstock.core.jobs.logs import get_logger, span
+from penstock.core.jobs.logs import RateLimit, get_logger, span
 from penstock.core.jobs.middleware import with_settle
 from penstock.core.jobs.workers import worker_entry
 from penstock.errors import OutOfMemory
@@ -42,6 +45,8 @@ logger = get_logger("penstock")
 
 ISOLATED_OPTIONS = ("queues", "grace", "log_jobs", "time_limit")
 """Options that an isolated process takes over."""
+NO_SERVER_INTERVAL = 5.0
+"""Fewest seconds between two log lines of a worker whose server is not there yet."""
 HELPER_READY_SECONDS = 10.0
 """Most seconds to wait for the helper process: a handler may soon let no other thread run."""
 
@@ -168,6 +173,7 @@ class AsyncWorkerLife:
             await self._wait_for_helper()
             if await self._connect():
                 self._say_start()
+                await self._warn_of_misspelled()
                 await self._work()
             if (refusal := state.refusal) is not None:
                 raise refusal
@@ -222,15 +228,20 @@ class AsyncWorkerLife:
 
     async def _connect(self) -> bool:
         """Connect to the server; return False if the worker was stopped meanwhile."""
-        pause = 0.1
+        pause, topology = 0.1, self._client.topology
+        limit = RateLimit(NO_SERVER_INTERVAL, monotonic)
         while not self.state.stopping:
             try:
+                if topology.federation is None:  # tried once: the reason is logged here
+                    await topology.executor.connections.reach()
                 await self._client.connect()
                 return True
             except Exception as error:
                 if not (passing(error) or isinstance(error, OutOfMemory)):
                     raise
-                self.state.log.warning("%s: no server yet: %s", self._name, error)
+                if limit.allows(""):
+                    text = "%s: no server yet, it is tried again: %s"
+                    self.state.log.warning(text, self._name, error)
             pause = min(pause * 2, 2.0)
             await self._wake.wait(pause)
         return False
@@ -283,6 +294,14 @@ class AsyncWorkerLife:
         handlers = [handler.title for handler in self._handlers]
         text = start_text(self._options, where, handlers, self._queues.schedule_names)
         self.state.log.info("penstock %s: %s takes %s", __version__, self._name, text)
+
+    async def _warn_of_misspelled(self) -> None:
+        if self.state.isolated is not None:  # its worker has warned
+            return
+        with suppress(RedisError):  # the loop meets it too
+            for name, near in (await self._queues.misspelled()).items():
+                text = "%s: queue %r has never had a job (did you mean %r?)"
+                self.state.log.warning(text, self._name, name, near)
 
     def _say_stop(self) -> None:
         self._has_said_stop = True

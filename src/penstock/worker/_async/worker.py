@@ -178,6 +178,11 @@ class AsyncWorker:
         """Name of the worker, kept with each delivery as its owner."""
         return self._client.owner
 
+    @property
+    def address(self) -> str:
+        """Address of its server, or of its servers, for people."""
+        return self._client.address
+
     def change(self, **options: Any) -> None:
         """Change options while the worker does not run; None leaves an option as it is.
 

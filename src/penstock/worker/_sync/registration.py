@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from penstock.client._sync.transport.executor import Executor
 from penstock.client.clock import monotonic
+from penstock.core.calls.failures import about_server
 from penstock.core.jobs.logs import get_logger
 from penstock.core.jobs.workers import WORKER_ENTRY_MS
 from penstock.wire.keys import worker_key, workers_key
@@ -65,7 +66,7 @@ class Registration:
             except Exception as error:  # noqa: BLE001, PERF203  # a worker works without an entry
                 self._executors.discard(executor)
                 executor.close()
-                if not self._has_failed:
+                if not (self._has_failed or about_server(error)):  # of which the loop tells
                     self._has_failed = True
                     text = "the list of workers can't be written: %s: %s"
                     logger.info(text, type(error).__name__, error)

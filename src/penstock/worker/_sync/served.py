@@ -13,11 +13,16 @@ from redis.exceptions import RedisError
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.nodes.federated_node import BackgroundTasks
 from penstock.core.enqueuing.schedules import NewSchedule
+from penstock.core.values.near import MISSPELLED, nearest
+from penstock.wire.keys import split_name
 from penstock.worker.polls import QueuePoll
 from penstock.worker.schedules import Ticker, own_part
 from penstock.worker.state import WorkerState
 
 __all__ = ["ServedQueues"]
+
+MOST_LISTED_QUEUES = 1_000
+"""Queues of a node from which on names are not compared: that would take more than one command."""
 
 
 class ServedQueues:
@@ -70,6 +75,28 @@ class ServedQueues:
             self._client.queue(name, partitions=partitions)
         for poll in self.polls():
             state.add(poll)
+
+    def misspelled(self) -> dict[str, str]:
+        """Return the queues without any job yet whose names are like that of a queue with jobs.
+
+        Returns:
+            The name that was probably meant, by the name of the queue.
+        """
+        topology, listed = self._client.topology, set[str]()
+        if topology.federation is None:
+            pages = [topology.driver.registry_page("0", MOST_LISTED_QUEUES)]
+        else:
+            answers, _ = topology.federation.each(
+                lambda node: node.brief.driver.registry_page("0", MOST_LISTED_QUEUES)
+            )
+            pages = [page for _, page in answers]
+        for cursor, entries in pages:
+            if cursor != "0":
+                return {}
+            listed |= {split_name(name)[0] for name, _ in entries}
+        others = sorted(listed - self._weights.keys())
+        meant = {name: nearest(name, others, MISSPELLED) for name in self._weights}
+        return {name: near for name, near in meant.items() if near and name not in listed}
 
     def look_for_nodes(self, state: WorkerState) -> None:
         """Look for other nodes in the background, if a look is due: they make the loop end."""
