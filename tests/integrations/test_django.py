@@ -26,8 +26,10 @@ from django.test import override_settings
 from django.utils.translation import activate, get_language
 
 from penstock import Penstock, Worker
+from penstock.errors import JobFailed
 from penstock.integrations import django as integration
 from penstock.integrations.django import project
+from penstock.integrations.django.running import TaskHandler
 from tests.support.backends import Backend
 
 PACKAGES = {
@@ -282,22 +284,84 @@ def test_a_task_waits_for_the_commit(api: Any) -> None:
     assert queue.stats().ready == 1
 
 
-def test_jobs_that_are_no_tasks(api: Any) -> None:
-    """Jobs without a task become dead letters that say so."""
+def test_jobs_that_are_no_tasks(api: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Jobs without a task are given back with the reason: a worker of newer code may have it."""
     queue = api.client.queue("default")
     body, name = {"args": [], "kwargs": {}}, api.tasks.__name__
-    queue.enqueue(body, headers={"handler": "x"})
-    queue.enqueue(body, headers={"handler": "nosuch.task", "django-tasks": "default"})
-    queue.enqueue(body, headers={"handler": f"{name}.plain", "django-tasks": "default"})
-    queue.enqueue(body, headers={"handler": f"{name}.add", "django-tasks": "gone"})
+    named = [("x", None), ("nosuch.task", "default"), (f"{name}.plain", "default")]
+    named.append((f"{name}.add", "gone"))
+    headers = [
+        {"handler": one} | ({"django-tasks": alias} if alias else {}) for one, alias in named
+    ]
+    jobs = [queue.enqueue(body, headers=one) for one in headers]
     worked()
-    errors = [view.error for view in queue.peek(state="dead")]
-    assert [error.partition(":")[0] for error in errors] == [
+    assert sum("is given back" in text for text in caplog.messages) == len(jobs)
+    assert not any("dead" in text for text in caplog.messages)
+    views = {view.id: view for view in queue.peek(state="scheduled")}
+    assert [views[job.id].error.partition(":")[0] for job in jobs] == [
         'no handler "x"',
         "no task nosuch.task",
         f"{name}.plain is not a task of this backend",
         "no task backend 'gone'",
     ]
+
+
+def test_a_task_that_came_with_a_deploy(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of older code leaves it; a worker that has it runs it."""
+    queue = api.client.queue("default")
+    job = api.tasks.add.enqueue(1)
+    with monkeypatch.context() as older:
+        older.delattr(api.tasks, "add")
+        worked()
+    assert queue.show(job.id).state == "scheduled"
+    queue.promote([job.id])
+    worked()
+    assert api.tasks.seen == [(1, 1)]
+
+
+def test_results_of_tasks_that_were_removed(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of a task that the code has no more does not exist."""
+    add = api.tasks.add.using(backend="kept")
+    done = add.enqueue(1)
+    worked()
+    waiting = add.enqueue(2)
+    monkeypatch.delattr(api.tasks, "add")
+    for job in (done, waiting):
+        with pytest.raises(api.gone, match="is not in this code"):
+            add.get_result(job.id)
+
+
+@pytest.mark.parametrize(
+    "error, kind",
+    [
+        ("builtins.ValueError: text", ValueError),
+        ("ValueError: text", ValueError),
+        ("buried: by hand", JobFailed),
+        ("os.path: no class", JobFailed),
+        ("", JobFailed),
+    ],
+)
+def test_the_error_of_a_task_is_a_class(api: Any, error: str, kind: type) -> None:
+    """A dead letter whose error is no exception has one of penstock's, and the text as trace."""
+    add, queue = api.tasks.add.using(backend="kept"), api.client.queue("default")
+    job = add.enqueue(1)
+    [held] = queue.reserve(block=0)
+    held.bury(error)
+    [found] = add.get_result(job.id).errors
+    assert (found.exception_class, found.traceback) == (kind, error)
+
+
+def test_the_start_line_has_the_tasks(api: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker tells the tasks that it has."""
+    caplog.set_level(logging.INFO, "penstock")
+    handler = TaskHandler(print, None, key="")
+    name = api.tasks.__name__
+    assert handler.title == "no task yet"
+    sys.modules[f"{name}.tasks"] = api.tasks
+    assert handler.title == f"{name}.add, {name}.fails, {name}.later"
+    worked()
+    del sys.modules[f"{name}.tasks"]
+    assert f"handlers: {name}.add, {name}.fails, {name}.later;" in caplog.text
 
 
 def test_connections_are_closed_after_each_job(

@@ -10,7 +10,7 @@ from penstock.core.jobs.middleware import HANDLER
 from penstock.worker.handlers import Handlers
 from penstock.worker.messages import shortened
 
-__all__ = ["MissingHandlers"]
+__all__ = ["MissingHandlers", "NoHandler"]
 
 logger = get_logger("penstock.worker")
 
@@ -22,6 +22,13 @@ MOST_MISSING_NAMES = 100
 """Most names that are told apart."""
 MOST_KNOWN_NAMES = 50
 """Most handlers of the worker that a warning lists."""
+
+
+class NoHandler(Exception):
+    """Raised by a handler that stands for others: it has none for the job, which is given back.
+
+    The text is the reason.
+    """
 
 
 class MissingHandlers:
@@ -40,9 +47,9 @@ class MissingHandlers:
         self._seen: dict[tuple[str, str], float] = {}
         self._limit = RateLimit(WARNING_INTERVAL, clock)
 
-    def note(self, job: Delivery) -> str:
+    def note(self, job: Delivery, reason: str = "") -> str:
         """Note the handler of a job that is given back; return the reason to keep with the job."""
-        reason = self._handlers.missing(job)
+        reason = reason or self._handlers.missing(job)
         key = (job.queue_name, job.headers.get(HANDLER, ""))
         is_known = key in self._seen or len(self._seen) < MOST_MISSING_NAMES
         if is_known:

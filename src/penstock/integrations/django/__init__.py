@@ -29,15 +29,17 @@ except ModuleNotFoundError as error:
 
 from penstock.integrations.django import project
 from penstock.integrations.django.project import CacheConnections, DatabaseConnections, client
-from penstock.integrations.django.running import TaskBackoff, configured_backends, run_task
+from penstock.integrations.django.running import (
+    TASK_MODULES,
+    TaskBackoff,
+    TaskHandler,
+    configured_backends,
+    run_task,
+)
 from penstock.worker import Handlers, Worker
-from penstock.worker.calling import Handler
 from penstock.worker.registered import DEFAULT_KEY
 
 __all__ = ["CacheConnections", "DatabaseConnections", "client", "handlers", "make_worker"]
-
-TASK_MODULES = ("tasks", "jobs")
-"""Modules of each app that a worker imports."""
 
 handlers = Handlers()
 """The handlers of all apps."""
@@ -57,9 +59,8 @@ def make_worker(**options: Any) -> Worker:
     whole = Handlers()
     whole.include(handlers)
     if backends:
-        whole.make_decorator(Handler, None, {}, own={"key": DEFAULT_KEY, "backoff": TaskBackoff()})(
-            run_task
-        )
+        own_options = {"key": DEFAULT_KEY, "backoff": TaskBackoff()}
+        whole.make_decorator(TaskHandler, None, {}, own=own_options)(run_task)
     own = getattr(settings, "PENSTOCK", {}).get("QUEUES")
     found = sorted({name for backend in backends for name in backend.queues})
     queues = options.pop("queues", None) or own or found or ["default"]

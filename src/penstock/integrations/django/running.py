@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.jobs.job import Delivery
 from penstock.integrations.django.project import ALIAS_HEADER
-from penstock.worker import Reject
+from penstock.worker.calling import Handler
 from penstock.worker.failures import Backoff
+from penstock.worker.messages import shortened
+from penstock.worker.missing import NoHandler
 from penstock.worker.results import Verdict
 
 if TYPE_CHECKING:
     from penstock.integrations.django.tasks_backend import TaskBackend
 
-__all__ = ["TaskBackoff", "configured_backends", "run_task"]
+__all__ = ["TaskBackoff", "TaskHandler", "configured_backends", "run_task"]
 
+TASK_MODULES = ("tasks", "jobs")
+"""Modules of each app that a worker imports."""
 TASK_PACKAGES = ("django.tasks", "django_tasks")
 
 
@@ -37,6 +41,23 @@ def configured_backends() -> list[TaskBackend]:
     return [backend for backend in found if isinstance(backend, TaskBackend)]
 
 
+class TaskHandler(Handler[..., ..., Any]):
+    """The default handler of a worker, which runs the tasks of its backends."""
+
+    @property
+    def title(self) -> str:
+        """Names of the tasks in the modules that the worker has imported."""
+        kinds = tuple({backend.task_class for backend in configured_backends()})
+        modules = [module for name, module in sorted(sys.modules.items()) if _has_tasks(name)]
+        found = [one for module in modules for one in vars(module).values()]
+        names = {one.module_path: None for one in found if isinstance(one, kinds)}
+        return shortened(sorted(names)) or "no task yet"
+
+
+def _has_tasks(module: str) -> bool:
+    return module.rpartition(".")[2] in TASK_MODULES
+
+
 class TaskBackoff(Backoff):
     """The retries of tasks: the queue's pauses, and the limit of attempts of their backend."""
 
@@ -53,9 +74,13 @@ def _backend_of(job: Delivery) -> TaskBackend | None:
 
 
 def run_task(job: Delivery) -> Any:
-    """Run a job that a backend has added: the default handler of the worker."""
+    """Run a job that a backend has added: the default handler of the worker.
+
+    Raises:
+        NoHandler: there is no such task or backend; another worker, of newer code, may have it.
+    """
     backend = _backend_of(job)
     if backend is not None:
         return backend.run(job)
     name, alias = job.headers.get("handler"), job.headers.get(ALIAS_HEADER)
-    raise Reject(f'no handler "{name}"' if alias is None else f"no task backend {alias!r}")
+    raise NoHandler(f'no handler "{name}"' if alias is None else f"no task backend {alias!r}")

@@ -5,6 +5,7 @@ Both have the same classes in other modules; `backend.py` and `backport.py` name
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timezone
 from math import ceil
 from traceback import format_exception
@@ -21,10 +22,11 @@ from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.views import JobView
 from penstock.core.values.caught import message_of
 from penstock.core.values.checks import check_count, check_text, duration_ms
-from penstock.errors import BadJobId, ResultGone
+from penstock.errors import BadJobId, JobFailed, ResultGone
 from penstock.integrations.django import project
 from penstock.integrations.django.project import ALIAS_HEADER
 from penstock.worker import Reject
+from penstock.worker.missing import NoHandler
 from penstock.worker.results import MAX_TEXT_BYTES
 
 __all__ = ["TaskBackend"]
@@ -138,7 +140,8 @@ class TaskBackend:
         """Return the result of a task, with its present status. Other jobs have none.
 
         Raises:
-            TaskResultDoesNotExist: there is no such task, or its result is kept no longer.
+            TaskResultDoesNotExist: there is no such task, or its result is kept no longer, or the
+                code has no more the function of the task.
             NotImplementedError: the backend has no `result_ttl`.
         """
         if not self.supports_get_result:
@@ -160,20 +163,27 @@ class TaskBackend:
 
     def _waiting(self, view: JobView) -> Any:
         status = STATUS_OF_STATE.get(view.state, "READY")
-        task = import_string(view.headers["handler"])
+        task = self._task(view.headers["handler"], view.id)
         result = self._result(task, view.id, status, **view.body)
         at, ended = _moment(view.delivered), _moment(view.died)
         _set(result, enqueued_at=_moment(view.created), last_attempted_at=at, started_at=at)
         _set(result, finished_at=ended)
         result.worker_ids.extend([view.owner] * view.deliveries)
-        path, _, text = view.error.partition(": ")
         if status == "FAILED":
-            make = self.base.TaskError
-            result.errors.append(make(exception_class_path=path, traceback=view.trace or text))
+            path, make = _class_path(view.error), self.base.TaskError
+            trace = view.trace or view.error
+            result.errors.append(make(exception_class_path=path, traceback=trace))
         return result
 
+    def _task(self, path: str, job_id: str) -> Any:
+        try:
+            return import_string(path)
+        except ImportError as error:
+            reason = f"{job_id}: its task {path} is not in this code"
+            raise self.exceptions.TaskResultDoesNotExist(reason) from error
+
     def _kept(self, view: JobView, kept: dict[str, Any]) -> Any:
-        task = import_string(kept["task"])
+        task = self._task(kept["task"], view.id)
         result = self._result(task, view.id, "SUCCESSFUL", kept["args"], kept["kwargs"])
         started, finished = _moment(kept["started"]), _moment(view.finished or view.now)
         _set(result, enqueued_at=_moment(kept["enqueued"]), _return_value=kept["value"])
@@ -187,16 +197,17 @@ class TaskBackend:
         """Run the task of a job; return the value of its function.
 
         Raises:
-            Reject: the task can't be run, or has failed for the last time.
+            NoHandler: this code has no such task.
+            Reject: the task has failed for the last time.
             Any exception of the function: it is tried again.
         """
         path = job.headers["handler"]
         try:
             task = import_string(path)
         except ImportError as error:
-            raise Reject(f"no task {path}: {error}") from error
+            raise NoHandler(f"no task {path}: {error}") from error
         if not isinstance(task, self.task_class):
-            raise Reject(f"{path} is not a task of this backend")
+            raise NoHandler(f"{path} is not a task of this backend")
         result = self._result(task, job.id, "RUNNING", **job.body)
         now = django_time.now()
         _set(result, enqueued_at=_moment(job.created), started_at=now, last_attempted_at=now)
@@ -241,6 +252,16 @@ class TaskBackend:
 
 def _path(error: Exception) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
+def _class_path(error: str) -> str:
+    """Return the path of the exception in the error of a job; other errors are a `JobFailed`."""
+    path = error.partition(": ")[0]
+    with suppress(ImportError, ValueError):
+        found = import_string(path if "." in path else f"builtins.{path}")
+        if isinstance(found, type) and issubclass(found, BaseException):
+            return f"{found.__module__}.{found.__qualname__}"
+    return f"{JobFailed.__module__}.{JobFailed.__qualname__}"
 
 
 def _moment(seconds: float | None) -> datetime | None:

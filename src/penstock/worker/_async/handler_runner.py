@@ -40,7 +40,7 @@ from penstock.worker.forgotten import check_used
 from penstock.worker.handlers import Handlers
 from penstock.worker.limits import TimeLimit
 from penstock.worker.messages import is_last, prospect
-from penstock.worker.missing import MissingHandlers
+from penstock.worker.missing import MissingHandlers, NoHandler
 from penstock.worker.polls import Finished, FinishedJobs
 from penstock.worker.registered import AnyHandler
 from penstock.worker.results import (
@@ -416,6 +416,8 @@ class AsyncHandlerRunner:
         self, handler: AnyHandler, jobs: Sequence[Delivery], error: BaseException
     ) -> list[Verdict]:
         """Judge a run that has raised. One failure is logged once for all jobs."""
+        if isinstance(error, NoHandler):
+            return [unknown(self.missing.note(job, str(error))) for job in jobs]
         if self.watch is not None:
             self.watch(error)
         trace = trace_of(error.__cause__ if isinstance(error, Result) else error)
