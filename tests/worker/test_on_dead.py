@@ -448,3 +448,74 @@ def test_processes_that_are_killed(
         told.until("charge 7 2")
         until(lambda: jobs.stats().acked == 1)
         assert (jobs.stats().dead, jobs.stats().enqueued) == (1, 2)
+
+
+def refund_nothing(job: Job) -> None:
+    """Take no argument."""
+
+
+def refund_more(job: Job, order: int, card: str) -> None:
+    """Take one more argument."""
+
+
+def refund_any(job: Job, **arguments: Any) -> None:
+    """Take any argument."""
+
+
+def charge_once(order: int) -> None:
+    """Take one argument."""
+
+
+def refund_less(order: int, reason: str = "") -> None:
+    """Take the arguments that each job has."""
+
+
+@pytest.mark.parametrize(
+    "follower, fault",
+    [(refund_nothing, "does not take 'order'"), (refund_more, "needs 'card', which no job has")],
+)
+def test_a_handler_that_could_not_be_called(
+    follower: Any, fault: str, brief_backend: Backend
+) -> None:
+    """It is refused when it is named, as each of its jobs would die too; the error says more."""
+    handlers = Handlers()
+    refund = handlers.handler("refund")(follower)
+    with pytest.raises(BadArgument) as caught:
+
+        @handlers.handler(on_dead=refund)
+        def charge(order: int, note: str = "") -> None: ...
+
+    way = "def refund(job: Job, order, note=''), or @handlers.on_dead"
+    assert f"{fault}; it gets the arguments of the dead job: {way}" in str(caught.value)
+    assert [one.title for one in handlers] == ["refund"]
+    charged = handlers.handler("charge")(charge_once)
+    with pytest.raises(BadArgument, match=fault):
+        charged.options(on_dead=refund)
+    for fits in (refund_any, refund_less):
+        charged.options(on_dead=Handlers().handler("fits")(fits))
+    with Penstock(brief_backend.sync_client()) as client:
+        queue = client.queue("work")
+        for body in (charged.job(1), "x"):
+            with pytest.raises(BadArgument, match=r"on_failure=.*does not fit"):
+                queue.batch(then=body, on_failure=refund)
+        assert client.queues() == []
+
+
+def test_a_name_that_the_worker_does_not_know(
+    brief_backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be that of a handler of another program: a worker warns of it at its start."""
+    handlers = Handlers()
+
+    @handlers.handler(on_dead="refnd")
+    def charge(order: int) -> None: ...
+
+    @handlers.handler(on_dead="charge")
+    def refund(order: int) -> None: ...
+
+    with Penstock(brief_backend.sync_client()) as client:
+        run(client, handlers)
+    told = "on_dead='refnd' of handler 'charge': this worker has no such handler"
+    assert [text for text in caplog.messages if "on_dead" in text] == [
+        f"{told} (did you mean 'refund'?)"
+    ]

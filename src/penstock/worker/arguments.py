@@ -295,6 +295,22 @@ class Parameters:
             kind |= {type(None): "None"}
         self._kinds[name] = kind
 
+    def shown(self) -> str:
+        """Return the parameters that are arguments, as in a definition without annotations."""
+        own = self._signature.parameters.values()
+        return ", ".join(str(one.replace(annotation=Parameter.empty)) for one in own)
+
+    def lacks(self, other: Parameters) -> str:
+        """Return why each body of another function does not fit this one; empty = one may."""
+        unusual = (*self._positional_only, *other._positional_only)
+        if unusual or self._var_positional or other._var_positional:
+            return ""
+        if not self._var_keyword and (extra := other._required.keys() - self._kinds.keys()):
+            return f"does not take {', '.join(map(repr, sorted(extra)))}"
+        if not other._var_keyword and (left := self._required.keys() - other._kinds.keys()):
+            return f"needs {', '.join(map(repr, sorted(left)))}, which no job has"
+        return ""
+
     def bind(
         self, body: Any, job: Any = None, steps: BaseSteps | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -458,6 +458,17 @@ class Handlers:
             if not handler.is_whole:
                 handler.check()
 
+    def unknown_followers(self) -> list[str]:
+        """Return a text for each name given as `on_dead` that no handler here has."""
+        names = [one.name for one in self if one.name is not None]
+        asked = [(one.title, one.follower_name) for one in self if one.follower_name is not None]
+        return [
+            f"on_dead={name!r} of handler {title!r}: this worker has no such handler"
+            + did_you_mean(name, names)
+            for title, name in asked
+            if name not in names
+        ]
+
     def __iter__(self) -> Iterator[AnyHandler]:
         return iter([*self._registered])
 

@@ -178,6 +178,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
             return
         with contextlib.suppress(NameError):  # an annotation names what is defined later
             self._body = self.check(strict=True).body
+            self._check_arguments_of(on_dead)
             if schedule is not None:
                 self.scheduled_job()
 
@@ -204,6 +205,12 @@ class RegisteredHandler(Generic[C, P, R_co]):
         result_ttl: Duration | None = self._options.by_name.get("result_ttl")
         return result_ttl
 
+    @property
+    def follower_name(self) -> str | None:
+        """Return the `on_dead` of its jobs if that is a name, which may be of another program."""
+        follower = self._options.by_name.get("on_dead")
+        return follower if isinstance(follower, str) else None
+
     def check_follower(self, follower: object, queue: str | None) -> None:
         """Refuse a handler of another queue as `on_dead`: its job would be in this one.
 
@@ -220,6 +227,31 @@ class RegisteredHandler(Generic[C, P, R_co]):
                 f" {self.queue!r}, where the dead letter is: leave out its queue"
             )
             raise BadArgument("on_dead", follower, reason)
+
+    def _check_arguments_of(self, follower: object) -> None:
+        """Refuse a handler as `on_dead` that could be called with the body of no job of this one.
+
+        Raises:
+            BadArgument: their parameters differ.
+        """
+        if not isinstance(follower, RegisteredHandler) or follower.is_whole or self.is_whole:
+            return
+        if reason := follower.check().lacks(self.check()):
+            raise BadArgument("on_dead", follower, f"{reason}; {_same_arguments(self, follower)}")
+
+    def check_takes(self, argument: str, body: Any) -> None:
+        """Refuse the body of another handler's job that this one could not be called with.
+
+        Raises:
+            BadArgument: the arguments don't fit.
+        """
+        if self.is_whole:
+            return
+        try:
+            self.check().bind(body)
+        except BadArgument as error:
+            reason = f"would be called with {body!r}, which does not fit: {error}; take the same"
+            raise BadArgument(argument, self, f"{reason} arguments") from error
 
     def set_on_dead(self, follower: NamedHandler) -> None:
         """Let the deaths of the jobs that it adds from now on add a job of the set's handler."""
@@ -253,6 +285,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
         """
         follower = options.get("on_dead")
         self.check_follower(follower, getattr(follower, "queue", None))
+        self._check_arguments_of(follower)
         made = copy(self)
         made._options = self._options.updated(options)
         return made
@@ -536,6 +569,15 @@ def _check_schedule(name: str | None, queue: str | None) -> None:
 def title_of(key: str | None) -> str:
     """Return the name of a handler for people."""
     return "without a name" if key is None else key or "default"
+
+
+def _same_arguments(handler: AnyHandler, follower: AnyHandler) -> str:
+    """Return how to write a handler that gets the body of another one's job."""
+    theirs = handler.check().shown()
+    return (
+        f"it gets the arguments of the dead job: def {follower.name}(job: Job, {theirs}), or"
+        " @handlers.on_dead, whose function gets the whole job"
+    )
 
 
 def _undecodable(job: Delivery) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from penstock.core.enqueuing.new_jobs import JobOptions, NewJob
-from penstock.core.enqueuing.options import NOT_STORED
+from penstock.core.enqueuing.options import NOT_STORED, NamedHandler
 from penstock.core.jobs.job import QueueIdentity
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.record import parse_record
@@ -150,6 +150,8 @@ def callback_job(
         raise BadArgument("lease", lease, "a callback is delivered at least once: omit lease=0")
     if on_failure is None:
         return job, on + values
+    if hasattr(type(on_failure), "check_takes"):
+        cast(NamedHandler, on_failure).check_takes("on_failure", job.body)
     return replace(job, options=job.options.updated({"on_dead": on_failure})), FAILURE + values
 
 

@@ -54,6 +54,9 @@ class NamedHandler(Protocol):
     def name(self) -> str | None:
         """Name in the header of its jobs."""
 
+    def check_takes(self, argument: str, body: Any) -> None:
+        """Refuse the body of another handler's job that this one could not be called with."""
+
 
 @dataclass(frozen=True, slots=True)
 class FollowerOfSet:
@@ -69,6 +72,9 @@ class FollowerOfSet:
     def name(self) -> str | None:
         """Name in the header of its jobs."""
         return self.handler.name
+
+    def check_takes(self, argument: str, body: Any) -> None:
+        """Accept any body: the handler of a set gets whole jobs."""
 
 
 class _SharedOptions(TypedDict, total=False):

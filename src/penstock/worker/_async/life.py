@@ -298,6 +298,8 @@ class AsyncWorkerLife:
     async def _warn_of_misspelled(self) -> None:
         if self.state.isolated is not None:  # its worker has warned
             return
+        for text in self._handlers.unknown_followers():
+            self.state.log.warning("%s", text)
         with suppress(RedisError):  # the loop meets it too
             for name, near in (await self._queues.misspelled()).items():
                 text = "%s: queue %r has never had a job (did you mean %r?)"

@@ -299,6 +299,8 @@ class WorkerLife:
     def _warn_of_misspelled(self) -> None:
         if self.state.isolated is not None:  # its worker has warned
             return
+        for text in self._handlers.unknown_followers():
+            self.state.log.warning("%s", text)
         with suppress(RedisError):  # the loop meets it too
             for name, near in self._queues.misspelled().items():
                 text = "%s: queue %r has never had a job (did you mean %r?)"
