@@ -659,3 +659,17 @@ async def test_many_jobs(q: AsyncQueue) -> None:
         done += len(jobs)
     assert done == 2501
     assert await figures(q, batch.id) is None
+
+
+async def test_a_block_that_adds_its_jobs_elsewhere(
+    q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A block that ends without a job is told, with the call that adds to the batch."""
+    async with q.batch(then="full") as batch:
+        await batch.enqueue("member")
+    async with q.batch(then="empty") as batch:
+        await q.enqueue("elsewhere")
+    assert [text.partition(": ")[2] for text in caplog.messages if batch.id in text] == [
+        "welcome.enqueue(batch.queue, ...) adds to it, welcome.enqueue(queue, ...) does not"
+    ]
+    assert sum("has no job" in text for text in caplog.messages) == 1

@@ -669,3 +669,18 @@ async def test_a_handler_belongs_to_a_queue_object(q: AsyncQueue, other: AsyncQu
     assert [*other.handlers] == []
     await other.enqueue(bound.job("ada"))  # a described job goes where it is enqueued
     assert await taken(q) == [({"to": "ada"}, "bound")]
+
+
+async def test_arguments_behind_a_body(q: AsyncQueue) -> None:
+    """A handler with its arguments is no body: the error names the right call; so in a batch."""
+    enqueue: Any = q.enqueue
+    with pytest.raises(BadArgument, match=r"use queue\.enqueue\(welcome\.job\("):
+        await enqueue(welcome, "ada")
+    with pytest.raises(BadArgument, match="a job has one body"):
+        await enqueue("ada", "eve")
+    async with q.batch(then="end") as batch:
+        enqueue = batch.enqueue
+        with pytest.raises(BadArgument, match="a handler is not a body"):
+            await enqueue(welcome, "ada")
+        await batch.enqueue("member")
+    assert (await q.stats()).ready == 1

@@ -407,3 +407,21 @@ async def test_times_are_the_servers(q: AsyncQueue, raw: Raw) -> None:
     assert view.delivered is not None
     assert view.died is not None
     assert before - 0.001 <= view.created <= view.delivered <= view.died <= after
+
+
+async def test_handles_stand_for_ids(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """What `enqueue` returns, and what `show` and `peek` do, are taken wherever an id is."""
+    added, other = await q.enqueue("x", delay=60, result_ttl=60), await q.enqueue("y")
+    view = await q.show(added)
+    assert view is not None
+    assert view.id == added.id
+    assert [one and one.id for one in (await ps.show(added), await q.show(view))] == [added.id] * 2
+    assert (await q.chains.status(added)).id == added.id
+    assert [*await q.promote([added])] == [Outcome.DONE]
+    await q.reserve(2)
+    assert [*await q.bury([view, other], "no")] == [Outcome.DONE] * 2
+    assert await q.redrive(await q.peek(state="dead")) == 2
+    await q.reserve(2)
+    assert [*await ps.ack([added])] == [*await q.ack([other])] == [Outcome.DONE]
+    assert await ps.result(added, timeout=0) is await q.result(added, timeout=0) is None
+    assert [*await q.delete([added, view])] == [Outcome.GONE] * 2

@@ -656,3 +656,15 @@ def test_many_jobs(q: Queue) -> None:
         done += len(jobs)
     assert done == 2501
     assert figures(q, batch.id) is None
+
+
+def test_a_block_that_adds_its_jobs_elsewhere(q: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """A block that ends without a job is told, with the call that adds to the batch."""
+    with q.batch(then="full") as batch:
+        batch.enqueue("member")
+    with q.batch(then="empty") as batch:
+        q.enqueue("elsewhere")
+    assert [text.partition(": ")[2] for text in caplog.messages if batch.id in text] == [
+        "welcome.enqueue(batch.queue, ...) adds to it, welcome.enqueue(queue, ...) does not"
+    ]
+    assert sum("has no job" in text for text in caplog.messages) == 1

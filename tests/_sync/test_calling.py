@@ -668,3 +668,18 @@ def test_a_handler_belongs_to_a_queue_object(q: Queue, other: Queue) -> None:
     assert [*other.handlers] == []
     other.enqueue(bound.job("ada"))  # a described job goes where it is enqueued
     assert taken(q) == [({"to": "ada"}, "bound")]
+
+
+def test_arguments_behind_a_body(q: Queue) -> None:
+    """A handler with its arguments is no body: the error names the right call; so in a batch."""
+    enqueue: Any = q.enqueue
+    with pytest.raises(BadArgument, match=r"use queue\.enqueue\(welcome\.job\("):
+        enqueue(welcome, "ada")
+    with pytest.raises(BadArgument, match="a job has one body"):
+        enqueue("ada", "eve")
+    with q.batch(then="end") as batch:
+        enqueue = batch.enqueue
+        with pytest.raises(BadArgument, match="a handler is not a body"):
+            enqueue(welcome, "ada")
+        batch.enqueue("member")
+    assert q.stats().ready == 1

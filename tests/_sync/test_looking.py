@@ -408,3 +408,21 @@ def test_times_are_the_servers(q: Queue, raw: Raw) -> None:
     assert view.delivered is not None
     assert view.died is not None
     assert before - 0.001 <= view.created <= view.delivered <= view.died <= after
+
+
+def test_handles_stand_for_ids(ps: Penstock, q: Queue) -> None:
+    """What `enqueue` returns, and what `show` and `peek` do, are taken wherever an id is."""
+    added, other = q.enqueue("x", delay=60, result_ttl=60), q.enqueue("y")
+    view = q.show(added)
+    assert view is not None
+    assert view.id == added.id
+    assert [one and one.id for one in (ps.show(added), q.show(view))] == [added.id] * 2
+    assert q.chains.status(added).id == added.id
+    assert [*q.promote([added])] == [Outcome.DONE]
+    q.reserve(2)
+    assert [*q.bury([view, other], "no")] == [Outcome.DONE] * 2
+    assert q.redrive(q.peek(state="dead")) == 2
+    q.reserve(2)
+    assert [*ps.ack([added])] == [*q.ack([other])] == [Outcome.DONE]
+    assert ps.result(added, timeout=0) is q.result(added, timeout=0) is None
+    assert [*q.delete([added, view])] == [Outcome.GONE] * 2

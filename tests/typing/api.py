@@ -473,7 +473,7 @@ def errors(q: Queue) -> None:
 
 
 def mistakes(q: Queue, aq: AsyncQueue, job: Job, client: redis.Redis) -> None:
-    q.enqueue("x", "y")  # type: ignore[call-arg, arg-type]  # options are named
+    q.enqueue("x", "y")  # type: ignore[arg-type]  # options are named
     q.enqueue("x", delay="soon")  # type: ignore[arg-type]  # not a duration
     q.enqueue("x", headers={"a": 1})  # type: ignore[dict-item]  # values are text
     q.enqueue_many(5)  # type: ignore[arg-type]  # not bodies

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from penstock.client._async.admin import ask_all
 from penstock.client._async.looking import AsyncQueueLooking
@@ -29,6 +29,7 @@ from penstock.core.enqueuing.new_jobs import hooked
 from penstock.core.enqueuing.options import EnqueueOptions, NamedHandler
 from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
 from penstock.core.jobs.job import JobName
+from penstock.core.jobs.logs import get_logger
 from penstock.core.values.annotations import Self, Unpack
 from penstock.core.values.checks import check_flag
 from penstock.core.values.methods import name_methods
@@ -38,6 +39,10 @@ __all__ = ["AsyncBatchOf", "AsyncQueueBatches", "read_results"]
 
 Q = TypeVar("Q", bound=AsyncEnqueuing)
 B = TypeVar("B")
+logger = get_logger("penstock")
+EMPTY_BATCH_HINT = (
+    "welcome.enqueue(batch.queue, ...) adds to it, welcome.enqueue(queue, ...) does not"
+)
 MOST_LOOKS = 10
 """Most calls that look for the dead letters of a batch."""
 
@@ -71,7 +76,10 @@ class AsyncBatchOf(Generic[Q]):
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            await self.close()
+            status = await self._close()
+            if status is not None and status.total == 0:
+                text = "batch %s has no job, so its callback may run at once: %s"
+                logger.warning(text, self.id, EMPTY_BATCH_HINT)
         elif isinstance(error, Exception):
             await self._cancel_if_empty()
 
@@ -82,14 +90,16 @@ class AsyncBatchOf(Generic[Q]):
             if status is not None and (status.state, status.total) == ("open", 0):
                 await self._whole.cancel([self.id])
 
-    async def enqueue(self, body: Any, **options: Unpack[EnqueueOptions]) -> Enqueued:
+    async def enqueue(
+        self, body: Any, *others: NoReturn, **options: Unpack[EnqueueOptions]
+    ) -> Enqueued:
         """Add a job that joins the batch. Args, returns: as `AsyncQueue.enqueue`.
 
         Raises:
             BatchClosed: it is not open any more; nothing was added.
             As `AsyncQueue.enqueue`.
         """
-        return await self.queue.enqueue(body, **options)
+        return await self.queue.enqueue(body, *others, **options)
 
     async def enqueue_many(
         self, bodies: Iterable[Any], **options: Unpack[EnqueueOptions]
@@ -108,10 +118,14 @@ class AsyncBatchOf(Generic[Q]):
         Raises:
             BatchClosed: it was abandoned before.
         """
+        await self._close()
+
+    async def _close(self) -> BatchStatus | None:
         status = await _close(self._whole, self.id)
         if status is not None and status.state == "abandoned":
             text = f"batch {self.id} was not closed within an hour of its last job: redrive the id"
             raise BatchClosed(f"{text} to run its callback")
+        return status
 
     async def status(self) -> BatchStatus | None:
         """Return its state; None = its callback has ended."""

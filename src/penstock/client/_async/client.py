@@ -225,21 +225,22 @@ class AsyncPenstock:
             self._forget(name)
         return self.queue(name, partitions=count or None)
 
-    async def show(self, job_id: str) -> JobView | None:
+    async def show(self, job: JobName) -> JobView | None:
         """Return all data of one job of any queue, or None if it is gone.
 
         Args:
-            job_id: its id; the registry has the name of its queue.
+            job: its id, or what `enqueue` has returned; the registry has the name of its queue.
 
         Raises:
             BadJobId: the id is malformed, or of another node.
             NodesMissed: a node that may have the job did not answer.
         """
-        name = await self._queue_of(job_id)
-        return None if name is None else await (await self.open(name)).show(job_id)
+        [job] = check_jobs("job", [job])
+        name = await self._queue_of(job)
+        return None if name is None else await (await self.open(name)).show(job)
 
-    async def _queue_of(self, job_id: str) -> str | None:
-        parsed = parse_id(job_id)
+    async def _queue_of(self, job: JobName) -> str | None:
+        parsed = parse_id(job.id if isinstance(job, Delivery) else job)
         return await self.topology.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
 
     async def _queue_with(self, job: JobName) -> AsyncQueue | None:
@@ -273,20 +274,21 @@ class AsyncPenstock:
         known = (one for one in queues if crc in queue_crcs(one.name, one.partitions))
         return next(known, None)
 
-    async def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
+    async def result(self, job: JobName, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of any queue has ended, and return the value that its handler returned.
 
         Args:
-            job_id: its id; the registry has the name of its queue.
+            job: its id, or what `enqueue` has returned; the registry has the name of its queue.
             timeout: as in `AsyncQueue.result`.
 
         Returns, raises: as `AsyncQueue.result`; ResultGone if the registry has no such queue,
             NodesMissed if a node that may have it did not answer.
         """
-        name = await self._queue_of(job_id)
+        [job] = check_jobs("job", [job])
+        name = await self._queue_of(job)
         if name is None:
-            raise ResultGone(f"job {job_id} has no result: its queue was deleted, or is elsewhere")
-        return await (await self.open(name)).result(job_id, timeout=timeout)
+            raise ResultGone(f"job {job!s} has no result: its queue was deleted, or is elsewhere")
+        return await (await self.open(name)).result(job, timeout=timeout)
 
     async def reserve(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.client._async.batches import AsyncBatchOf, AsyncQueueBatches
 from penstock.client._async.job import AsyncJobOf
@@ -23,6 +23,7 @@ from penstock.core.enqueuing.options import (
     EnqueueManyOptions,
     EnqueueOptions,
     NamedHandler,
+    refuse_others,
     show_options,
 )
 from penstock.core.enqueuing.prepared import MANY, prepared
@@ -137,7 +138,9 @@ class AsyncQueue(AsyncQueueSettling):
     # -- producing -------------------------------------------------------------------------
 
     @show_options(EnqueueOptions)
-    async def enqueue(self, body: Any, **options: Unpack[EnqueueOptions]) -> Enqueued:
+    async def enqueue(
+        self, body: Any, *others: NoReturn, **options: Unpack[EnqueueOptions]
+    ) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
         A call whose reply is lost is repeated with the same number, so the job is added once
@@ -194,6 +197,8 @@ class AsyncQueue(AsyncQueueSettling):
             >>> (await q.enqueue({"to": "ada"}, delay=60, ttl=3600)).state
             'scheduled'
         """
+        if others:
+            refuse_others(body, others)
         if self.middleware:
             return await self._enqueue_in_hooks(body, options)
         route = self.route

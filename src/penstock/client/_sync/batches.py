@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from penstock.client._sync.admin import ask_all
 from penstock.client._sync.looking import QueueLooking
@@ -30,6 +30,7 @@ from penstock.core.enqueuing.new_jobs import hooked
 from penstock.core.enqueuing.options import EnqueueOptions, NamedHandler
 from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
 from penstock.core.jobs.job import JobName
+from penstock.core.jobs.logs import get_logger
 from penstock.core.values.annotations import Self, Unpack
 from penstock.core.values.checks import check_flag
 from penstock.core.values.methods import name_methods
@@ -39,6 +40,10 @@ __all__ = ["BatchOf", "QueueBatches", "read_results"]
 
 Q = TypeVar("Q", bound=Enqueuing)
 B = TypeVar("B")
+logger = get_logger("penstock")
+EMPTY_BATCH_HINT = (
+    "welcome.enqueue(batch.queue, ...) adds to it, welcome.enqueue(queue, ...) does not"
+)
 MOST_LOOKS = 10
 """Most calls that look for the dead letters of a batch."""
 
@@ -72,7 +77,10 @@ class BatchOf(Generic[Q]):
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            self.close()
+            status = self._close()
+            if status is not None and status.total == 0:
+                text = "batch %s has no job, so its callback may run at once: %s"
+                logger.warning(text, self.id, EMPTY_BATCH_HINT)
         elif isinstance(error, Exception):
             self._cancel_if_empty()
 
@@ -83,14 +91,14 @@ class BatchOf(Generic[Q]):
             if status is not None and (status.state, status.total) == ("open", 0):
                 self._whole.cancel([self.id])
 
-    def enqueue(self, body: Any, **options: Unpack[EnqueueOptions]) -> Enqueued:
+    def enqueue(self, body: Any, *others: NoReturn, **options: Unpack[EnqueueOptions]) -> Enqueued:
         """Add a job that joins the batch. Args, returns: as `Queue.enqueue`.
 
         Raises:
             BatchClosed: it is not open any more; nothing was added.
             As `Queue.enqueue`.
         """
-        return self.queue.enqueue(body, **options)
+        return self.queue.enqueue(body, *others, **options)
 
     def enqueue_many(
         self, bodies: Iterable[Any], **options: Unpack[EnqueueOptions]
@@ -109,10 +117,14 @@ class BatchOf(Generic[Q]):
         Raises:
             BatchClosed: it was abandoned before.
         """
+        self._close()
+
+    def _close(self) -> BatchStatus | None:
         status = _close(self._whole, self.id)
         if status is not None and status.state == "abandoned":
             text = f"batch {self.id} was not closed within an hour of its last job: redrive the id"
             raise BatchClosed(f"{text} to run its callback")
+        return status
 
     def status(self) -> BatchStatus | None:
         """Return its state; None = its callback has ended."""

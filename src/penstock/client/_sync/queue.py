@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.client._sync.batches import BatchOf, QueueBatches
 from penstock.client._sync.job import JobOf
@@ -24,6 +24,7 @@ from penstock.core.enqueuing.options import (
     EnqueueManyOptions,
     EnqueueOptions,
     NamedHandler,
+    refuse_others,
     show_options,
 )
 from penstock.core.enqueuing.prepared import MANY, prepared
@@ -138,7 +139,7 @@ class Queue(QueueSettling):
     # -- producing -------------------------------------------------------------------------
 
     @show_options(EnqueueOptions)
-    def enqueue(self, body: Any, **options: Unpack[EnqueueOptions]) -> Enqueued:
+    def enqueue(self, body: Any, *others: NoReturn, **options: Unpack[EnqueueOptions]) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
         A call whose reply is lost is repeated with the same number, so the job is added once
@@ -195,6 +196,8 @@ class Queue(QueueSettling):
             >>> (q.enqueue({"to": "ada"}, delay=60, ttl=3600)).state
             'scheduled'
         """
+        if others:
+            refuse_others(body, others)
         if self.middleware:
             return self._enqueue_in_hooks(body, options)
         route = self.route

@@ -10,8 +10,9 @@ from penstock.client._sync.nodes.one_part import OnePart
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
 from penstock.core.jobs.hints import Intent
-from penstock.core.jobs.job import Delivery, JobName, is_renewed
+from penstock.core.jobs.job import Delivery, Enqueued, JobName, is_renewed
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
+from penstock.core.jobs.views import JobView
 from penstock.core.values.checks import BATCH
 from penstock.core.values.confirmations import Confirmed, Wait
 from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
@@ -41,7 +42,7 @@ def check_jobs(
     """
     if isinstance(jobs, (Delivery, str, bytes)) or not isinstance(jobs, Iterable):
         raise BadArgument(argument, jobs, "must be an iterable of jobs or ids")
-    names = list(jobs)
+    names = [one.id if isinstance(one, (Enqueued, JobView)) else one for one in jobs]
     if most is not None and len(names) > most:
         raise BadArgument(argument, f"<{len(names)} jobs>", f"must be at most {most}")
     if ops is not None and len(names) > BATCH:

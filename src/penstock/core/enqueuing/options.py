@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, get_type_hints
+from typing import Any, NamedTuple, NoReturn, Protocol, TypedDict, TypeVar, get_type_hints
 
 from penstock.core.enqueuing.dedup import Dedup
 from penstock.core.jobs.record import (
@@ -40,10 +40,13 @@ __all__ = [
     "NamedHandler",
     "OptionRules",
     "check_each",
+    "refuse_others",
     "show_options",
     "unknown_option",
 ]
 
+UNNAMED_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""Kinds of parameters that are not shown: arguments behind the body are refused."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -225,7 +228,7 @@ def show_options(types: type) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         shown = inspect.signature(function)
-        others = [one for one in shown.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        others = [one for one in shown.parameters.values() if one.kind not in UNNAMED_KINDS]
         described: Any = function
         described.__signature__ = shown.replace(parameters=[*others, *parameters])
         of_others = {one.name: one.annotation for one in others}
@@ -262,6 +265,18 @@ def check_each(options: Mapping[str, Any], *, many: bool) -> tuple[dict[str, Any
         if not option.fits_lane and checked[name] != 0:
             fits_lane = False
     return checked, fits_lane
+
+
+def refuse_others(body: Any, others: tuple[object, ...]) -> NoReturn:
+    """Refuse arguments behind the body of a job.
+
+    Raises:
+        BadArgument: always.
+    """
+    if hasattr(type(body), "not_a_body"):  # a handler
+        raise BadArgument("body", body, body.not_a_body)
+    reason = "a job has one body: put the values into a list, or pass a job of a handler"
+    raise BadArgument("body", (body, *others), reason)
 
 
 def unknown_option(name: str, value: object) -> BadArgument:

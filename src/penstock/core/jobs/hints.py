@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.core.jobs.job import Delivery, epoch_of, number_of, record_of
+from penstock.core.jobs.job import Delivery, JobName, epoch_of, number_of, record_of
 from penstock.core.jobs.results import missing_value_mark
 from penstock.core.values.checks import BATCH
 from penstock.core.values.ids import parse_id
@@ -91,12 +91,12 @@ class Hint(NamedTuple):
         return f"{self.until} {self.window} {self.reason}"
 
 
-def is_once(name: Delivery | str) -> bool:
+def is_once(name: JobName) -> bool:
     """Return True if a job is delivered at most once, so that no hint about it is kept."""
     return name.at_most_once if isinstance(name, Delivery) else parse_id(name).at_most_once
 
 
-def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: int) -> Hint | None:
+def hint_of(name: JobName, node: str, queue: str, intent: Intent, now: int) -> Hint | None:
     """Return the hint for a job; None = it is delivered at most once, or its ttl ended long ago.
 
     Args:

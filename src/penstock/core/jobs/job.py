@@ -490,5 +490,13 @@ def receipt_with_end(job: Delivery) -> str:
     return f"{reservation.receipt}@{until}"
 
 
-JobName: TypeAlias = Delivery | str
-"""A job, named by its delivery, which holds the receipt, or by its id alone."""
+class _HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+JobName: TypeAlias = _HasId | str
+"""A job, named by its delivery, which holds the receipt, or by its id alone.
+
+What `enqueue` returns, and a `JobView`, stand for the id.
+"""
