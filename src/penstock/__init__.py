@@ -356,9 +356,15 @@ _LATER = {
 }
 """Name -> its module. These are imported on first use: a program needs one client, not both."""
 
+_ELSEWHERE = {"group": "queue.batch(then=...)", "chord": "queue.batch(then=..., results=True)"}
+"""Names of other libraries, and the calls that do this here."""
+
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use."""
+    if name in _ELSEWHERE:
+        text = f"penstock has no {name}: use {_ELSEWHERE[name]}"
+        raise AttributeError(text, name="")  # Python would guess another name
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_LATER[name]), name)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock import BadArgument
 from penstock.core.enqueuing.prepared import prepared
 from penstock.core.values.checks import (
@@ -160,3 +161,19 @@ def test_a_value_without_a_hash_is_refused_by_name() -> None:
     for _ in range(2):
         with pytest.raises(BadArgument, match=r"^delay="):
             prepared(key="a", delay=[1])
+
+
+def test_a_duration_as_a_text_is_told_in_seconds() -> None:
+    """Only schedules take texts; the error has the number to write."""
+    with pytest.raises(BadArgument, match=r"a number, or a timedelta: delay=300"):
+        prepared(delay="5m")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(BadArgument, match=r"or a timedelta$"):
+        prepared(delay="soon")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(BadArgument, match=r"such as RetryPolicy\(max_attempts=3\)"):
+        prepared(retry=3)  # type: ignore[arg-type]  # on purpose
+
+
+def test_names_of_other_libraries() -> None:
+    """They name the calls that do this here."""
+    with pytest.raises(AttributeError, match=r"penstock has no group: use queue\.batch"):
+        penstock.group  # noqa: B018  # it is read

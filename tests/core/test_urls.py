@@ -228,10 +228,10 @@ def test_a_client_without_a_source(kind: Any, monkeypatch: pytest.MonkeyPatch) -
         ("", "localhost:6379"),
     ):
         monkeypatch.setenv("PENSTOCK_URL", text)
-        assert kind().address == address
-        assert kind("redis://there:1").address == "there:1"
+        assert kind().topology.current.address == address
+        assert kind("redis://there:1").topology.current.address == "there:1"
     monkeypatch.delenv("PENSTOCK_URL")
-    assert kind().address == "localhost:6379"
+    assert kind().topology.current.address == "localhost:6379"
     monkeypatch.setenv("PENSTOCK_URL", "http://ada:secret@here")
     with pytest.raises(BadArgument, match=r"^PENSTOCK_URL=.*must be a URL") as caught:
         kind()

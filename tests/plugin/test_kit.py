@@ -404,3 +404,21 @@ def test_a_wait_without_a_server():
 """
     )
     passed(run, 5)
+
+
+def test_an_assertion_that_is_called_wrongly(run_pytest: RunPytest) -> None:
+    """The error says what to pass; the report shows the line of the test and none of penstock."""
+    run = run_pytest(
+        HANDLERS
+        + """
+def test_a_name(penstock):
+    penstock.assert_enqueued("welcome")
+
+def test_an_argument(penstock):
+    penstock.assert_not_enqueued(welcome, 7, 8, 9)
+"""
+    )
+    assert run.counts == {"failed": 2}
+    assert "must be a handler: assert_enqueued(welcome)" in run.out
+    assert "too many positional arguments" in run.out
+    assert "src/penstock" not in run.out

@@ -922,3 +922,8 @@ def test_process_pools_take_handlers() -> None:
         assert pickle.loads(ForkingPickler.dumps(handler)) is handler
     registered = POOLED.handler("less")(less)  # its function has kept its name
     assert pickle.loads(ForkingPickler.dumps(registered))(3) == 2
+
+
+def test_a_set_without_a_handler() -> None:
+    """Its repr says so."""
+    assert repr(Handlers()) == "<Handlers without a handler>"

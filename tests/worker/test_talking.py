@@ -18,7 +18,7 @@ import redis
 from penstock import Handlers, Penstock, Reject, Retry, RetryPolicy, Worker, __version__
 from penstock.core.jobs.logs import get_logger, hidden
 from penstock.embedded import EmbeddedServer
-from penstock.worker.log import JsonFormatter, LogFormatter
+from penstock.worker.log import JsonFormatter, LogFormatter, set_up
 from penstock.worker.messages import end_text
 from tests.cli.support import environment, hear_signals
 from tests.support.backends import Backend
@@ -329,3 +329,20 @@ def test_a_worker_ends_at_a_newer_protocol(
     [line] = [line for line in err.splitlines() if " ERROR " in line]
     assert told in line
     assert "Traceback" not in err
+
+
+def test_loggers_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of a worker leaves out a line for each HTTP request, but at the level debug."""
+    for level, expected in (("debug", logging.NOTSET), (None, logging.WARNING)):
+        root, chatty = logging.getLogger(), logging.getLogger("httpx")
+        monkeypatch.setattr(root, "handlers", [])
+        monkeypatch.setattr(chatty, "level", logging.NOTSET)
+        set_up(level)
+        assert chatty.level == expected
+        chatty.setLevel(logging.ERROR)
+        monkeypatch.setattr(root, "handlers", [])
+        set_up(level)
+        assert chatty.level == logging.ERROR
+    chatty.setLevel(logging.NOTSET)
+    logging.getLogger("httpcore").setLevel(logging.NOTSET)
+    root.setLevel(logging.WARNING)

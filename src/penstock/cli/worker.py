@@ -217,7 +217,7 @@ def _warn_of_other_server(session: Session, made: AnyWorker, target: str) -> Non
     """Warn if the app has not read the URL that was given: it chooses its server itself."""
     if session.given_url is None or os.environ.get(NUMBER_VARIABLE, "1") != "1":
         return
-    named = Penstock(session.source, node_hosts=session.node_hosts.split()).address
+    named = Penstock(session.source, node_hosts=session.node_hosts.split()).topology.current.address
     if _one_name(named) != _one_name(made.address):
         logger.warning("%s uses %s, not %s", target, made.address, named)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.jobs.job import Delivery
 from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.values.checks import MAX_DURATION_MS
-from penstock.core.values.policy import RetryPolicy
+from penstock.core.values.policy import RETRY_FORM, RetryPolicy
 from penstock.errors import BadArgument
 from penstock.worker.results import Result, Verdict
 
@@ -58,7 +58,7 @@ class Backoff:
         stop: stop_base | None = None,
     ) -> None:
         if retry is not None and not isinstance(retry, RetryPolicy):
-            raise BadArgument("retry", retry, "must be a RetryPolicy")
+            raise BadArgument("retry", retry, RETRY_FORM)
         self.retry = retry
         self.stored: RetryPolicy | None = None
         if retry is not None and (retry.max_attempts, retry.base, retry.cap) != (None, None, None):

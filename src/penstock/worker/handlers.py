@@ -473,7 +473,7 @@ class Handlers:
         return iter([*self._registered])
 
     def __repr__(self) -> str:
-        return f"<Handlers {', '.join(map(title_of, self._first))}>"
+        return f"<Handlers {', '.join(map(title_of, self._first)) or 'without a handler'}>"
 
     def find(self, job: Delivery) -> AnyHandler | None:
         """Return the handler for a job without parsing its record; None if there is none."""

@@ -74,6 +74,8 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(shown, default=str)
 
 
+CHATTY_LOGGERS = ("httpx", "httpcore")
+"""Loggers that tell of each request at INFO; a worker shows them at its level `debug` only."""
 FORMATTERS: Mapping[str, type[logging.Formatter]] = {"text": LogFormatter, "json": JsonFormatter}
 
 
@@ -105,6 +107,10 @@ def set_up(level: str | None, form: LogFormat = "text") -> None:
     if not root.handlers:
         root.addHandler(_handler(form))
         root.setLevel(logging.INFO)
+        if level != "debug":
+            for name in CHATTY_LOGGERS:  # unless the app has chosen their levels
+                logger = logging.getLogger(name)
+                logger.setLevel(logger.level or logging.WARNING)
     if level is not None:
         root.setLevel(level.upper())
 

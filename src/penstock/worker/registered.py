@@ -104,6 +104,8 @@ class RegisteredHandler(Generic[C, P, R_co]):
     if not TYPE_CHECKING:  # a type checker refuses them itself
         delay = ElsewhereCall("handler", "{0.usage}")
         send = ElsewhereCall("handler", "{0.usage}")
+        s = ElsewhereCall("handler", "job(...)")
+        si = ElsewhereCall("handler", "job(...)")
         apply_async = ElsewhereCall("handler", "options(delay=seconds).{0.usage}")
         send_with_options = ElsewhereCall("handler", "options(delay=seconds).{0.usage}")
 

@@ -13,12 +13,14 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from penstock.core.values.caught import summary_of
+from penstock.core.values.near import did_you_mean
 from penstock.worker import AsyncWorker, Worker
 from penstock.worker.functions import is_target
 
 __all__ = ["AnyWorker", "NoWorker", "load"]
 
 AnyWorker: TypeAlias = Worker | AsyncWorker
+WORKER_TYPES = (Worker, AsyncWorker)
 MOST_TRACE_LINES = 10
 OWN_FILES = (__file__, importlib.__file__, "<frozen importlib")
 
@@ -63,7 +65,7 @@ def load(target: str) -> AnyWorker:
         dotted = module[:-3].removeprefix("./").replace("/", ".")
         raise NoWorker(f"{target!r} names a file, not a module: write {dotted}:{path or 'worker'}")
     if not is_target(target):
-        raise NoWorker(f"{target!r} is not of the form module:attribute")
+        raise NoWorker(f"{target!r} is not of the form module:attribute, such as app:worker")
     if sys.path[:1] != [os.getcwd()]:  # noqa: PTH109 - sys.path holds strings
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - same
     with _failing(f"{module} can't be imported"):
@@ -71,8 +73,9 @@ def load(target: str) -> AnyWorker:
     try:
         value = attrgetter(path)(imported)
     except AttributeError as error:
-        raise NoWorker(f"{module}:{path}: {error}") from error
-    if isinstance(value, (Worker, AsyncWorker)):
+        names = [name for name, one in vars(imported).items() if isinstance(one, WORKER_TYPES)]
+        raise NoWorker(f"{module}:{path}: {error}{did_you_mean(path, names)}") from error
+    if isinstance(value, WORKER_TYPES):
         return value
     if not callable(value):
         raise NoWorker(f"{target} is {_kind(value)}, not a worker or a function that returns one")
@@ -80,7 +83,7 @@ def load(target: str) -> AnyWorker:
         worker = value()
     if inspect.iscoroutine(worker):
         worker.close()  # otherwise Python warns that it was never awaited
-    if not isinstance(worker, (Worker, AsyncWorker)):
+    if not isinstance(worker, WORKER_TYPES):
         raise NoWorker(f"{target}() returned {_kind(worker)}, not a worker")
     return worker
 

@@ -79,7 +79,7 @@ class AsyncQueueSettling(AsyncQueueHandlers):
         build = QueueOps.ack if window is None else partial(QueueOps.ack, window_ms=window)
         wait = ack_wait(replicas, durable)
         intent = Intent("ack", window, waits=wait is not None)
-        jobs = check_jobs("jobs", jobs)
+        jobs = jobs if type(jobs) is list else check_jobs("jobs", jobs)
         for job in jobs:  # as `links_of`, without a call for each
             if isinstance(job, Delivery):
                 data = data_of(job)

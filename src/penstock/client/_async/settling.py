@@ -21,6 +21,8 @@ from penstock.wire.codes import Code
 __all__ = ["BuildCall", "check_jobs", "extend_each", "settle_each"]
 
 
+HANDLES = (Enqueued, JobView)
+"""Objects that stand for the id of a job."""
 BuildCall: TypeAlias = Callable[[QueueOps, list[JobName]], Call[Settled]]
 """Builds the call of a script on jobs."""
 
@@ -42,7 +44,10 @@ def check_jobs(
     """
     if isinstance(jobs, (Delivery, str, bytes)) or not isinstance(jobs, Iterable):
         raise BadArgument(argument, jobs, "must be an iterable of jobs or ids")
-    names = [one.id if isinstance(one, (Enqueued, JobView)) else one for one in jobs]
+    names = list(jobs)
+    for at, name in enumerate(names):
+        if isinstance(name, HANDLES):
+            names[at] = name.id
     if most is not None and len(names) > most:
         raise BadArgument(argument, f"<{len(names)} jobs>", f"must be at most {most}")
     if ops is not None and len(names) > BATCH:

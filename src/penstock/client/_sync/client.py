@@ -143,12 +143,7 @@ class Penstock:
 
     def __repr__(self) -> str:
         prefix = "" if self.prefix == DEFAULT_PREFIX else f" prefix {self.prefix!r}"
-        return f"<{type(self).__name__} at {self.address}{prefix}>"
-
-    @property
-    def address(self) -> str:
-        """Address of the server, or of several, for people."""
-        return self.topology.current.address
+        return f"<{type(self).__name__} at {self.topology.current.address}{prefix}>"
 
     @property
     def nodes(self) -> Nodes:

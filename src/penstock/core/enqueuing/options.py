@@ -25,7 +25,7 @@ from penstock.core.values.checks import (
 )
 from penstock.core.values.durable import Durable
 from penstock.core.values.near import did_you_mean
-from penstock.core.values.policy import RetryPolicy
+from penstock.core.values.policy import RETRY_FORM, RetryPolicy
 from penstock.errors import BadArgument
 
 __all__ = [
@@ -152,7 +152,7 @@ def _check_dedup(argument: str, value: object) -> Dedup:
 
 def _check_retry(argument: str, value: object) -> RetryPolicy:
     if not isinstance(value, RetryPolicy):
-        raise BadArgument(argument, value, "must be a RetryPolicy")
+        raise BadArgument(argument, value, RETRY_FORM)
     if value.on:
         reason = "rules for exceptions (on=) can't be stored with a job: give them to the worker"
         raise BadArgument(argument, value, reason)

@@ -24,6 +24,7 @@ from penstock.core.values.checks import (
     check_flag,
     check_party,
     duration_ms,
+    seconds_in,
 )
 from penstock.core.values.codec import Codec
 from penstock.core.values.ids import AT_LEAST_ONCE_FOREVER
@@ -48,7 +49,6 @@ MAX_VALUE = 65_536
 ANY_TIME = datetime(2025, 1, 1)  # noqa: DTZ001  # the zone is that of the schedule
 """Time from which the next tick of a new cron expression is looked for: it must have one."""
 UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
-EVERY = r"(?:([0-9]{1,15})d)?\s*(?:([0-9]{1,15})h)?\s*(?:([0-9]{1,15})m)?\s*(?:([0-9]{1,15})s)?"
 NOT_OF_SCHEDULES = (*NOT_STORED, "delay", "key")
 """Options of an enqueue that the job of a schedule can't have."""
 SPEC_FIELDS = {"cron": str, "every": int, "tz": str, "overlap": bool, "missed": str, "ttl": str}
@@ -401,12 +401,11 @@ def changed_spec(
 
 def _every_ms(every: Any) -> int:
     if isinstance(every, str):
-        match = re.fullmatch(EVERY, every.strip())
-        if not every.strip() or match is None:
+        seconds = seconds_in(every)
+        if seconds is None:
             reason = 'must be seconds, a timedelta, or a text such as "15m", "1h30m" or "2d"'
             raise BadArgument("every", every, reason)
-        pairs = zip(UNITS.values(), match.groups(), strict=True)
-        every = sum(unit * int(count) for unit, count in pairs if count)
+        every = seconds
     ms = duration_ms("every", every)
     if ms < 1000:
         raise BadArgument("every", every, "must be at least one second")

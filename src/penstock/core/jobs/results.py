@@ -70,7 +70,10 @@ def encoded_value(value: object) -> bytes:
     Raises:
         BadArgument: it can't be written as JSON.
     """
-    raw, is_coded = encode_body(value)
+    try:
+        raw, is_coded = encode_body(value)
+    except BadArgument as error:
+        raise BadArgument("result", value, error.reason) from error
     if not is_coded:
         raise BadArgument("result", value, "can't be written as JSON: return text, not bytes")
     return raw

@@ -32,6 +32,7 @@ __all__ = [
     "duration_ms",
     "lease_ms",
     "moment_ms",
+    "seconds_in",
 ]
 
 Duration: TypeAlias = int | float | timedelta
@@ -55,6 +56,8 @@ OnUnknown: TypeAlias = Literal["raise", "next"]
 T = TypeVar("T")
 JOB_CURSOR = r"0|r[0-9]{1,16}-[0-9]{10}:(\+|[0-9]{1,16}-[0-9]{10})|h(0|[1-9][0-9]{0,18})"
 QUEUE_CURSOR = r"(0|[1-9][0-9]{0,18})(\.[0-9a-f]{16})?"
+SPAN_TEXT = r"(?:([0-9]{1,15})d)?\s*(?:([0-9]{1,15})h)?\s*(?:([0-9]{1,15})m)?\s*(?:([0-9]{1,15})s)?"
+SECONDS_OF_UNITS = (86_400, 3_600, 60, 1)
 MAX_LEASE_MS = 24 * 86_400_000
 LONGEST_HOLD_MS = 86_400_000
 LATEST_HOLD_END_MS = 90_000_000
@@ -70,11 +73,22 @@ BATCH = 1000
 """The most jobs that one script takes or returns."""
 
 
+def seconds_in(text: str) -> int | None:
+    """Return the seconds in a text such as "15m", "1h30m" or "2d"; None = it is another text."""
+    match = re.fullmatch(SPAN_TEXT, text.strip())
+    if match is None or not text.strip():
+        return None
+    pairs = zip(SECONDS_OF_UNITS, match.groups(), strict=True)
+    return sum(unit * int(count) for unit, count in pairs if count)
+
+
 def _seconds(argument: str, value: Any) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadArgument(argument, value, "must be seconds as a number, or a timedelta")
+        meant = seconds_in(value) if isinstance(value, str) else None
+        way = "" if meant is None else f": {argument}={meant}"
+        raise BadArgument(argument, value, f"must be seconds as a number, or a timedelta{way}")
     try:
         seconds = float(value)
     except OverflowError:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from penstock.core.values.checks import Duration, check_count, duration_ms
 from penstock.errors import BadArgument
 
-__all__ = ["RetryPolicy"]
+__all__ = ["RETRY_FORM", "RetryPolicy"]
+
+RETRY_FORM = "must be a RetryPolicy, such as RetryPolicy(max_attempts=3)"
 
 MAX_ATTEMPTS = 1_000_000_000
 BASE_MS = 5_000
@@ -85,7 +87,7 @@ def _rules(rules: object) -> dict[type[BaseException], RetryPolicy]:
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
             raise BadArgument("on", kind, "must be an exception type")
         if not isinstance(rule, RetryPolicy):
-            raise BadArgument("on", rule, "must be a RetryPolicy")
+            raise BadArgument("on", rule, RETRY_FORM)
         if rule.on:
             raise BadArgument("on", rule, "a policy inside on= can't have on= itself")
     return dict(rules)

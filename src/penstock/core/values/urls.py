@@ -64,14 +64,14 @@ class _FromEnvironment:
 FROM_ENVIRONMENT: Final[Any] = _FromEnvironment()
 
 
-def source_of(given: Any) -> Any:
+def source_of(source: Any) -> Any:
     """Return the source of a client; without one, that of the environment, or the default.
 
     Raises:
         BadArgument: the environment has a URL that can't be used.
     """
-    if given is not FROM_ENVIRONMENT:
-        return given
+    if source is not FROM_ENVIRONMENT:
+        return source
     urls = split_urls(os.environ.get(URL_VARIABLE) or DEFAULT_URL)
     checked = [check_url(URL_VARIABLE, url) for url in urls]
     return checked if len(checked) > 1 else checked[0]

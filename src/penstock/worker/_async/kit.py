@@ -22,7 +22,7 @@ from penstock.core.jobs.outcomes import Outcome
 from penstock.core.jobs.results import results_of
 from penstock.core.jobs.views import JobView
 from penstock.core.values.checks import Duration, StateName, check_count, duration_ms
-from penstock.errors import QueueClosed
+from penstock.errors import BadArgument, QueueClosed
 from penstock.wire.keys import check_queue_name
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
 from penstock.worker.dispatcher import Dispatcher
@@ -32,7 +32,7 @@ from penstock.worker.options import check_handlers
 
 # sync only: from penstock.worker.options import refuse_coroutines
 from penstock.worker.polls import Finished, FinishedJobs, verdict_call
-from penstock.worker.registered import AnyHandler
+from penstock.worker.registered import AnyHandler, RegisteredHandler
 from penstock.worker.results import Result, outcome_of
 from penstock.worker.runners import Item
 from penstock.worker.schedules import Ticker, TickRun
@@ -188,9 +188,12 @@ class AsyncPenstockKit(AsyncPenstock):
             <JobView ... ready in 'emails', attempts 0>
         """
         __tracebackhide__ = True
-        if count is not None:
-            check_count("count", count)
-        wanted = _Wanted.of(handler, args, kwargs, queue, delay)
+        try:
+            if count is not None:
+                check_count("count", count)
+            wanted = _Wanted.of(handler, args, kwargs, queue, delay)
+        except BadArgument as error:  # a report of pytest then shows the line of the test
+            raise error.with_traceback(None) from None
         matching, waiting = await self._find_waiting(wanted)
         if matching and count in (None, len(matching)):
             return matching[0]
@@ -213,7 +216,10 @@ class AsyncPenstockKit(AsyncPenstock):
             BadArgument: an argument can't be used, or the handler could not be called with these.
         """
         __tracebackhide__ = True
-        wanted = _Wanted.of(handler, args, kwargs, queue, None)
+        try:
+            wanted = _Wanted.of(handler, args, kwargs, queue, None)
+        except BadArgument as error:
+            raise error.with_traceback(None) from None
         matching, _ = await self._find_waiting(wanted)
         if matching:
             there = "; ".join(map(_shown, matching[:10]))
@@ -255,13 +261,20 @@ class _Wanted:
     @classmethod
     def of(
         cls,
-        handler: AnyHandler,
+        handler: AnyHandler | object,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         queue: str | None,
         delay: Duration | None,
     ) -> _Wanted:
-        """Check the arguments of an assertion."""
+        """Check the arguments of an assertion.
+
+        Raises:
+            BadArgument: an argument can't be used.
+        """
+        if not isinstance(handler, RegisteredHandler):
+            name = handler if isinstance(handler, str) and handler.isidentifier() else "welcome"
+            raise BadArgument("handler", handler, f"must be a handler: assert_enqueued({name})")
         given = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
         title = f"{handler.title}({', '.join(given)})" if given else handler.title
         if queue is not None:

@@ -75,7 +75,7 @@ class AsyncServedQueues:
         for poll in self.polls():
             state.add(poll)
 
-    async def misspelled(self) -> dict[str, str]:
+    async def find_misspelled(self) -> dict[str, str]:
         """Return the queues without any job yet whose names are like that of a queue with jobs.
 
         Returns:

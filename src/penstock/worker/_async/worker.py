@@ -181,7 +181,7 @@ class AsyncWorker:
     @property
     def address(self) -> str:
         """Address of its server, or of its servers, for people."""
-        return self._client.address
+        return self._client.topology.current.address
 
     def change(self, **options: Any) -> None:
         """Change options while the worker does not run; None leaves an option as it is.

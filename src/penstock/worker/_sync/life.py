@@ -302,7 +302,7 @@ class WorkerLife:
         for text in self._handlers.unknown_followers():
             self.state.log.warning("%s", text)
         with suppress(RedisError):  # the loop meets it too
-            for name, near in self._queues.misspelled().items():
+            for name, near in self._queues.find_misspelled().items():
                 text = "%s: queue %r has never had a job (did you mean %r?)"
                 self.state.log.warning(text, self._name, name, near)
 

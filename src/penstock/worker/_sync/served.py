@@ -76,7 +76,7 @@ class ServedQueues:
         for poll in self.polls():
             state.add(poll)
 
-    def misspelled(self) -> dict[str, str]:
+    def find_misspelled(self) -> dict[str, str]:
         """Return the queues without any job yet whose names are like that of a queue with jobs.
 
         Returns:
