@@ -21,6 +21,7 @@ import pytest
 from django.conf import settings
 from django.core.cache import caches
 from django.core.management import CommandError, call_command
+from django.core.management.base import SystemCheckError
 from django.db import connections, transaction
 from django.test import override_settings
 from django.utils.translation import activate, get_language
@@ -466,3 +467,34 @@ def test_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="must be a URL"):
         integration.client()
     integration.client.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "settings_given, fault",
+    [
+        ({"PENSTOCK": {"URI": "redis://:secret@a"}}, "PENSTOCK['URI']='<not shown>': no such key"),
+        ({"PENSTOCK": {"OPTIONS": {"retry": 1}}}, "(did you mean 'retry_for'?)"),
+        (
+            {"TASKS": {"default": {"OPTIONS": {"max_atempts": 3}}}},
+            "OPTIONS['max_atempts']='<not shown>': no such key (did you mean 'max_attempts'?)",
+        ),
+    ],
+    ids=["setting", "option", "backend"],
+)
+def test_settings_that_are_misspelled(settings_given: dict[str, Any], fault: str) -> None:
+    """`manage.py check` tells of them, and so does a worker at its start."""
+    integration.client.cache_clear()
+    path = f"penstock.integrations.django.{PACKAGES[INSTALLED[0]]}"
+    for one in settings_given.get("TASKS", {}).values():
+        one["BACKEND"] = path
+    signals = importlib.import_module(f"{INSTALLED[0]}.signals")
+    with override_settings(**settings_given):
+        signals.clear_tasks_handlers(setting="TASKS")
+        with pytest.raises(SystemCheckError) as caught:
+            call_command("check")
+        assert fault in str(caught.value)
+        assert "secret" not in str(caught.value)
+        with pytest.raises(CommandError, match=re.escape(fault)):
+            call_command("penstock_worker", "--burst", skip_checks=True)
+    signals.clear_tasks_handlers(setting="TASKS")
+    assert not call_command("check", stdout=StringIO())

@@ -8,8 +8,8 @@ from typing import TypeAlias
 from penstock.client._async.nodes.one_part import AsyncOnePart
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
-from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.enqueued import Enqueued
+from penstock.core.jobs.hints import Intent
 from penstock.core.jobs.job import Delivery, JobName, is_renewed
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
 from penstock.core.jobs.views import JobView

@@ -9,8 +9,9 @@ from typing import TypeAlias
 from penstock.client._sync.nodes.one_part import OnePart
 from penstock.core.calls.call import Call
 from penstock.core.calls.operations import QueueOps
+from penstock.core.jobs.enqueued import Enqueued
 from penstock.core.jobs.hints import Intent
-from penstock.core.jobs.job import Delivery, Enqueued, JobName, is_renewed
+from penstock.core.jobs.job import Delivery, JobName, is_renewed
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
 from penstock.core.jobs.views import JobView
 from penstock.core.values.checks import BATCH

@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import Any
 
 try:
-    from django.conf import settings
     from django.utils.module_loading import autodiscover_modules
 except ModuleNotFoundError as error:
     reason = "penstock.integrations.django needs django: pip install 'penstock[django]'"
@@ -61,7 +60,7 @@ def make_worker(**options: Any) -> Worker:
     if backends:
         own_options = {"key": DEFAULT_KEY, "backoff": TaskBackoff()}
         whole.make_decorator(TaskHandler, None, {}, own=own_options)(run_task)
-    own = getattr(settings, "PENSTOCK", {}).get("QUEUES")
+    own = project.checked_settings().get("QUEUES")
     found = sorted({name for backend in backends for name in backend.queues})
     queues = options.pop("queues", None) or own or found or ["default"]
     return Worker(project.client(), queues, whole, **options)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -14,12 +15,18 @@ from django.db import close_old_connections
 
 from penstock.client._sync.client import Penstock
 from penstock.core.jobs.middleware import Middleware, RunEvent
-from penstock.core.values.urls import FROM_ENVIRONMENT
+from penstock.core.values.near import did_you_mean
+from penstock.core.values.urls import FROM_ENVIRONMENT, NOT_SHOWN
+from penstock.errors import BadArgument
 
 __all__ = ["ALIAS_HEADER", "CacheConnections", "DatabaseConnections", "client"]
 
 ALIAS_HEADER = "django-tasks"
 """The header with the alias of the backend that has added a job."""
+
+
+SETTING_KEYS = ("URL", "OPTIONS", "QUEUES")
+CLIENT_OPTIONS = tuple(inspect.signature(Penstock).parameters)[1:]
 
 
 class DatabaseConnections(Middleware):
@@ -69,14 +76,42 @@ def _make_caches() -> dict[str, Any]:
     return found
 
 
+def check_names(setting: str, values: Mapping[str, object], names: Sequence[str]) -> None:
+    """Refuse the keys of a setting that have no meaning.
+
+    Raises:
+        BadArgument: there is one; its value is not shown, as it may be a URL with a password.
+    """
+    for name in values:
+        if name not in names:
+            hint = did_you_mean(name, names)
+            reason = f"no such key{hint}: there are {', '.join(names)}"
+            raise BadArgument(f"{setting}[{name!r}]", NOT_SHOWN, reason)
+
+
+def checked_settings() -> Mapping[str, Any]:
+    """Return the setting `PENSTOCK`.
+
+    Raises:
+        BadArgument: it, or its `OPTIONS`, has a key that has no meaning.
+    """
+    found: Mapping[str, Any] = getattr(settings, "PENSTOCK", {})
+    check_names("PENSTOCK", found, SETTING_KEYS)
+    check_names("PENSTOCK['OPTIONS']", found.get("OPTIONS", {}), CLIENT_OPTIONS)
+    return found
+
+
 @functools.cache
 def client() -> Penstock:
     """Return the client of the project, made from the setting `PENSTOCK`.
 
     Its `URL` is what `Penstock` takes; without one the variable PENSTOCK_URL counts, and then
     `redis://localhost:6379/0`. `OPTIONS` are other arguments of `Penstock`.
+
+    Raises:
+        BadArgument: the setting can't be used.
     """
-    given = getattr(settings, "PENSTOCK", {})
+    given = checked_settings()
     source = given.get("URL") or FROM_ENVIRONMENT
     options = dict(given.get("OPTIONS", {}))
     options["middleware"] = [

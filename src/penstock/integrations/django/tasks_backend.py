@@ -24,13 +24,14 @@ from penstock.core.values.caught import message_of
 from penstock.core.values.checks import check_count, check_text, duration_ms
 from penstock.errors import BadJobId, JobFailed, ResultGone
 from penstock.integrations.django import project
-from penstock.integrations.django.project import ALIAS_HEADER
+from penstock.integrations.django.project import ALIAS_HEADER, check_names
 from penstock.worker import Reject
 from penstock.worker.missing import NoHandler
 from penstock.worker.results import MAX_TEXT_BYTES
 
 __all__ = ["TaskBackend"]
 
+BACKEND_OPTIONS = ("enqueue_on_commit", "max_attempts", "result_ttl")
 STATUS_OF_STATE = {"active": "RUNNING", "dead": "FAILED", "expired": "FAILED"}
 """The statuses of tasks by the states of their jobs; all others are ready."""
 
@@ -67,6 +68,7 @@ class TaskBackend:
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         make: Any = super().__init__
         make(alias, params)
+        check_names("OPTIONS", self.options, BACKEND_OPTIONS)
         self.max_attempts = self.options.get("max_attempts", 1)
         check_count("max_attempts", self.max_attempts)
         self._result_ttl = self.options.get("result_ttl", 0)
