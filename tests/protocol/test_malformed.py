@@ -21,6 +21,7 @@ VALUES = (
     b"1,2", b"one",
 )  # fmt: skip
 FREE = {
+    "emit text": "a text that is kept",
     **dict.fromkeys(("owner", "error", "reason", "trace", "value", "name"), "texts that are kept"),
     **dict.fromkeys(("record", "chunk"), "test_bounds has their parts; a body is free"),
     **dict.fromkeys(("common", "role", "attempt", "field"), "what no earlier call returned"),
