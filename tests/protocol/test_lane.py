@@ -101,7 +101,7 @@ REFUSED_LETTERS = {
     "h": "enqueue reserve settle",  # a hold
     "f": "ack enqueue reserve settle",  # a limit of deliveries at once
     "l": "enqueue",  # producers are limited
-    "a": "reserve settle",  # a rate
+    "a": "enqueue reserve settle",  # a rate
     "s": "reserve settle",  # a start frees a dedup id
     "d": "ack settle",  # an end frees a dedup id
     "g": "ack settle",  # an end counts in a batch
