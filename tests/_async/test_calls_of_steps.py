@@ -772,3 +772,32 @@ async def test_a_resumed_consumer_is_woken(
     assert raw.llen(q.ops.keys["wake"]) == 1
     [caller] = await q.reserve(1, block=0)
     assert json.loads(caller.raw) == {"order": "7"}
+
+
+async def test_suspended_jobs_are_found(
+    ps: AsyncPenstock, q: AsyncQueue, handlers: Handlers, order: AnyHandler
+) -> None:
+    """A search finds the jobs whose steps sleep, or wait for a signal or for jobs; no others."""
+
+    @handlers.handler
+    async def nap(steps: AsyncSteps) -> None:
+        await steps.sleep("nap", 3600)
+
+    @handlers.handler
+    async def ask(steps: AsyncSteps) -> None:
+        await steps.wait("answer")
+
+    ids = {(await order.enqueue(q, "red")).id}
+    await suspend(ps, handlers, q)
+    called = await q.reserve(1, block=0)
+    ids |= {(await nap.enqueue(q)).id, (await ask.enqueue(q)).id}
+    await work(ps, handlers)
+    await q.enqueue("later", delay=600)
+    await q.enqueue("now")
+    assert {view.id async for view in q.jobs(suspended=True)} == ids
+    assert {view.id async for view in q.jobs("scheduled", suspended=True, newest=True)} == ids
+    with pytest.raises(BadArgument, match=r"^suspended="):
+        q.jobs(suspended=1)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(BadArgument, match=r"^state='ready': a suspended job is scheduled"):
+        q.jobs("ready", suspended=True)
+    assert await q.ack(called)

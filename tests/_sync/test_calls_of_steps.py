@@ -765,3 +765,32 @@ def test_a_resumed_consumer_is_woken(
     assert raw.llen(q.ops.keys["wake"]) == 1
     [caller] = q.reserve(1, block=0)
     assert json.loads(caller.raw) == {"order": "7"}
+
+
+def test_suspended_jobs_are_found(
+    ps: Penstock, q: Queue, handlers: Handlers, order: AnyHandler
+) -> None:
+    """A search finds the jobs whose steps sleep, or wait for a signal or for jobs; no others."""
+
+    @handlers.handler
+    def nap(steps: Steps) -> None:
+        steps.sleep("nap", 3600)
+
+    @handlers.handler
+    def ask(steps: Steps) -> None:
+        steps.wait("answer")
+
+    ids = {order.enqueue(q, "red").id}
+    suspend(ps, handlers, q)
+    called = q.reserve(1, block=0)
+    ids |= {nap.enqueue(q).id, ask.enqueue(q).id}
+    work(ps, handlers)
+    q.enqueue("later", delay=600)
+    q.enqueue("now")
+    assert {view.id for view in q.jobs(suspended=True)} == ids
+    assert {view.id for view in q.jobs("scheduled", suspended=True, newest=True)} == ids
+    with pytest.raises(BadArgument, match=r"^suspended="):
+        q.jobs(suspended=1)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(BadArgument, match=r"^state='ready': a suspended job is scheduled"):
+        q.jobs("ready", suspended=True)
+    assert q.ack(called)

@@ -24,6 +24,7 @@ class ChosenJobs:
         key: only jobs of this key.
         batch: only jobs of the batch with this id.
         older_than: only jobs that were enqueued longer ago than this.
+        suspended: only jobs whose step sleeps, or waits for a signal or for jobs.
     """
 
     handler: str | None = None
@@ -33,6 +34,7 @@ class ChosenJobs:
     key: str | None = None
     batch: str | None = None
     older_than: float | None = None
+    suspended: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.options)
@@ -40,4 +42,4 @@ class ChosenJobs:
     @property
     def options(self) -> dict[str, Any]:
         """Return the given ones as arguments of `queue.jobs`."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value not in (None, False)}

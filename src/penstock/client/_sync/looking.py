@@ -268,6 +268,7 @@ class QueueLooking(QueueAdmin):
         key: str | None = None,
         batch: str | None = None,
         older_than: Duration | None = None,
+        suspended: bool = False,
         newest: bool = False,
         body: int | None = None,
         n: int = 100,
@@ -298,6 +299,8 @@ class QueueLooking(QueueAdmin):
             batch: only jobs of the batch with this id, whose callback has not ended. Each job is
                 looked at alone, so a step takes longer.
             older_than: only jobs that were enqueued longer ago than this.
+            suspended: only jobs whose step sleeps, or waits for a signal or for the jobs that it
+                has called. They are scheduled; each scheduled one costs a round trip.
             newest: with one state: go backwards from the end.
             body: the most bytes of each body, up to 1000, into `raw`; a large body (more than 4096
                 bytes) may be left out then. None = whole bodies; of one state those from 1000
@@ -324,6 +327,7 @@ class QueueLooking(QueueAdmin):
             key=key,
             batch=batch,
             older_than=older_than,
+            suspended=suspended,
             newest=newest,
             body=body,
         )

@@ -88,7 +88,11 @@ class JobSearch:
                 return page
         unread = page.ids if by_batch else [view.id for view in page.jobs if search.is_cut(view)]
         views: dict[str, JobView | None] = {view.id: view for view in page.jobs}
-        views |= _show_if_there(part, unread)
+        if search.suspended:  # steps are told of one job at a time
+            for job_id in page.ids:
+                views |= _show_if_there(part, [job_id])
+        else:
+            views |= _show_if_there(part, unread)
         jobs = [search.cut(view) for view in views.values() if view and search.matches_shown(view)]
         return replace(page, ids=[view.id for view in jobs], jobs=jobs if full else [])
 

@@ -53,6 +53,7 @@ class Search:
         key: only jobs with the hash of this key.
         batch: only jobs of the batch with this id.
         older_than: only jobs that were enqueued more than so many seconds ago.
+        suspended: whether only jobs whose step waits are searched for.
         newest: whether it goes from the end to the beginning.
         body: the most bytes of each body; None = all.
     """
@@ -66,6 +67,7 @@ class Search:
     key: str | None = None
     batch: str | None = None
     older_than: float | None = None
+    suspended: bool = False
     newest: bool = False
     body: int | None = None
 
@@ -73,7 +75,7 @@ class Search:
     def is_filtered(self) -> bool:
         """Return True if the search needs more of a job than its state."""
         chosen = (self.handler, self.error, self.text, self.group, self.key, self.batch)
-        return any(one is not None for one in (*chosen, self.older_than))
+        return self.suspended or any(one is not None for one in (*chosen, self.older_than))
 
     @property
     def listed_bytes(self) -> int:
@@ -93,6 +95,8 @@ class Search:
         """Return True if a job is one of those searched for, with all that a search can know."""
         if self.states and job.state not in self.states:
             return False  # it has changed its state meanwhile
+        if self.suspended and not job.is_suspended:
+            return False
         return self.batch in (None, job.batch) and self.matches(job) and self._has_text(job)
 
     def matches(self, job: JobView) -> bool:
@@ -158,6 +162,7 @@ def check_search(
     key: str | None = None,
     batch: str | None = None,
     older_than: Duration | None = None,
+    suspended: bool = False,
     newest: bool = False,
     body: int | None = None,
 ) -> Search:
@@ -166,6 +171,10 @@ def check_search(
     Raises:
         BadArgument: one of them can't be used.
     """
+    if check_flag("suspended", suspended):
+        if state not in (None, "scheduled"):
+            raise BadArgument("state", state, "a suspended job is scheduled: omit it")
+        state = "scheduled"
     in_order = isinstance(state, str)
     states = _check_states(state)
     if check_flag("newest", newest) and not in_order:
@@ -182,6 +191,7 @@ def check_search(
         key=None if key is None else check_label("key", key),
         batch=batch,
         older_than=None if older_than is None else duration_ms("older_than", older_than) / 1000,
+        suspended=suspended,
         newest=newest,
         body=None if body is None else check_count("body", body, low=0, high=LONGEST_LISTED_BODY),
     )

@@ -268,6 +268,11 @@ class JobView:
         return last.kind == "sleep" and round(self.due, 3) in ends
 
     @property
+    def is_suspended(self) -> bool:
+        """Return whether its step sleeps, or waits for a signal or for jobs; only of `show`."""
+        return self.signal is not None or self.step is not None or self.is_asleep
+
+    @property
     def next_in(self) -> float | None:
         """Return the seconds until it is due, its key may go on, or its lease ends.
 
