@@ -14,7 +14,9 @@ import redis
 from penstock import Dedup, Outcome, OutOfMemory, Penstock, Queue, ResultGone, ResultTimeout
 from penstock.client._sync.client import twin_of
 from penstock.core.calls.call import Call
+from penstock.core.calls.operations.consuming import JobsOfStep
 from penstock.core.enqueuing.schedules import check_spec, new_schedule
+from penstock.core.jobs.emission import ToldEntry
 from penstock.core.jobs.job import set_result
 from penstock.core.jobs.results import results_of
 from penstock.embedded import EmbeddedServer, ServerBinary
@@ -316,6 +318,32 @@ def _note(queue: Queue) -> None:
     assert _ran(queue, queue.ops.suspend([job], 2, "a day", 86_400_000)) == DONE
 
 
+def _call_jobs(queue: Queue) -> None:
+    records = [(0, b"1;c=json\n1"), (60_000, b"1\n" + b"x" * 60_000)]
+    step, before = JobsOfStep(1, "stock", 2, (1, 2), "-"), queue.stats()
+    assert [*_ran(queue, queue.ops.call_jobs(_one(queue), step, records))] == DONE
+    after = queue.stats()
+    assert (after.released, after.enqueued) == (before.released + 1, before.enqueued + 2)
+
+
+def _emit(queue: Queue) -> None:
+    job, chunk = _one(queue), "x" * 60_000
+    told = [ToldEntry("p", 1, "1 2 half", 8), ToldEntry("t", 2, chunk, len(chunk))]
+    reply = _ran(queue, queue.ops.emit(job, 60_000, told))
+    assert (reply.outcome, reply.kept) == (1, -1)
+    looked = _ran(queue, queue.ops.watch(job.id, b"0-0", awaited=False))
+    assert looked.progress is not None
+    assert not looked.entries
+
+
+def _watch(queue: Queue) -> None:
+    job = _one(queue)
+    for awaited in (False, True):
+        looked = _ran(queue, queue.ops.watch(job.id, b"0-0", awaited=awaited))
+        assert (looked.state, bool(looked.last)) == ("active", awaited)
+    assert _ran(queue, queue.ops.emit(job, 0, [])).watched == 1
+
+
 def _signal(queue: Queue) -> None:
     job, other = _one(queue), _one(queue)
     assert _ran(queue, queue.ops.suspend([job], 0, "approval", 86_400_000)) == DONE
@@ -505,6 +533,7 @@ WORKING: dict[str, Callable[[Queue], None]] = {
     "acquire": _take_roles, "resign": _take_roles, "survey": _survey, "unstage": _unstage,
     "assign": _assign, "assigned": _assign, "fetch": _assign, "dismiss": _assign,
     "retime": _retime, "results": _results, "cancel": _cancel, "beat": _beat,
+    "call_jobs": _call_jobs, "emit": _emit, "watch": _watch,
     "note": _note, "read_notes": _note, "suspend": _note, "signal": _signal,
     "measure": _measure, "hold": _hold, "schedules": _schedules, "pause_schedule": _pause_schedule,
     "unschedule": _unschedule,

@@ -27,7 +27,7 @@
 --- FROM active  TO scheduled, none
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
---@include lib/meta/now (gives: changes, change)
+--@include lib/meta/now
 --@include lib/checks/is_lease
 --@include lib/checks/is_duration
 --@include lib/checks/check_note
@@ -70,9 +70,9 @@ for i = 1, n do
     return {-19, nonce, 'ttl', ttl}
   end
 end
---@include lib/add/assign_numbers (gives: ms, first, final, ids)
+--@include lib/add/assign_numbers (gives: ms, ids)
 --@include lib/add/split_body (gives: is_read)
---@include lib/return/prepare_return (gives: keyed, release_dedup, has_urgent)
+--@include lib/return/prepare_return (gives: release_dedup, keyed)
 --@include lib/add/check_records
 local refusal, features = check_records(list, record_index, ids, ms)
 if refusal then
