@@ -116,7 +116,7 @@ def test_stats_counts_each_state(cli: Cli, client: Penstock) -> None:
     second.bury("no")
     [document] = cli("stats", "q", "--json").document["queues"]
     expected = {**asdict(queue.stats()), "unreachable": [], "differing": []}
-    for span in ("oldest", "age", "idle"):
+    for span in ("oldest", "age", "idle", "last_death"):
         assert 0 <= document.pop(span) <= expected.pop(span)
     assert document == expected
     out = cli("stats", "q").out
