@@ -25,7 +25,7 @@ from penstock.core.enqueuing.batches import BatchFailure, BatchStatus
 from penstock.core.enqueuing.dedup import Dedup, DedupUntil, OnDuplicate
 from penstock.core.enqueuing.new_jobs import NewJob, NewJobs
 from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued
-from penstock.core.jobs.marks import Death, Failure, Progress
+from penstock.core.jobs.marks import Death, Failure, LogLine, Progress
 from penstock.core.jobs.middleware import EnqueueEvent, Middleware, RunEvent, SettleEvent
 from penstock.core.jobs.outcomes import Outcome, Settled, Signalled
 from penstock.core.jobs.queue_stats import Holder, QueuePage, QueueStats, Settings
@@ -211,6 +211,7 @@ __all__ = [
     "JobSearch",
     "JobTimes",
     "JobView",
+    "LogLine",
     "MetaLost",
     "Middleware",
     "NewJob",

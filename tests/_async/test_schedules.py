@@ -558,3 +558,24 @@ async def test_a_schedule_lies_in_one_partition(ps: AsyncPenstock, raw: Raw) -> 
     assert await q.schedules.remove("b")
     await AsyncWorker(ps, [q], declaring("1h", []), burst=True).run()
     assert [found.name for found in await q.schedules.list()] == ["a", "c", "d", "report"]
+
+
+@pytest.mark.parametrize("partitions", [None, 3])
+async def test_a_changed_rule_stays(ps: AsyncPenstock, partitions: int | None) -> None:
+    """Workers whose code declares another one leave it, and it still goes with this code."""
+    q = ps.queue("mail", partitions=partitions)
+    handlers = Handlers()
+
+    @handlers.handler(queue="mail", every="1h")
+    def digest() -> None:
+        pass
+
+    await AsyncWorker(ps, q, handlers, burst=True).run()
+    [declared] = await q.schedules.list()
+    assert declared.app
+    assert await q.schedules.change(declared.name, every="2h", overlap=True)
+    await AsyncWorker(ps, q, handlers, burst=True).run()
+    [kept] = await q.schedules.list()
+    assert (kept.spec, kept.overlap, kept.app) == ("every 2h", True, declared.app)
+    with pytest.raises(BadArgument, match="no such schedule"):
+        await q.schedules.change("nosuch", every="2h")

@@ -98,7 +98,7 @@ ENQUEUE = (
 QUEUE = (
     "ack ack_and_reserve batch batches bury cancel chains clear close configure consume"
     " dedup_status delete enqueue enqueue_many exclusive extend handler handlers history hold"
-    " job_type jobs nack name ops partitions pause peek postpone promote purge recover redrive"
+    " job_type jobs log nack name ops partitions pause peek postpone promote purge recover redrive"
     " release reopen reserve result resume schedules show signal stats sweep watch"
 )
 

@@ -547,3 +547,24 @@ def test_a_schedule_lies_in_one_partition(ps: Penstock, raw: Raw) -> None:
     assert q.schedules.remove("b")
     Worker(ps, [q], declaring("1h", []), burst=True).run()
     assert [found.name for found in q.schedules.list()] == ["a", "c", "d", "report"]
+
+
+@pytest.mark.parametrize("partitions", [None, 3])
+def test_a_changed_rule_stays(ps: Penstock, partitions: int | None) -> None:
+    """Workers whose code declares another one leave it, and it still goes with this code."""
+    q = ps.queue("mail", partitions=partitions)
+    handlers = Handlers()
+
+    @handlers.handler(queue="mail", every="1h")
+    def digest() -> None:
+        pass
+
+    Worker(ps, q, handlers, burst=True).run()
+    [declared] = q.schedules.list()
+    assert declared.app
+    assert q.schedules.change(declared.name, every="2h", overlap=True)
+    Worker(ps, q, handlers, burst=True).run()
+    [kept] = q.schedules.list()
+    assert (kept.spec, kept.overlap, kept.app) == ("every 2h", True, declared.app)
+    with pytest.raises(BadArgument, match="no such schedule"):
+        q.schedules.change("nosuch", every="2h")

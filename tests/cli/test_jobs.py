@@ -519,7 +519,7 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
     assert view is not None
     assert [one["text"] for one in shown.pop("failures")] == ["line busy"]
     assert shown.pop("trace") == ""
-    assert shown.pop("steps") == []
+    assert (shown.pop("steps"), shown.pop("log")) == ([], [])
     for document in (peeked, found, shown):
         assert view.now - 60 < document["now"] <= view.now
         assert document.pop("idle") == pytest.approx(document["now"] - view.delivered)
@@ -1012,3 +1012,16 @@ def test_a_job_is_found_by_a_text(cli: Cli, client: Penstock) -> None:
     assert cli("scan", "--text", "ADA@example", "--ids").out == f"{wanted.id}\n"
     [one] = cli("scan", "--text", "ada@", "--json").document["jobs"]
     assert (one["id"], one["queue"]) == (wanted.id, "mail")
+
+
+def test_the_log_of_a_job(cli: Cli, client: Penstock) -> None:
+    """By `penstock show`, with the times of the lines, also as JSON."""
+    queue = client.queue("q")
+    added = queue.enqueue("x")
+    [job] = queue.reserve(block=0)
+    job.log("3 rows")
+    job.send_progress()
+    assert "3 rows" in cli("show", added.id).out
+    [line] = cli("show", added.id, "--json").document["log"]
+    assert line["text"] == "3 rows"
+    assert line["at"] > 1.7e9

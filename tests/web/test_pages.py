@@ -357,6 +357,18 @@ def test_a_kept_result(ps: Penstock, page: Browser) -> None:
     assert "attempts 1 Timeline" in found.text  # lease and counters are not kept
 
 
+def test_the_log_of_a_job(ps: Penstock, page: Browser, open_page: Open) -> None:
+    """Its lines have their times, and none is HTML; with hide_bodies there are none."""
+    q = ps.queue("emails")
+    q.enqueue("x")
+    [job] = q.reserve(block=0)
+    assert "Log" not in page.get(f"/jobs/{job.id}").text
+    job.log("<b>3</b> rows\nof 7")
+    job.send_progress()
+    assert "Log <b>3</b> rows " in page.get(f"/jobs/{job.id}").text
+    assert "Log" not in open_page(hide_bodies=True).get(f"/jobs/{job.id}").text
+
+
 def test_bodies_are_hidden(ps: Penstock, open_page: Open) -> None:
     """With hide_bodies no page has a body or a result."""
     q = ps.queue("emails")

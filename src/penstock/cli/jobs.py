@@ -20,6 +20,7 @@ from penstock import (
     Durable,
     Enqueued,
     JobView,
+    LogLine,
     OnDuplicate,
     Penstock,
     Queue,
@@ -325,7 +326,8 @@ def show(session: Session, job: JobArgument, watch: bool = False) -> None:
         if watch:
             _watch(session, queue, view)
         else:
-            session.answer(_whole_document(view), partial(_print_job, view))
+            log = queue.log(job_id)
+            session.answer(_whole_document(view, log), partial(_print_job, view, log))
 
 
 WATCH_INTERVAL = 0.5
@@ -339,7 +341,9 @@ def _watch(session: Session, queue: Queue, view: JobView | None) -> None:
     while view is not None:
         line = _changing(view)
         if line != told:
-            session.answer(_whole_document(view), f"{output.moment(view.now)}  {line}")
+            session.answer(
+                _whole_document(view, queue.log(job_id)), f"{output.moment(view.now)}  {line}"
+            )
             sys.stdout.flush()
             told = line
         if view.state in ENDED_STATES:
@@ -398,11 +402,12 @@ def _locate(client: Penstock, names: Sequence[str]) -> tuple[Queue, str]:
     return client.open(name), job_id
 
 
-def _whole_document(view: JobView) -> dict[str, Any]:
-    """Return a job for JSON, with failures and steps, which only single jobs are read with."""
+def _whole_document(view: JobView, log: Sequence[LogLine]) -> dict[str, Any]:
+    """Return a job for JSON, with failures, steps and log, which only single jobs have."""
     failures = [asdict(failure) for failure in view.failures]
     steps = [asdict(step) for step in view.steps]
-    told = {"failures": failures, "trace": view.trace, "steps": steps}
+    lines = [asdict(line) for line in log]
+    told = {"failures": failures, "trace": view.trace, "steps": steps, "log": lines}
     return {**output.job_document(view), **told}
 
 
@@ -421,7 +426,7 @@ def _wait_of(view: JobView) -> dict[str, str]:
     return {**until, "waits for": view.waits_for or ""}
 
 
-def _print_job(view: JobView) -> None:
+def _print_job(view: JobView, log: Sequence[LogLine]) -> None:
     if view.finished is not None:
         output.facts({name: output.job_cell(view, name) for name in KEPT_FACTS})
         return
@@ -448,6 +453,8 @@ def _print_job(view: JobView) -> None:
         width = 5 if any(one.job for one in view.steps) else 3
         columns = ("at", "kind", "step", "job", "state")[:width]
         output.table(columns, [row[:width] for row in steps])
+    if log:
+        output.table(("logged at", "text"), [(output.moment(line.at), line.text) for line in log])
     if view.failures:
         rows = [
             (output.moment(failure.at), output.span(failure.seconds), failure.owner, failure.text)
@@ -485,14 +492,17 @@ def dedup(
     """
     with session.queue(queue) as target:
         found = target.dedup_status(dedup_id)
-    told = found or DedupStatus(dedup_id, "", None, None, None)
-    jobs = {"job": told.job, "successor": told.successor}
+        told = found or DedupStatus(dedup_id, "", None, None, None)
+        jobs = {"job": told.job, "successor": told.successor}
+        documents = {
+            role: view and _whole_document(view, target.log(view.id)) for role, view in jobs.items()
+        }
     document = {
         "queue": queue,
         "dedup_id": dedup_id,
         "state": told.state or None,
         "window_ends": told.window_ends,
-        **{role: view and _whole_document(view) for role, view in jobs.items()},
+        **documents,
     }
     if found or session.as_json:
         session.answer(document, lambda: _print_dedup(told, jobs))

@@ -16,6 +16,7 @@ from penstock.client._async.queue import AsyncQueue
 from penstock.core.enqueuing.batches import BATCHES_WITH_FAILURES
 from penstock.core.jobs.history import QueueHistory
 from penstock.core.jobs.logs import printable
+from penstock.core.jobs.marks import LogLine
 from penstock.core.jobs.middleware import HANDLER
 from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.jobs.views import JobView, ScanPage
@@ -224,12 +225,19 @@ async def show_job(site: Site, request: Request) -> Response:
         "job.html",
         job=view,
         timeline=timeline_of(view),
+        log=await _read_log(site, view),
         handler=view.headers.get(HANDLER),
         body="" if site.options.hide_bodies else body_text(view.raw, view.codec),
         result=await _read_result(site, view),
         actions=ACTIONS_OF_STATE.get(view.state, ()) if view.finished is None else (),  # type: ignore[call-overload]  # of any state
         state=state,
     )
+
+
+async def _read_log(site: Site, view: JobView) -> list[LogLine]:
+    if view.finished is not None or site.options.hide_bodies:
+        return []
+    return await (await site.client.open(view.queue)).log(view.id)
 
 
 async def _read_result(site: Site, view: JobView) -> str | None:

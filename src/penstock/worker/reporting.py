@@ -23,6 +23,7 @@ from penstock.core.jobs.job import (
     number_of,
     ops_of,
     reservation_of,
+    take_unsent,
     term_of,
 )
 from penstock.core.jobs.logs import TRACE_FIELD, Fields, get_logger, span
@@ -191,7 +192,7 @@ def report(
         )
         jobs = [job for done in finished for job in done.jobs]
         results = results_of(jobs, [*chain.from_iterable(done.times for done in finished)])
-    if verdict.hold or state.has_told:
+    if state.has_told or verdict.kind not in ("ack", "none"):
         yield from _prepare(state, poll, jobs, verdict)
     outcomes: Settled | None = None
     taken, sent, resent = None, state.clock(), 0.0
@@ -231,9 +232,17 @@ def report(
 def _prepare(
     state: WorkerState, poll: QueuePoll, jobs: Sequence[Delivery], verdict: Verdict
 ) -> Flow:
-    """Do what comes before a report: hold the queue, and send what the handlers have told last."""
+    """Do what comes before a report: hold the queue, and send what the handlers have told last.
+
+    Lines of a log that can't be sent are lost: they are no reason to keep the report back.
+    """
     if verdict.hold:
         yield from _hold(state, poll, jobs, verdict)
+    if verdict.kind not in ("ack", "none"):
+        told = {job: unsent for job in jobs if (unsent := take_unsent(job))}
+        if told:
+            with guard_queue(state, poll):
+                yield from run_call(state, poll, poll.ops.beat([*told], [*told.values()]))
     if verdict.kind != "none":
         yield from send_rest(state, poll, jobs)
 

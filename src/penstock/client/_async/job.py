@@ -7,7 +7,13 @@ from typing import Any, Generic, TypeVar
 from penstock.client._async.batches import read_results
 from penstock.client._async.nodes.one_part import AsyncOnePart
 from penstock.client._async.queue_settling import AsyncQueueSettling
-from penstock.core.jobs.job import Delivery, note_watched, progress_of, sent_progress
+from penstock.core.jobs.job import (
+    Delivery,
+    note_watched,
+    put_back,
+    put_back_progress,
+    take_unsent,
+)
 from penstock.core.jobs.logs import AT_MOST_ONCE_NOTE, log_failure
 from penstock.core.jobs.marks import trace_of
 from penstock.core.jobs.outcomes import Outcome
@@ -153,7 +159,9 @@ class AsyncJobOf(Delivery, Generic[Q]):
         return seconds
 
     async def send_progress(self) -> bool:
-        """Send the last `progress`, and learn if the job is cancelled. The lease is not renewed.
+        """Send the last `progress` and log lines, and learn if the job is cancelled.
+
+        The lease is not renewed.
 
         If a client watches the job, or a chunk has a `ttl`, all that was told is sent: each
         `progress` and each chunk of `emit`. A worker does this for its jobs, about once a second.
@@ -165,13 +173,17 @@ class AsyncJobOf(Delivery, Generic[Q]):
         Raises:
             StaleReceipt, JobGone, JobNotActive: as in `extend`.
         """
-        text = progress_of(self)
         route = await self.queue.route.refresh()
-        [outcome] = await route.settle([self], lambda ops, names: ops.beat(names, [text]))
+        unsent = take_unsent(self)
+        try:
+            [outcome] = await route.settle([self], lambda ops, names: ops.beat(names, [unsent]))
+        except BaseException:
+            put_back(self, unsent)
+            raise
         if outcome not in (Outcome.DONE, Outcome.WATCHED, Outcome.CANCELLED):
             raise await self._explain_refusal("send_progress", outcome)
-        if text and outcome is not Outcome.WATCHED:  # of that one it goes with the emission
-            sent_progress(self, text)
+        if outcome is Outcome.WATCHED:
+            put_back_progress(self, unsent)
         if outcome is Outcome.CANCELLED:
             self.cancelled = True
         if note_watched(self, is_watched=outcome is Outcome.WATCHED):

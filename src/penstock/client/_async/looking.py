@@ -15,6 +15,7 @@ from penstock.client._async.settling import check_jobs
 from penstock.client._async.transport.finished import AsyncJobWait
 from penstock.client.clock import monotonic
 from penstock.core.jobs.job import JobName
+from penstock.core.jobs.marks import LogLine
 from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.jobs.results import next_link, value_of
 from penstock.core.jobs.views import DedupStatus, JobResult, JobView
@@ -119,6 +120,32 @@ class AsyncQueueLooking(AsyncQueueAdmin):
         names = check_jobs("job", [job])
         route = await self.route.refresh()
         return (await route.call_parts(names, lambda part, own: part.show(own), None))[0]
+
+    async def log(self, job: JobName) -> list[LogLine]:
+        """Return the last 100 lines that handlers of a job have logged, the oldest first.
+
+        The server has the lines of a running handler after a second or two. They are gone when the
+        job is done or removed; a dead letter keeps them.
+
+        Args:
+            job: a delivery or an id.
+
+        Raises:
+            BadJobId: the id is malformed, or of another queue or node.
+
+        Examples:
+            >>> added = await q.enqueue("ping")
+            >>> [job] = await q.reserve(block=0)
+            >>> job.log("3 rows, 1 of them new")
+            >>> await job.send_progress()
+            True
+            >>> [line.text for line in await q.log(added.id)]
+            ['3 rows, 1 of them new']
+        """
+        names = check_jobs("job", [job])
+        route = await self.route.refresh()
+        nothing = list[LogLine]()
+        return (await route.call_parts(names, lambda part, own: part.read_logs(own), nothing))[0]
 
     async def result(self, job: JobName, *, timeout: Duration | None = None) -> Any:
         """Wait until a job has ended, and return the value that its handler returned.

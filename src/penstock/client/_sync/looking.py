@@ -16,6 +16,7 @@ from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.transport.finished import JobWait
 from penstock.client.clock import monotonic
 from penstock.core.jobs.job import JobName
+from penstock.core.jobs.marks import LogLine
 from penstock.core.jobs.queue_stats import QueueStats
 from penstock.core.jobs.results import next_link, value_of
 from penstock.core.jobs.views import DedupStatus, JobResult, JobView
@@ -120,6 +121,32 @@ class QueueLooking(QueueAdmin):
         names = check_jobs("job", [job])
         route = self.route.refresh()
         return route.call_parts(names, lambda part, own: part.show(own), None)[0]
+
+    def log(self, job: JobName) -> list[LogLine]:
+        """Return the last 100 lines that handlers of a job have logged, the oldest first.
+
+        The server has the lines of a running handler after a second or two. They are gone when the
+        job is done or removed; a dead letter keeps them.
+
+        Args:
+            job: a delivery or an id.
+
+        Raises:
+            BadJobId: the id is malformed, or of another queue or node.
+
+        Examples:
+            >>> added = q.enqueue("ping")
+            >>> [job] = q.reserve(block=0)
+            >>> job.log("3 rows, 1 of them new")
+            >>> job.send_progress()
+            True
+            >>> [line.text for line in q.log(added.id)]
+            ['3 rows, 1 of them new']
+        """
+        names = check_jobs("job", [job])
+        route = self.route.refresh()
+        nothing = list[LogLine]()
+        return route.call_parts(names, lambda part, own: part.read_logs(own), nothing)[0]
 
     def result(self, job: JobName, *, timeout: Duration | None = None) -> Any:
         """Wait until a job has ended, and return the value that its handler returned.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from penstock.core.jobs.marks import Death, progress_text, read_death
+from penstock.core.jobs.marks import Death, Unsent, progress_text, read_death
 from penstock.core.jobs.record import SCHEDULED_FOR, Record, parse_record
 from penstock.core.values.checks import Duration
 from penstock.core.values.ids import encode_id, ttl_code
@@ -145,11 +145,11 @@ class Delivery:
         "_data",
         "_emission",
         "_number",
-        "_progress",
         "_record",
         "_reservation",
         "_result",
         "_term",
+        "_unsent",
         "cancelled",
         "lost",
         "settled",
@@ -157,7 +157,7 @@ class Delivery:
 
     _term: Any  # until a worker sets it there is none
     _result: tuple[bytes, str]  # the same; its value, and why that is missing
-    _progress: str  # the same until `progress` is called
+    _unsent: Unsent  # the same until `progress` or `log` is called
     _emission: Emission  # the same until there is something to tell
 
     def __init__(self, reservation: Reservation, number: bytes, counts: bytes, data: bytes) -> None:
@@ -354,8 +354,25 @@ class Delivery:
         Raises:
             BadArgument: not a number, or not a text.
         """
-        self._progress = progress_text(done, total, note)
-        self._tell("p", self._progress)
+        text = progress_text(done, total, note)
+        make_unsent(self).progress = text
+        self._tell("p", text)
+
+    def log(self, text: str) -> None:
+        """Keep a line about the work with the job, for people: `queue.log(job)` reads them.
+
+        The server has the last 100 lines of a job, until it is done or removed; a dead letter keeps
+        them. A worker sends them with its heartbeat, about once a second, and before it reports a
+        failure. Without a worker `send_progress` sends them. Lines of a job that is done sooner are
+        never sent.
+
+        Args:
+            text: a line, or several; each is cut to 500 bytes.
+
+        Raises:
+            BadArgument: not a text.
+        """
+        make_unsent(self).add_lines(text)
 
     def emit(self, data: Any, *, ttl: Duration | None = None) -> None:
         """Send a chunk to the clients that watch the job: a part of the output, such as a token.
@@ -428,15 +445,38 @@ def is_renewed(job: object) -> bool:
 set_result: Callable[[Delivery, tuple[bytes, str]], None] = vars(Delivery)["_result"].__set__
 
 
-def progress_of(job: Delivery) -> str:
-    """Return the progress that is to be sent; "" = none."""
-    return getattr(job, "_progress", "")
+def make_unsent(job: Delivery) -> Unsent:
+    """Return what the handler of a job has told and the server does not know yet."""
+    unsent: Unsent | None = getattr(job, "_unsent", None)
+    if unsent is None:
+        unsent = job._unsent = Unsent()
+    return unsent
+
+
+def take_unsent(job: Delivery) -> Unsent | None:
+    """Return what is to be sent now, apart from what is told later; None = nothing."""
+    unsent: Unsent | None = getattr(job, "_unsent", None)
+    return unsent.take() if unsent else None
+
+
+def put_back(job: Delivery, unsent: Unsent | None) -> None:
+    """Keep what could not be sent, unless there is something newer."""
+    if unsent:
+        make_unsent(job).put_back(unsent)
+
+
+def put_back_progress(job: Delivery, unsent: Unsent | None) -> None:
+    """Keep the progress of a job that a client watches: it goes with the emission."""
+    if unsent:
+        unsent.lines.clear()
+        put_back(job, unsent)
 
 
 def sent_progress(job: Delivery, text: str) -> None:
     """Note that a progress was sent, unless there is another one by now."""
-    if job._progress is text:
-        job._progress = ""
+    unsent = make_unsent(job)
+    if unsent.progress is text:
+        unsent.progress = ""
 
 
 def emission_of(job: Delivery) -> Emission | None:

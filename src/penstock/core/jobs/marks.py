@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,18 +22,25 @@ __all__ = [
     "MAX_TRACE_BYTES",
     "Death",
     "Failure",
+    "LogLine",
     "Progress",
+    "Unsent",
     "check_trace",
     "follow_up_id",
     "progress_text",
     "read_death",
     "read_failures",
+    "read_log",
     "read_progress",
     "trace_of",
 ]
 
 MAX_TRACE_BYTES = 8192
 """Most bytes of a trace that the scripts keep."""
+MOST_LOG_LINES = 100
+"""Lines of the log of a job that the server keeps."""
+LONGEST_LOG_LINE = 500
+"""Bytes of a line; more are cut."""
 MAX_NOTE_LENGTH = 200
 """Most bytes of the note of a progress; more are cut."""
 DEAD_JOB = re.compile(r"(\d{13,15}-\d{10})(?: (\d{1,15}))?")
@@ -136,6 +144,80 @@ def read_progress(mark: bytes) -> Progress | None:
         return Progress(int(at) / 1000, float(done), None if total == "-" else float(total), note)
     except ValueError:  # clients store what they like
         return None
+
+
+class Unsent:
+    """What the handler of a job has told, and the server does not know yet.
+
+    Attributes:
+        progress: as the script `beat` takes it; "" = none.
+        lines: of its log.
+    """
+
+    __slots__ = ("lines", "progress")
+
+    def __init__(self) -> None:
+        self.progress = ""
+        self.lines: deque[str] = deque(maxlen=MOST_LOG_LINES)
+
+    def __bool__(self) -> bool:
+        return bool(self.progress or self.lines)
+
+    def add_lines(self, text: str) -> None:
+        """Add the lines of a text.
+
+        Raises:
+            BadArgument: it is no text.
+        """
+        longest = MOST_LOG_LINES * LONGEST_LOG_LINE
+        for line in check_text("text", text, limit=longest).splitlines():
+            shown = "".join(one if one.isprintable() else " " for one in line).rstrip()
+            cut = shown.encode("utf-8", "replace")[:LONGEST_LOG_LINE].decode("utf-8", "ignore")
+            if cut:
+                self.lines.append(cut)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the lines that the script `beat` takes, behind the place of the job."""
+        if self.progress:
+            yield f" {self.progress}"
+        yield from (f"+{line}" for line in self.lines)
+
+    def take(self) -> Unsent:
+        """Remove what is there, and return it: other threads may add more meanwhile."""
+        taken = Unsent()
+        taken.progress, self.progress = self.progress, ""
+        while self.lines:
+            taken.lines.append(self.lines.popleft())
+        return taken
+
+    def put_back(self, unsent: Unsent) -> None:
+        """Add what could not be sent, as far as there is nothing newer and room for it."""
+        self.progress = self.progress or unsent.progress
+        room = MOST_LOG_LINES - len(self.lines)
+        self.lines.extendleft(reversed(list(unsent.lines)[-room:] if room else []))
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that a handler has logged with its job.
+
+    Attributes:
+        at: when the server got it, about a second later at most; seconds since 1970 by its clock.
+        text: the line.
+    """
+
+    at: float
+    text: str
+
+
+def read_log(mark: bytes) -> list[LogLine]:
+    """Parse the mark `l`: return the lines, the oldest first; other lines are left out."""
+    lines = []
+    for line in mark.decode("utf-8", "replace").split("\n"):
+        at, blank, text = line.partition(" ")
+        if blank and re.fullmatch("[0-9]{1,15}", at):
+            lines.append(LogLine(int(at) / 1000, text))
+    return lines
 
 
 def read_failures(mark: bytes) -> tuple[tuple[Failure, ...], str]:

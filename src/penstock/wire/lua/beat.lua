@@ -1,8 +1,9 @@
---- Look at deliveries whose handlers run, and store their progress.
+--- Look at deliveries whose handlers run, and store their progress and what they log.
 --- KEYS     @queue
 --- ARGV     nonce wanted common progress [number...]
 ---          progress  '' = none; else lines: the place of a job among the numbers, from 1, a blank, and its progress as in
----                    the mark `p`, without the time: at most 1024 bytes
+---                    the mark `p`, without the time: at most 1024 bytes; or the place, +, and a line of its log, of
+---                    which the last 100 are kept
 ---          wanted, common, number   as in extend
 --- META     v epoch uses seen off
 --- RETURNS  {1, nonce, now, code...}      for each: 1 goes on, 4 goes on, and is to be cancelled: end it by release, 6 goes on, and a
@@ -24,15 +25,31 @@ local count, ids, codes = checked.count, checked.ids, checked.codes
 --@include lib/checks/code_each
 code_each(checked, common, numbers)
 --@include lib/read/is_watched
-local watched, told = is_watched(ids), {}
+local watched, told, logged = is_watched(ids), {}, {}
 for line in string.gmatch(progress, '[^\n]+') do
-  local place, text = string.match(line, '^(%d+) (.+)$')
+  local place, kind, text = string.match(line, '^(%d+)([ +])(.+)$')
   place = tonumber(place)
   if not ids[place or 0] or #text > 1024 then
     return {-19, nonce, 'progress', string.sub(line, 1, 200)}
+  elseif codes[place] == 1 and kind == '+' then
+    logged[place] = logged[place] or {}
+    table.insert(logged[place], string.format('%.0f', now) .. ' ' .. text)
   elseif codes[place] == 1 and not watched[place] then
     told[#told + 1] = 'p' .. ids[place]
     told[#told + 1] = string.format('%.0f', now) .. ' ' .. text
+  end
+end
+for place = 1, count do
+  if logged[place] then
+    local field, lines = 'l' .. ids[place], {}
+    for line in string.gmatch(uses_any('marks') and redis.call('HGET', tally, field) or '', '[^\n]+') do
+      lines[#lines + 1] = line
+    end
+    for _, line in ipairs(logged[place]) do
+      lines[#lines + 1] = line
+    end
+    told[#told + 1] = field
+    told[#told + 1] = table.concat(lines, '\n', math.max(1, #lines - 99))
   end
 end
 for i = 1, count do

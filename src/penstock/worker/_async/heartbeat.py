@@ -28,10 +28,11 @@ from penstock.core.jobs.job import (
     QueueIdentity,
     note_watched,
     ops_of,
-    progress_of,
+    put_back,
+    put_back_progress,
     reservation_of,
-    sent_progress,
     set_term,
+    take_unsent,
     term_of,
 )
 from penstock.core.jobs.logs import Fields, get_logger
@@ -373,12 +374,17 @@ def _leased(jobs: Sequence[Delivery]) -> list[Delivery]:
 
 
 async def send_progress(executor: AsyncExecutor, jobs: Sequence[Delivery]) -> Settled:
-    """Store the progress of deliveries of one queue; return the outcome of `beat` for each."""
-    ops, texts = ops_of(jobs[0]), [progress_of(job) for job in jobs]
-    outcomes: Settled = await executor.run(ops.beat(jobs, texts))
-    for job, text, outcome in zip(jobs, texts, outcomes, strict=True):
-        if text and outcome is not Outcome.WATCHED:  # of that one it goes with the emission
-            sent_progress(job, text)
+    """Store what the handlers of jobs of one queue have told; return the outcome for each job."""
+    told = [take_unsent(job) for job in jobs]
+    try:
+        outcomes: Settled = await executor.run(ops_of(jobs[0]).beat(jobs, told))
+    except BaseException:
+        for job, unsent in zip(jobs, told, strict=True):
+            put_back(job, unsent)
+        raise
+    for job, unsent, outcome in zip(jobs, told, outcomes, strict=True):
+        if outcome is Outcome.WATCHED:
+            put_back_progress(job, unsent)
     return outcomes
 
 

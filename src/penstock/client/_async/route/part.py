@@ -19,6 +19,7 @@ from penstock.core.enqueuing.prepared import Prepared, check_size
 from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued, JobSpan
 from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.marks import LogLine, read_log
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome
 from penstock.core.jobs.queue_stats import QueueStats, Settings
 from penstock.core.jobs.views import RECEIPT_PLACE, DedupStatus, JobView, ScanPage
@@ -332,6 +333,13 @@ class AsyncPart(AsyncOnePart):
         """Return the history of this part as stored, and the time of the server in ms."""
         flat = await self.executor.command("HGETALL", self.ops.keys["history"])
         return dict(zip(flat[::2], flat[1::2], strict=True)), await self.executor.time_ms()
+
+    async def read_logs(self, names: list[JobName]) -> list[list[LogLine]]:
+        """Return the log of each of these jobs of this part."""
+        await self.connect()
+        fields = [b"l" + self.ops.number_of(name)[0] for name in names]
+        marks = await self.executor.command("HMGET", self.ops.keys["tally"], *fields)
+        return [read_log(mark or b"") for mark in marks]
 
     async def read_settings(self) -> list[bytes | None]:
         """Return the settings as stored, with the time of their last change."""

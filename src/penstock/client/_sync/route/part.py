@@ -20,6 +20,7 @@ from penstock.core.enqueuing.prepared import Prepared, check_size
 from penstock.core.jobs.enqueued import BulkEnqueued, Enqueued, JobSpan
 from penstock.core.jobs.job import Delivery, JobName
 from penstock.core.jobs.logs import get_logger
+from penstock.core.jobs.marks import LogLine, read_log
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome
 from penstock.core.jobs.queue_stats import QueueStats, Settings
 from penstock.core.jobs.views import RECEIPT_PLACE, DedupStatus, JobView, ScanPage
@@ -315,6 +316,13 @@ class Part(OnePart):
         """Return the history of this part as stored, and the time of the server in ms."""
         flat = self.executor.command("HGETALL", self.ops.keys["history"])
         return dict(zip(flat[::2], flat[1::2], strict=True)), self.executor.time_ms()
+
+    def read_logs(self, names: list[JobName]) -> list[list[LogLine]]:
+        """Return the log of each of these jobs of this part."""
+        self.connect()
+        fields = [b"l" + self.ops.number_of(name)[0] for name in names]
+        marks = self.executor.command("HMGET", self.ops.keys["tally"], *fields)
+        return [read_log(mark or b"") for mark in marks]
 
     def read_settings(self) -> list[bytes | None]:
         """Return the settings as stored, with the time of their last change."""

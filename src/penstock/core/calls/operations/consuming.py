@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.core.calls.call import Call, RawReply, target_of
 from penstock.core.calls.operations.base import Names, Operations, outcomes, read_codes
 from penstock.core.jobs.job import Delivery, Reservation, epoch_of, number_of, receipt_with_end
+from penstock.core.jobs.marks import Unsent
 from penstock.core.jobs.outcomes import OUTCOME_OF_CODE, Outcome, Settled
 from penstock.core.jobs.results import AckResults
 from penstock.errors import QueueClosed
@@ -260,9 +261,14 @@ class Consuming(Operations):
         pairs = [text for pair in receipts for text in pair]
         return self.call("extend", epoch, "*", 1, 1, *pairs)
 
-    def beat(self, names: Names, texts: Sequence[str]) -> Call[Settled]:
-        """Look at deliveries, and store their progress: a text for each, "" = none."""
-        lines = "".join(f"{place} {text}\n" for place, text in enumerate(texts, 1) if text)
+    def beat(self, names: Names, unsent: Sequence[Unsent | None]) -> Call[Settled]:
+        """Look at deliveries, and store what each has told: its progress and log lines."""
+        lines = "".join(
+            f"{place}{text}\n"
+            for place, by_job in enumerate(unsent, 1)
+            if by_job
+            for text in by_job.texts()
+        )
         return self.call_about_jobs("beat", names, lines, receipts=True)
 
     def emit(self, job: Delivery, span_ms: int, entries: Sequence[ToldEntry]) -> Call[replies.Emit]:

@@ -5,7 +5,7 @@
 --- GIVES  forget_marks
 local function forget_marks(ids)
   if uses_any('marks') and redis.call('HLEN', tally) > 0 then
-    for mark in string.gmatch('ceps', '.') do
+    for mark in string.gmatch('celps', '.') do
       local fields = {}
       for i = 1, #ids do
         fields[i] = mark .. ids[i]
