@@ -120,7 +120,8 @@ class SimulatedWorker:
 
     def _answer(self, taken: list[Job]) -> None:
         self.is_calling, now = False, self.fleet.now
-        self.ahead.note_came(len(taken), now)
+        held = self.running + len(self.inbox) + len(taken)
+        self.ahead.note_came(len(taken), now, held=held)
         for job in taken:
             job.came, job.was_idle = now, self.fleet.idle_clock
         self.inbox.extend(taken)

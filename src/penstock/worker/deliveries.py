@@ -25,7 +25,8 @@ from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.jobs.record import FIRST_FIELDS_BYTES
 from penstock.core.values.checks import duration_ms
 from penstock.worker.polls import QueuePoll
-from penstock.worker.results import NO_REPORT
+from penstock.worker.prefetch import SHORTEST_LEASE_AHEAD
+from penstock.worker.results import HELD_AHEAD, NO_REPORT
 from penstock.worker.state import SIZE_INTERVAL, WorkerState
 from penstock.worker.suspects import PUT_ASIDE, suspects_among
 from penstock.worker.terms import LONG_TRIP_SHARE, Term, begin, lengthened
@@ -36,8 +37,6 @@ logger = get_logger("penstock")
 
 PRIORITY_FIELD = b";p="
 """The field of a record that has the priority, and more."""
-SHORTEST_LEASE_AHEAD = 1.0
-"""Seconds: jobs with shorter leases are not held ahead."""
 LONGEST_BUSY_PAUSE = 0.25
 """Most seconds for which a busy worker does not ask a queue that was empty."""
 
@@ -109,9 +108,9 @@ def _hold(
     if is_long:
         _warn_of_trip(state, poll, trip)
     if state.ahead is not None:
+        state.ahead.note_came(len(jobs), now, held=len(state.held) + len(jobs))
         if state.ahead.is_allowed and _bar_prefetch(poll, jobs):
             state.hold_nothing_ahead(SIZE_INTERVAL)
-        state.ahead.note_came(len(jobs), now)
     state.held.update(dict.fromkeys(jobs, now))
     state.taken += len(jobs)
     reservation_of(jobs[0]).on_emit = state.note_told
@@ -120,9 +119,23 @@ def _hold(
     crashed = [job for job in jobs if counts_of(job)]
     if crashed and (suspects := suspects_among(crashed)):
         jobs = _put_suspects_aside(state, jobs, suspects, is_alone=is_alone)
+    if state.is_hold_due:
+        jobs = _keep_from_hold(state, jobs)
+    _hand(state, jobs)
+
+
+def _hand(state: WorkerState, jobs: Sequence[Delivery]) -> None:
     if state.helper is not None or state.held_file is not None:
         state.note_held(jobs)
     state.dispatcher.hand(jobs)
+
+
+def _keep_from_hold(state: WorkerState, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
+    """Give back jobs that may not begin, see `give_back_ahead`; return those that can't go back."""
+    for job in jobs:
+        if not job.at_most_once:
+            state.put_back(job, HELD_AHEAD)
+    return [job for job in jobs if job.at_most_once]
 
 
 def _bar_prefetch(poll: QueuePoll, jobs: Sequence[Delivery]) -> bool:

@@ -12,7 +12,7 @@ from collections import deque
 
 from penstock.core.jobs.queue_stats import Settings
 
-__all__ = ["HOLDING_SECONDS", "Prefetch", "allows_prefetch"]
+__all__ = ["HOLDING_SECONDS", "SHORTEST_LEASE_AHEAD", "Prefetch", "allows_prefetch"]
 
 MOST_HELD = 300
 """Most jobs that are held, together with those that run."""
@@ -22,12 +22,15 @@ LONG_TRAIN_SECONDS = 0.020
 """If they took more than this, half as many are held."""
 HOLDING_SECONDS = 0.030
 """A job that was not begun so long after it came is given back, with all others like it."""
+SHORTEST_LEASE_AHEAD = 1.0
+"""Seconds: jobs with shorter leases are not held ahead."""
 
 
 def allows_prefetch(settings: Settings | None) -> bool:
     """Return whether jobs of a queue with these settings may be held ahead.
 
     A limit would count a job that is only held as one that runs, and an order would stop behind it.
+    A lease may be too short.
     """
     return settings is not None and not (
         settings.rate
@@ -37,6 +40,7 @@ def allows_prefetch(settings: Settings | None) -> bool:
         or settings.key_rate
         or settings.max_active
         or settings.paused
+        or (settings.lease is not None and settings.lease < SHORTEST_LEASE_AHEAD)
     )
 
 
@@ -54,17 +58,25 @@ class Prefetch:
     def __init__(self, concurrency: int) -> None:
         self.extra = 0
         self.is_allowed = False
+        self._concurrency = concurrency
         self._most = max(0, MOST_HELD - concurrency)
         self._since = -math.inf
         self._ended = 0
         self._came = 0
         self._arrivals = deque[tuple[float, int]]()
 
-    def note_came(self, count: int, now: float) -> None:
-        """Note that so many jobs came, if some of them may have to wait for a handler."""
-        if self.extra or self._arrivals:
+    def note_came(self, count: int, now: float, *, held: int) -> None:
+        """Note that so many jobs came, if some of the `held` ones may have to wait for a handler.
+
+        They may although `extra` is 0 by now: they were asked for before.
+        """
+        if held > self._concurrency or self._arrivals:
             self._came += count
             self._arrivals.append((now, self._came))
+
+    def forget_came(self) -> None:
+        """Forget the jobs that came: those that wait all the same can't be given back."""
+        self._arrivals.clear()
 
     def due_at(self, waiting: int) -> float:
         """Return when jobs have waited for too long, if so many wait now; inf = they may wait."""

@@ -135,8 +135,8 @@ def _leave_to_lease(state: WorkerState, done: Finished, error: Exception) -> Non
     """Give up a report; the jobs come back when their leases end."""
     state.drop(done.jobs)
     state.report_error = error.with_traceback(None)
+    _uncount(state, done.verdict, done.jobs)
     if done.verdict is PUT_ASIDE:
-        state.taken -= len(done.jobs)
         state.suspects.put_aside()
     if state.stopping:
         state.abandoned.update(job for job in done.jobs if not job.at_most_once)
@@ -144,6 +144,12 @@ def _leave_to_lease(state: WorkerState, done: Finished, error: Exception) -> Non
     for job in done.jobs:
         text = "%s could not be reported, its lease is left to end: %s: %s"
         logger.error(text, job.id, type(error).__name__, error, extra=Fields(job))
+
+
+def _uncount(state: WorkerState, verdict: Verdict, jobs: Sequence[Delivery]) -> None:
+    """Count jobs that were held for a moment no longer as taken."""
+    if verdict in (PUT_ASIDE, HELD_AHEAD):
+        state.taken -= len(jobs)
 
 
 def _split_first(reports: Reports, verdict: Verdict, most: int) -> Sequence[Finished]:
@@ -215,8 +221,8 @@ def report(
         del reports[verdict]
     else:
         reports[verdict] = reports[verdict][len(finished) :]
+    _uncount(state, verdict, jobs)
     if verdict is PUT_ASIDE:
-        state.taken -= len(jobs)
         poll.at = min(poll.at, state.suspects.put_aside())
     if outcomes is None:
         _drop_deleted(state, finished)

@@ -80,6 +80,7 @@ class WorkerState:
         is_spread: `has_several_servers`, and the worker has several queues.
         awaited: the queues whose tokens it waits for.
         ahead: how many jobs it holds beyond the running ones; None = a number that is set.
+        is_hold_due: whether a handler holds a queue, by a report that the loop has not seen yet.
         taken: the number of jobs that it has taken.
         idle_rounds: the number of rounds in a row that brought no job.
         answered: the time of the server's last answer.
@@ -132,6 +133,7 @@ class WorkerState:
         is_free = options.prefetch is None and not options.throttle and self.delivery_wait is None
         is_free = is_free and dispatcher.size == 1
         self.ahead = Prefetch(options.concurrency) if is_free else None
+        self.is_hold_due = False
         self.set_capacity(options.prefetch or 0)
         self.statistics = Statistics()
         self.held: dict[Delivery, float] = {}
@@ -401,6 +403,7 @@ class WorkerState:
 
     def collect(self, *, everything: bool = False) -> dict[QueuePoll, Reports]:
         """Return the reports that are due, by queue. Of those for a whole reserve take only one."""
+        self.is_hold_due = False
         if not self.finished and self.finished.due_at == math.inf:
             return self.unsettled
         is_usual = len(self.finished) == 1 and self.finished.due_at == math.inf
@@ -433,7 +436,7 @@ class WorkerState:
         if ahead is not None and ahead.due_at(self.dispatcher.runners.waiting()) <= self.clock():
             for job in self.dispatcher.drain():
                 self.put_back(job, HELD_AHEAD)
-                self.taken -= 1
+            ahead.forget_came()
             self.hold_nothing_ahead()
 
     def put_back(self, job: Delivery, verdict: Verdict) -> None:
@@ -445,8 +448,22 @@ class WorkerState:
     def give_back(self, poll: QueuePoll) -> None:
         """Give back the jobs of a paused queue that have not begun."""
         for job in self.dispatcher.drain(poll.ops):
-            self.put_back(job, HANDED_BACK)
+            self.put_back(job, HANDED_BACK if self.ahead is None else HELD_AHEAD)
         self.hold_nothing_ahead()
+
+    def give_back_ahead(self) -> None:
+        """Let none of the jobs begin that are held ahead: a handler holds the queue; in any thread.
+
+        Its report makes the hold, and a call under way may bring jobs before. They go back, too.
+        """
+        if self.ahead is None or self.stopping:
+            return
+        self.is_hold_due = True
+        for item in self.dispatcher.runners.drain():
+            if item[1][0].at_most_once:
+                self.dispatcher.runners.put(item)
+            else:
+                self.put_back(item[1][0], HELD_AHEAD)
 
     def look_everywhere(self) -> None:
         """Ask every queue in the next round, and again after a poll interval."""

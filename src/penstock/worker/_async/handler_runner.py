@@ -91,6 +91,7 @@ class AsyncHandlerRunner:
         runners: the runners, which call `execute`.
         finished: reports for the worker's loop.
         settings_of: returns the settings of a job's queue; None = they are not known.
+        note_hold: called when a report that holds a queue was passed to the loop.
         state: `job.state` of each job, unless it is None.
         client: adds the jobs of other queues that follow a job.
         take: takes what a handler returned, and settles the jobs whose values it keeps: they are
@@ -103,6 +104,7 @@ class AsyncHandlerRunner:
     runners: AsyncRunners
     finished: FinishedJobs
     settings_of: Callable[[Delivery], Settings | None] = staticmethod(lambda _: None)
+    note_hold: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self, handlers: Handlers, middleware: Sequence[Middleware], wake: Callable[[], None]
@@ -233,6 +235,8 @@ class AsyncHandlerRunner:
         for kind, part in parts.items():
             report = verdict if kind == "told" else NO_REPORT
             self.finished.append(Finished(part, report, seconds, is_counted=is_counted))
+            if report.hold:
+                self.note_hold()
             is_counted = True
 
     async def _call_with_hooks(self, handler: AnyHandler, jobs: Sequence[Delivery]) -> Verdicts:

@@ -144,6 +144,7 @@ class WorkerLife:
         state, runner = self.state, self.handler_runner
         runner.runners, runner.finished = self._runners, state.finished
         runner.settings_of, state.fail_refused = state.settings_of, runner.fail_refused
+        runner.note_hold = state.give_back_ahead
         if self._options.concurrency == 1:
             state.finished.is_last = self._runners.is_empty
 
