@@ -51,7 +51,7 @@ MANY = 250
 DAY = 86_400
 AOF = ("--auto-aof-rewrite-percentage", "0")
 TTL_LEEWAY_MS = 10_000
-MOVING = {"now", "age", "idle", "oldest", "ttl_left", "next_in"}
+MOVING = {"now", "age", "idle", "oldest", "last_death", "ttl_left", "next_in"}
 """Values computed from the time of the call, which differ between two calls."""
 
 
