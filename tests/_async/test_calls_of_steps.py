@@ -657,6 +657,35 @@ async def test_a_key_that_would_wait_for_itself(
     check_invariant(raw)
 
 
+@pytest.mark.parametrize("way", ["a call", "hand-over", "batch", "chain"])
+async def test_a_key_that_a_caller_has_above(
+    way: str, ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, ship: AnyHandler
+) -> None:
+    """On an ordered queue no job whose end a caller awaits gets that caller's key."""
+    await q.configure(ordered=True)
+
+    @handlers.handler
+    async def pack(steps: AsyncSteps) -> Done | None:
+        if way == "a call":
+            await steps.call("ship", ship.options(key="b").job("7"))
+        if way == "batch":
+            return Done(batch=[ship.options(key="b").job("7")], then=ship.job("8"))
+        return Done(then=[ship.options(key="b").job("7")]) if way == "hand-over" else None
+
+    @handlers.handler
+    async def order(steps: AsyncSteps) -> None:
+        first = pack.options(key="a").job()
+        await steps.call("pack", chain(first, ship.options(key="b")) if way == "chain" else first)
+
+    await q.enqueue(order.job(), key="b")
+    assert await work(ps, handlers) == {"suspended": 1, "retried": 1}
+    views = await q.peek(state="scheduled")
+    [refused] = [view for view in views if view.error]
+    assert "own_key" in refused.error
+    assert not raw.exists(q.ops.keys["parked"])
+    check_invariant(raw)
+
+
 async def test_a_limit_of_a_key(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw, handlers: Handlers, ship: AnyHandler, seen: Seen
 ) -> None:

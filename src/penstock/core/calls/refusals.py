@@ -65,8 +65,8 @@ ARGUMENT_RULES = {
     "name": "must be one of 100 names at most; of a step or a signal 1 to 200 bytes of UTF-8"
     " without control characters",
     "signal": "must be JSON without line feeds",
-    "own_key": "is that of the job which calls it, and the queue is ordered: they would wait for"
-    " each other",
+    "own_key": "is that of a job which waits for the end of this one, as a step has called it, and"
+    " the queue is ordered: they would wait for each other",
     "parts": "must be rising numbers of the step's jobs, separated by blanks, one for each record",
     "print": "must be 1 to 16 hex digits, or -",
     "receipt": "must be that of a delivery, as 1-abc",

@@ -11,7 +11,7 @@
 ---          print    of the arguments of them all, 1 to 16 hex digits; '-' = they are not compared
 ---          delays   for each record the ms until its delivery, separated by blanks
 ---          record   up to 1000, of at most 1048576 bytes together, without dedup ids. On an ordered queue they have another key than the
----                   job. They are added whatever max_length, a pause or the closing of the queue say
+---                   job, and the jobs that wait for it. They are added whatever max_length, a pause or the closing of the queue say
 ---          wanted   as in nack
 --- BOUNDS   nonce 1 9007199254740991  index 1 1001  total 1 1000
 --- META     v epoch last uses seen off enqueued paused alarm
@@ -23,7 +23,7 @@
 ---          {-10, nonce, index}           record number index is of no known version, asks for lease 0 without a ttl, has a dedup id,
 ---                                        or is beyond the bounds; nothing done
 ---          {-19, nonce, name, value}     malformed argument: number, receipt, name, parts, print, delays, or of a record the lease, the ttl, the
----                                        priority as in enqueue, or own_key: that of the job, on an ordered queue
+---                                        priority as in enqueue, or own_key: on an ordered queue that of the job, or of one that waits for it
 --- FROM active  TO scheduled, none
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
@@ -78,14 +78,10 @@ local refusal, features = check_records(list, record_index, ids, ms)
 if refusal then
   return refusal
 end
-if keyed and keyed.is_ordered then -- the jobs of the key would wait for this one
-  local value = redis.call('HGET', held, number) or ''
-  local key = string.match(string.match(value, '^@[^\n]*\n([^\n]*)') or value, '^[^\n]*;q=(%x+)')
-  for i = 1, key and n or 0 do
-    if string.match(string.match(list[i], '^[^\n]*'), ';q=(%x+)') == key then
-      return {-19, nonce, 'own_key', key}
-    end
-  end
+--@include lib/batches/own_key
+local waited_for = own_key(number, list)
+if waited_for then
+  return {-19, nonce, 'own_key', waited_for}
 end
 if code ~= 1 and code ~= 4 then
   return {1, nonce, 0, code}

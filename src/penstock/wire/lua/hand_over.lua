@@ -20,7 +20,8 @@
 ---          {-10, nonce, index}           record number index is of no known version, asks for lease 0 without a ttl, has a dedup id,
 ---                                        is a callback with a ttl or a key, or is missing or beyond the bounds; nothing done
 ---          {-19, nonce, name, value}     malformed argument: number, a time of keeping, delays, or of a record
----                                        the lease, the ttl, or the priority as in enqueue
+---                                        the lease, the ttl, the priority as in enqueue, or own_key: on an ordered queue that of a job which
+---                                        waits for the place that it would get
 --- FROM active, ready, scheduled  TO done
 --@include lib/checks/check_version
 --@include lib/checks/check_epoch
@@ -123,11 +124,17 @@ end
 local outer, outer_place = string.match(uses_any('batches') and redis.call('HGET', members, number) or '', '^([^:]+):?(%d*)$')
 is_read = keeps_values(outer) == 1
 local call_field = string.byte(outer or '') == 110 and outer .. ':' .. outer_place -- n: a step has called the job
+--@include lib/batches/own_key
+local gets_place = outer and (not call_field or on or n == 1 or is_link)
+local waited_for = gets_place and own_key(call_field and string.sub(outer, 2) or outer, call_field and is_link and {list[1]} or list)
+if waited_for then
+  return {-19, nonce, 'own_key', waited_for}
+end
 if call_field then
   outer = nil
   local caller, note = string.match(call_field, '^(n.*):'), redis.call('HGET', tally, call_field)
   local front = string.match(note or '', '^(c\t%d+\t[^\t]*\t%d+ %d+ %S+ )%S+ open$')
-  if (on or n == 1 or is_link) and front and redis.call('HEXISTS', tally, caller) == 1 then -- what follows it gets its place
+  if gets_place and front and redis.call('HEXISTS', tally, caller) == 1 then -- what follows it gets its place
     is_read = true
     redis.call('HDEL', members, number)
     redis.call('HSET', members, first, call_field)

@@ -276,7 +276,8 @@ class AsyncSteps(BaseSteps):
             name: as of `run`.
             job: a job of a handler, `ship.job(order_id)`, with its options, or a chain. Not with
                 `at`, a dedup id, `replicas` and the like; on an ordered queue not with the key of
-                this job; in a queue with partitions no key that chooses another one.
+                this job, or of one that waits for it; in a queue with partitions no key that
+                chooses another one.
 
         Returns:
             The value of its handler, as JSON returns it.
