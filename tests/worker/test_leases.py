@@ -105,6 +105,7 @@ class Beats:
             dispatcher=SimpleNamespace(runners=runners),
             log=logging.getLogger("penstock"),
             polls=(),
+            telling=(),
         )
         self.beat = heartbeat.Heartbeat(
             state, cast(Any, None), name="leases", registration=registration

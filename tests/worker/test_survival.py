@@ -268,6 +268,9 @@ class Runners:
     def put(self, item: Any) -> None:
         self.items.append(item)
 
+    def waiting(self) -> int:
+        return 0
+
     def drain(self) -> list[Any]:
         return []
 

@@ -25,7 +25,7 @@ from penstock.core.jobs.logs import Fields, get_logger
 from penstock.core.jobs.record import FIRST_FIELDS_BYTES
 from penstock.core.values.checks import duration_ms
 from penstock.worker.polls import QueuePoll
-from penstock.worker.prefetch import SHORTEST_LEASE_AHEAD
+from penstock.worker.prefetch import SHORTEST_LEASE_AHEAD, Prefetch
 from penstock.worker.results import HELD_AHEAD, NO_REPORT
 from penstock.worker.state import SIZE_INTERVAL, WorkerState
 from penstock.worker.suspects import PUT_ASIDE, suspects_among
@@ -108,9 +108,7 @@ def _hold(
     if is_long:
         _warn_of_trip(state, poll, trip)
     if state.ahead is not None:
-        state.ahead.note_came(len(jobs), now, held=len(state.held) + len(jobs))
-        if state.ahead.is_allowed and _bar_prefetch(poll, jobs):
-            state.hold_nothing_ahead(SIZE_INTERVAL)
+        _note_arrival(state, state.ahead, poll, jobs, now)
     state.held.update(dict.fromkeys(jobs, now))
     state.taken += len(jobs)
     reservation_of(jobs[0]).on_emit = state.note_told
@@ -121,13 +119,17 @@ def _hold(
         jobs = _put_suspects_aside(state, jobs, suspects, is_alone=is_alone)
     if state.is_hold_due:
         jobs = _keep_from_hold(state, jobs)
-    _hand(state, jobs)
-
-
-def _hand(state: WorkerState, jobs: Sequence[Delivery]) -> None:
     if state.helper is not None or state.held_file is not None:
         state.note_held(jobs)
     state.dispatcher.hand(jobs)
+
+
+def _note_arrival(
+    state: WorkerState, ahead: Prefetch, poll: QueuePoll, jobs: Sequence[Delivery], now: float
+) -> None:
+    ahead.note_came(len(jobs), now, held=len(state.held) + len(jobs))
+    if ahead.is_allowed and _bar_prefetch(poll, jobs):
+        state.hold_nothing_ahead(SIZE_INTERVAL)
 
 
 def _keep_from_hold(state: WorkerState, jobs: Sequence[Delivery]) -> Sequence[Delivery]:

@@ -221,9 +221,8 @@ def report(
         del reports[verdict]
     else:
         reports[verdict] = reports[verdict][len(finished) :]
-    _uncount(state, verdict, jobs)
-    if verdict is PUT_ASIDE:
-        poll.at = min(poll.at, state.suspects.put_aside())
+    if verdict.kind == "release":
+        _note_release(state, poll, verdict, jobs)
     if outcomes is None:
         _drop_deleted(state, finished)
     else:
@@ -233,6 +232,14 @@ def report(
         return 0
     take_reply(state, poll, taken, wanted=wanted, sent=resent or sent)
     return len(taken.deliveries)
+
+
+def _note_release(
+    state: WorkerState, poll: QueuePoll, verdict: Verdict, jobs: Sequence[Delivery]
+) -> None:
+    _uncount(state, verdict, jobs)
+    if verdict is PUT_ASIDE:
+        poll.at = min(poll.at, state.suspects.put_aside())
 
 
 def _prepare(

@@ -24,7 +24,6 @@ from penstock.core.values.checks import (
     moment_ms,
 )
 from penstock.core.values.durable import Durable
-from penstock.core.values.near import did_you_mean
 from penstock.core.values.policy import RETRY_FORM, RetryPolicy
 from penstock.errors import BadArgument
 
@@ -281,5 +280,7 @@ def refuse_others(body: Any, others: tuple[object, ...]) -> NoReturn:
 
 def unknown_option(name: str, value: object) -> BadArgument:
     """Return the error for an option that does not exist."""
+    from penstock.core.values.near import did_you_mean
+
     hint = did_you_mean(name, OPTIONS)
     return BadArgument(name, value, f"no such option{hint}: the options are {', '.join(OPTIONS)}")
