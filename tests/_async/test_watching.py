@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -26,6 +27,7 @@ from tests.support.keyspace import Raw, advance
 from tests.support.twins import AsyncBeside, aspawn, await_for
 
 MARKS_FROM = 2**52
+Watch: TypeAlias = "Callable[[str], AsyncWatcher]"
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +65,23 @@ class AsyncWatcher:
         await self._reading.result()
         return self.events
 
+    async def leave(self) -> None:
+        """Watch no longer."""
+        await self._reading.end()
+
+
+@pytest.fixture
+async def watch(q: AsyncQueue) -> AsyncIterator[Watch]:
+    """A function that begins to watch a job. No watcher outlives the test, even if it fails."""
+    async with AsyncExitStack() as watchers:
+
+        def begin(job_id: str) -> AsyncWatcher:
+            watcher = AsyncWatcher(q, job_id)
+            watchers.push_async_callback(watcher.leave)
+            return watcher
+
+        yield begin
+
 
 def _is_part(wanted: tuple[str, ...], kinds: list[str]) -> bool:
     rest = iter(kinds)
@@ -85,10 +104,12 @@ async def run(ps: AsyncPenstock, q: AsyncQueue, handle: Callable[[AsyncJob], Any
     await AsyncWorker(ps, q, handle, burst=True).run()
 
 
-async def test_each_progress_is_seen_at_once(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+async def test_each_progress_is_seen_at_once(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, watch: Watch
+) -> None:
     """A handler that waits until its watcher has seen each progress and chunk gets on."""
     job = await q.enqueue(1, result_ttl=60)
-    watcher = AsyncWatcher(q, job.id)
+    watcher = watch(job.id)
     await watched(raw, q, job.id)
 
     async def handle(job: AsyncJob) -> int:
@@ -109,11 +130,13 @@ async def test_each_progress_is_seen_at_once(ps: AsyncPenstock, q: AsyncQueue, r
     assert (last.state, last.value, last.attempt, last.id) == ("done", 7, 1, job.id)
 
 
-async def test_the_last_words_of_a_handler(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+async def test_the_last_words_of_a_handler(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, watch: Watch
+) -> None:
     """What a handler tells just before it returns or raises comes before the end of the attempt."""
     await q.configure(backoff_base=0.001)
     jobs = [await q.enqueue(i, result_ttl=60) for i in range(3)]
-    watchers = [AsyncWatcher(q, job.id) for job in jobs]
+    watchers = [watch(job.id) for job in jobs]
     await watched(raw, q, *[job.id for job in jobs])
 
     async def handle(job: AsyncJob) -> None:
@@ -122,7 +145,7 @@ async def test_the_last_words_of_a_handler(ps: AsyncPenstock, q: AsyncQueue, raw
         if job.attempt == 1:
             raise OSError("not yet")
 
-    await run(ps, q, handle)
+    await AsyncWorker(ps, q, handle, max_jobs=6).run()  # a burst leaves a retry that is not due yet
     for watcher in watchers:
         events = [event for event in await watcher.end() if event.kind != "waiting"]
         told = ["once", {"upon": "a"}, "time\n"]
@@ -162,7 +185,7 @@ async def test_nothing_more_is_sent_for_jobs_that_no_client_watches(
     assert not [key for key in raw.keys("*") if b"emit" in key]
 
 
-async def test_a_late_watcher(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+async def test_a_late_watcher(ps: AsyncPenstock, q: AsyncQueue, raw: Raw, watch: Watch) -> None:
     """It sees the state first, then the chunks with a ttl; two watchers see the same."""
     job = await q.enqueue(1, result_ttl=60)
     first = list[AsyncWatcher]()
@@ -172,7 +195,7 @@ async def test_a_late_watcher(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> Non
         job.emit("one", ttl=60)
         job.emit("two", ttl=60)
         await await_for(lambda: bool(raw.exists(q.ops.keys.emitted(number)[0])))
-        first.extend([AsyncWatcher(q, job.id), AsyncWatcher(q, job.id)])
+        first.extend([watch(job.id), watch(job.id)])
         for watcher in first:
             await watcher.sees("started", "chunk", "chunk", "chunk")
         job.progress(1, 2)
@@ -185,7 +208,7 @@ async def test_a_late_watcher(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> Non
     seen = [await watcher.end() for watcher in first]
     assert first[0].kinds == ["started", "chunk", "chunk", "chunk", "progress", "ended"]
     assert seen[0] == seen[1]
-    after = AsyncWatcher(q, job.id)
+    after = watch(job.id)
     assert (await after.end())[1:] == seen[0][1:]
     assert (seen[0][0].state, after.events[0].kind) == ("active", "started")
 
@@ -233,13 +256,13 @@ async def look(q: AsyncQueue, job_id: str, timeout: float) -> list[JobEvent]:
     raise AssertionError("the job has ended")
 
 
-async def test_progress_without_a_worker(q: AsyncQueue, raw: Raw) -> None:
+async def test_progress_without_a_worker(q: AsyncQueue, raw: Raw, watch: Watch) -> None:
     """`send_progress` sends all that was told since the last one, if a client watches."""
     added = await q.enqueue(1)
     [job] = await q.reserve()
     job.progress(1, 4)
     await job.send_progress()  # no client watches: only the last one is stored
-    watcher = AsyncWatcher(q, added.id)
+    watcher = watch(added.id)
     await watcher.sees("started", "progress")
     job.progress(2, 4)
     job.progress(3, 4)
@@ -279,11 +302,11 @@ ENDS: dict[str, tuple[Callable[[AsyncQueue, str], Awaitable[Any]], str]] = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_each_end_is_the_last_event(q: AsyncQueue, raw: Raw, how: str) -> None:
+async def test_each_end_is_the_last_event(q: AsyncQueue, raw: Raw, how: str, watch: Watch) -> None:
     """The iteration ends with the job, for a client that waits and one that comes later."""
     end, state = ENDS[how]
     job = await q.enqueue(1, result_ttl=60)
-    watcher = AsyncWatcher(q, job.id)
+    watcher = watch(job.id)
     await watched(raw, q, job.id)
     await end(q, job.id)
     last = (await watcher.end())[-1]
@@ -291,24 +314,24 @@ async def test_each_end_is_the_last_event(q: AsyncQueue, raw: Raw, how: str) -> 
     assert last.error == ("no" if state == "dead" else "")
     assert raw.zcount(q.ops.keys["expiry"], MARKS_FROM, "+inf") == 0
     if how != "clear":
-        again = await AsyncWatcher(q, job.id).end()
+        again = await watch(job.id).end()
         assert [(event.kind, event.state) for event in again] == [("ended", state)]
 
 
-async def test_an_expiry_is_the_last_event(q: AsyncQueue, raw: Raw) -> None:
+async def test_an_expiry_is_the_last_event(q: AsyncQueue, raw: Raw, watch: Watch) -> None:
     """The call that removes an expired job tells its watcher."""
     job = await q.enqueue(1, ttl=5, result_ttl=60)
-    watcher = AsyncWatcher(q, job.id)
+    watcher = watch(job.id)
     await watched(raw, q, job.id)
     advance(raw, q.ops, 10)
     await q.reserve(block=0)
     assert (await watcher.end())[-1].state == "expired"
 
 
-async def test_what_happens_between_attempts(q: AsyncQueue, raw: Raw) -> None:
+async def test_what_happens_between_attempts(q: AsyncQueue, raw: Raw, watch: Watch) -> None:
     """A snooze, a failure and a lost worker are told, with the time of the next attempt."""
     added = await q.enqueue(1, result_ttl=60)
-    watcher = AsyncWatcher(q, added.id)
+    watcher = watch(added.id)
     await watched(raw, q, added.id)
     [job] = await q.reserve(block=0)
     await job.send_progress()
@@ -350,7 +373,9 @@ async def watched_again(raw: Raw, q: AsyncQueue, job_id: str) -> None:
     raw.zincrby(q.ops.keys["expiry"], 60_000, name)
 
 
-async def test_a_chain_is_watched_to_its_end(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+async def test_a_chain_is_watched_to_its_end(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw, watch: Watch
+) -> None:
     """The jobs of a chain are watched one behind another; a client that waits is told, too."""
     handlers = Handlers(queue="q")
 
@@ -363,7 +388,7 @@ async def test_a_chain_is_watched_to_its_end(ps: AsyncPenstock, q: AsyncQueue, r
         return n + more
 
     first = await q.enqueue(chain(double.job(4), partial(add, more=1)))
-    watcher = AsyncWatcher(q, first.id)
+    watcher = watch(first.id)
     result = aspawn(q.result, first.id, timeout=20)
     await watched(raw, q, first.id)
     await AsyncWorker(ps, handlers=handlers, burst=True).run()

@@ -58,6 +58,11 @@ class AsyncBeside(Generic[T]):
             raise TimeoutError(f"still running after {timeout} s")
         return self._task.result()
 
+    async def end(self) -> None:
+        """Cancel it if it still runs; drop its result or error."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
 
 class Beside(Generic[T]):
     """A function that runs in a background thread of a test.
@@ -96,6 +101,16 @@ class Beside(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._results[0]
+
+    def end(self, timeout: float = PATIENCE) -> None:
+        """Wait until it has ended by itself, as no thread can be cancelled; drop what it returned.
+
+        Raises:
+            TimeoutError: it has not ended in that time.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"still running after {timeout} s")
 
 
 def aspawn(
