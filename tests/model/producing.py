@@ -160,7 +160,7 @@ class Producing(Waiting):
             except QueueClosed:
                 return "closed"
 
-        wanted, got, _ = self.both(model, queue)
+        wanted, got, _ = self.both(model, queue, adds=True)
         if isinstance(wanted, str):
             assert got == wanted
             return
@@ -258,7 +258,7 @@ class Producing(Waiting):
             except QueueClosed:
                 return "closed"
 
-        wanted, got, _ = self.both(model, queue)
+        wanted, got, _ = self.both(model, queue, adds=True)
         if isinstance(wanted, str):
             assert got == wanted
             return

@@ -122,6 +122,7 @@ class SideBySide(RuleBasedStateMachine):
         self.fault: Fault = ""
         self.bodies = 0
         self.had_slot = True  # before the last call
+        self.had_alarm = 0  # the time of which a waiting consumer was told before the last call
         self.must_wake = ""  # the reason why a wake token must exist now
         self.had: tuple[int, int] = (0, 0)  # waiting jobs, and until when a producer waits
         self.latest_seen = 0
@@ -164,6 +165,8 @@ class SideBySide(RuleBasedStateMachine):
         queue: Callable[[], Any],
         again: Callable[[], T] | None = None,
         spared: int = 0,
+        *,
+        adds: bool = False,
     ) -> tuple[T, Any, bool]:
         """Run a call on the model and on the queue, with the fault that was chosen before.
 
@@ -171,6 +174,8 @@ class SideBySide(RuleBasedStateMachine):
             model, queue: the call.
             again: the model's call when the server runs it twice; None = the same call.
             spared: scripts of the call that pass before the fault comes.
+            adds: whether it adds jobs unless it is refused: then a rate or a hold may spare it the
+                token.
 
         Returns:
             Both answers, and whether the call was sent twice.
@@ -186,7 +191,7 @@ class SideBySide(RuleBasedStateMachine):
         self.set_model_clock()
         self.model.freed.clear()
         self.had = (self.model.waiting, self.meta("full")[0])
-        self.had_slot = self.model.free_slots > 0
+        self.had_slot, self.had_alarm = self.model.free_slots > 0, self.meta("alarm")[0]
         totals, was_drained = self.model.totals.copy(), self.model.drained
         wanted = model()
         if fault == "after":
@@ -204,6 +209,7 @@ class SideBySide(RuleBasedStateMachine):
         if (
             not self.model.paused
             and self.had_slot
+            and (not adds or isinstance(wanted, str) or self.wakes_for_jobs)
             and any(job and job.place == "scheduled" and job.at <= self.model.now for job in freed)
         ):
             self.must_wake = "a job that waited for the end of another one is due"
@@ -541,8 +547,14 @@ class SideBySide(RuleBasedStateMachine):
 
     @property
     def wakes_for_jobs(self) -> bool:
-        """Whether the last call has woken a consumer for the jobs that it added."""
-        return self.model.paused != "out" and self.had_slot and not self.model.is_held_for_long
+        """Whether the last call has woken a consumer for the jobs that it added.
+
+        If a rate or a hold delays the next job, none is woken that could not wait for its time, or
+        while another one has a timer that ends before it.
+        """
+        if self.model.paused == "out" or not self.had_slot or self.model.is_held_for_long:
+            return False
+        return not self.model.now < self.had_alarm <= self.model.allowed_at
 
     @invariant()
     def tokens_are_there(self) -> None:

@@ -228,8 +228,8 @@ class ModelState(ModelKeys):
 
     @property
     def is_held_for_long(self) -> bool:
-        """Return True if consumers learn of the end of the hold by a poll: no job wakes them."""
-        return self.is_held and self.held_until > self.now + POLL_INTERVAL * 1000
+        """Return True if consumers learn by a poll that a job is allowed: none wakes them."""
+        return self.allowed_at > self.now + POLL_INTERVAL * 1000
 
     def hold(self, span: int) -> bool:
         """Deliver nothing for so many ms; 0 = end the hold."""

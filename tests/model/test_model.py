@@ -96,6 +96,40 @@ def test_an_expired_job_takes_no_turn(backend: Backend, monkeypatch: pytest.Monk
         machine.teardown()
 
 
+@pytest.mark.parametrize("limits", [{}, {"rate": 20_000}])
+def test_a_successor_of_a_held_queue_wakes_nobody(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
+) -> None:
+    """An `enqueue` finds that the owner has expired, while nothing is delivered for long."""
+    use_test_clock(monkeypatch)
+    dice = Dice()
+    monkeypatch.setattr("penstock.core.calls.operations.consuming.random", dice)
+
+    class Machine(CoursesMachine):
+        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
+
+    machine = Machine()
+    plain = {"fault": "", "many": False, "delay": 0, "bound": 6, "retry": None, "key": ""}
+    owned = {**plain, "names": [0], "how": "requeue", "until": "finished", "window": None}
+    try:
+        machine.configure(fault="", values=limits)
+        machine.claim(**owned, lease=1_000, ttl=60)
+        machine.reserve(fault="", n=1, tag=0)
+        machine.claim(**owned, lease=None, ttl=None)
+        if not limits:
+            machine.hold(fault="", span=10_000)
+        machine.tokens_are_there()
+        machine.raw.delete(machine.ops.keys["wake"])
+        machine.time_passes(span=100)
+        machine.enqueue(**plain, count=1, at=None, lease=None, ttl=None)
+        assert any(job and job.dedup_id for job in map(machine.model.jobs.get, machine.model.freed))
+        machine.tokens_are_there()
+        assert not machine.raw.llen(machine.ops.keys["wake"])
+        machine.structures_agree()
+    finally:
+        machine.teardown()
+
+
 @pytest.mark.parametrize("span", [-WRONG, WRONG])
 def test_after_a_wrong_clock(backend: Backend, monkeypatch: pytest.MonkeyPatch, span: int) -> None:
     """Compacted jobs, and windows of a wrong time, behave well when the clock is right again."""

@@ -59,9 +59,9 @@ class Waiting(Awaiting):
         if self.has_work():
             self.must_wake = why
 
-    def has_work(self) -> bool:
-        """Return True if a reserve would deliver a job now."""
-        if self.model.allowed_at > self.model.now:
+    def has_work(self, *, allowed: bool = False) -> bool:
+        """Return True if a reserve would deliver a job now, or as soon as the rate allows one."""
+        if not allowed and self.model.allowed_at > self.model.now:
             return False
         if self.model.free_slots <= 0:
             ended = (job.at <= self.model.now for job in self.model.at("active"))
@@ -123,9 +123,13 @@ class Waiting(Awaiting):
 
     @invariant()
     def no_consumer_misses_a_job(self) -> None:
-        """While a job is ready, a waiting consumer has a token or its timer has ended."""
+        """While a job is ready, a waiting consumer has a token or its timer has ended.
+
+        If a rate or a hold delays the job, the timer ends when it is allowed, at the latest.
+        """
         self.set_model_clock()
-        if self.timer is not None and self.clock.ms < self.timer and self.has_work():
+        allowed_at = self.model.allowed_at - self.model.now + self.clock.ms
+        if self.timer is not None and allowed_at < self.timer and self.has_work(allowed=True):
             assert self.raw.llen(self.ops.keys["wake"]), (
                 "a job is ready, but a waiting consumer has no token"
             )
