@@ -144,6 +144,8 @@ async def test_the_last_words_of_a_handler(
             job.emit(word)
         if job.attempt == 1:
             raise OSError("not yet")
+        # What is kept of a failure ends with the job.
+        await await_for(lambda: "failed" in watchers[job.body].kinds)
 
     await AsyncWorker(ps, q, handle, max_jobs=6).run()  # a burst leaves a retry that is not due yet
     for watcher in watchers:

@@ -141,6 +141,8 @@ def test_the_last_words_of_a_handler(ps: Penstock, q: Queue, raw: Raw, watch: Wa
             job.emit(word)
         if job.attempt == 1:
             raise OSError("not yet")
+        # What is kept of a failure ends with the job.
+        wait_for(lambda: "failed" in watchers[job.body].kinds)
 
     Worker(ps, q, handle, max_jobs=6).run()  # a burst leaves a retry that is not due yet
     for watcher in watchers:

@@ -173,6 +173,7 @@ class JobStory:
         self._told_at = 0.0
         self._delivery = 0
         self._attempt = 0
+        self._failed_attempts = 0
         self._wait: tuple[str, float | None] | None = None
 
     def read(self, look: LookedAt) -> Iterator[JobEvent]:
@@ -185,7 +186,7 @@ class JobStory:
         failures = [entry for entry in look.failures if entry.at > self._failed_at]
         for entry in entries:
             if entry.delivery > self._delivery:
-                early = [failure for failure in failures if failure.at * 1000 <= entry.at_ms]
+                early = self._before(entry, failures)
                 failures = failures[len(early) :]
                 yield from self._fail(early, look)
                 yield self._start(entry.at_ms / 1000, entry.delivery, entry.attempt)
@@ -204,12 +205,20 @@ class JobStory:
             yield from self._wait_in(look)
         self._is_new = False
 
+    def _before(self, entry: Told, failures: Sequence[Failure]) -> Sequence[Failure]:
+        """Return the failures before an entry; of those in its ms, only what its attempt counts."""
+        earlier = sum(round(failure.at * 1000) < entry.at_ms for failure in failures)
+        until_then = sum(round(failure.at * 1000) <= entry.at_ms for failure in failures)
+        counted = entry.attempt - 1 - self._failed_attempts
+        return failures[: max(earlier, min(counted, until_then))]
+
     def _begin(self, look: LookedAt) -> Sequence[Told]:
         """Note what was before the first look; return the entries of the delivery that counts."""
         if look.failures:
             self._failed_at = look.failures[-1].at
         if look.state not in ENDS and look.state not in WORKING:
             self._delivery, self._attempt = look.delivery, look.attempt
+            self._failed_attempts = look.attempt
         newest = max((entry.delivery for entry in look.entries), default=0)
         is_current = look.state in ENDS or (look.state in WORKING and newest == look.delivery)
         return [entry for entry in look.entries if entry.delivery == newest] if is_current else ()
@@ -223,6 +232,7 @@ class JobStory:
 
     def _start(self, at: float, delivery: int, attempt: int) -> JobEvent:
         self._delivery, self._attempt, self._wait = delivery, attempt, None
+        self._failed_attempts = attempt - 1
         return self._event("started", at, "active")
 
     def _read_entry(self, entry: Told) -> Iterator[JobEvent]:
@@ -259,6 +269,7 @@ class JobStory:
             due = _due(look) if is_now else None
             if is_now and look.state not in ENDS:
                 self._wait, self._attempt = (look.state, due), look.attempt
+                self._failed_attempts = look.attempt
             yield self._event("failed", failure.at, state, error=failure.text, due=due)
 
     def _wait_in(self, look: LookedAt) -> Iterator[JobEvent]:
