@@ -49,7 +49,7 @@ class Seen(list[Any]):
 
 @pytest.fixture
 def seen() -> Seen:
-    """What handlers have done."""
+    """The runs and values of handlers, in order."""
     return Seen()
 
 

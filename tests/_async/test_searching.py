@@ -234,4 +234,4 @@ async def test_a_text(q: AsyncQueue) -> None:
     await job.bury("no mail to ada@example.com")
     assert [view.id async for view in q.jobs("dead", text="MAIL TO")] == [job.id]
     with pytest.raises(BadArgument, match="text"):
-        q.jobs(text=5)  # type: ignore[arg-type]
+        q.jobs(text=5)  # type: ignore[arg-type]  # on purpose

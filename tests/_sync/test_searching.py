@@ -235,4 +235,4 @@ def test_a_text(q: Queue) -> None:
     job.bury("no mail to ada@example.com")
     assert [view.id for view in q.jobs("dead", text="MAIL TO")] == [job.id]
     with pytest.raises(BadArgument, match="text"):
-        q.jobs(text=5)  # type: ignore[arg-type]
+        q.jobs(text=5)  # type: ignore[arg-type]  # on purpose

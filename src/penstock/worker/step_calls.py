@@ -58,12 +58,12 @@ class CalledJob(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the called job still waits or runs."""
         return self.state == "open"
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended without a value that can be read."""
+        """Whether the called job died, was removed, or has a value that can't be read."""
         return not self.is_open and (self.state != "done" or self.text[:1] == b"!")
 
     def failure(self, name: str, job: Delivery | None) -> StepFailed:

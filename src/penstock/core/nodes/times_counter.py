@@ -20,7 +20,7 @@ TimedHandler: TypeAlias = tuple[str, str]
 
 
 class TimesOfHandler(NamedTuple):
-    """What jobs of a handler took since the first look: from enqueue to delivery, and running."""
+    """The waiting and running times of a handler's jobs since the first look."""
 
     waiting: JobTimes
     running: JobTimes
